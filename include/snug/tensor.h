@@ -1,0 +1,49 @@
+// snug/tensor.h - element types and what a frame says about itself.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace snug {
+
+// Numbers are part of the format and never change. Types that differ only in
+// signedness share one entry: compression sees bytes, not arithmetic.
+enum class DType : std::uint8_t {
+  kBytes = 0,  // opaque bytes, also U8 and block scales (E8M0)
+  kBF16 = 1,
+  kF16 = 2,
+  kF32 = 3,
+  kF64 = 4,
+  kF8E4M3 = 5,
+  kF8E5M2 = 6,
+  kF4 = 7,  // two values a byte; an "element" is that byte
+  kI8 = 8,
+  kI16 = 9,
+  kI32 = 10,
+  kI64 = 11,
+  kBool = 12,
+};
+inline constexpr int kNumDTypes = 13;
+
+enum class Codec : std::uint8_t {
+  kRaw = 0,
+  kConstant = 1,
+  kFixed = 2,    // 12 bits a BF16 value, one permute to decode
+  kEntropy = 3,  // about 10.6 bits a BF16 value
+};
+inline constexpr int kNumCodecs = 4;
+
+// Bytes of one element; 0 for a number that is no DType.
+std::size_t elem_bytes(DType dtype) noexcept;
+const char* dtype_name(DType dtype) noexcept;  // "bf16", "f8_e4m3", ...
+const char* codec_name(Codec codec) noexcept;  // "raw", "entropy", ...
+
+struct FrameInfo {
+  DType dtype = DType::kBytes;
+  std::uint64_t raw_bytes = 0;    // size after decoding
+  std::uint64_t frame_bytes = 0;  // size of the whole frame
+  std::uint64_t num_elems = 0;    // whole elements in raw_bytes
+  std::uint64_t num_blocks = 0;
+  std::uint32_t block_elems = 0;  // elements in every block but the last
+};
+
+}  // namespace snug

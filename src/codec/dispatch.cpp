@@ -1,0 +1,62 @@
+// Which kernel table runs: chosen once, forcible by SNUG_FORCE.
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "codec/kernels.h"
+#include "snug/codec.h"
+
+namespace snug::codec {
+
+#ifdef SNUG_HAVE_AVX512
+const Kernels* avx512_kernels() noexcept;  // nullptr where the CPU lacks it
+#endif
+#ifdef SNUG_HAVE_HWY
+void append_hwy_kernels(std::vector<const Kernels*>& tables);  // best first
+#endif
+
+namespace {
+
+struct Tables {
+  std::vector<const Kernels*> all;
+  std::vector<const char*> names;
+  const Kernels* chosen = nullptr;
+
+  Tables() {
+#ifdef SNUG_HAVE_AVX512
+    if (const Kernels* table = avx512_kernels()) all.push_back(table);
+#endif
+#ifdef SNUG_HAVE_HWY
+    append_hwy_kernels(all);
+#endif
+    all.push_back(&kScalarKernels);
+    for (const Kernels* table : all) names.push_back(table->name);
+    chosen = all.front();
+    const char* force = std::getenv("SNUG_FORCE");
+    if (force == nullptr || *force == '\0') return;
+    for (const Kernels* table : all)
+      if (std::strcmp(table->name, force) == 0) {
+        chosen = table;
+        return;
+      }
+    std::fprintf(stderr, "snug: SNUG_FORCE=%s is not available on this CPU; using %s\n", force, chosen->name);
+  }
+};
+
+const Tables& tables() noexcept {
+  static const Tables instance;
+  return instance;
+}
+
+}  // namespace
+
+const Kernels& kernels() noexcept { return *tables().chosen; }
+std::span<const Kernels* const> all_kernels() noexcept { return tables().all; }
+
+}  // namespace snug::codec
+
+namespace snug {
+const char* simd_target() noexcept { return codec::kernels().name; }
+std::span<const char* const> simd_targets() noexcept { return codec::tables().names; }
+}  // namespace snug

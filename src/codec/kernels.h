@@ -1,0 +1,70 @@
+// codec/kernels.h - the loops that touch every value, one table per instruction
+// set. Kernels neither allocate nor parse: callers validate first. All tables
+// give the same bytes for the same input.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "codec/entropy/rans.h"
+
+namespace snug::codec {
+
+// Kernels read and write exactly what their arguments say, except where one
+// says "slack": there it may write this many bytes beyond.
+inline constexpr std::size_t kSlackBytes = 64;
+
+struct Kernels {
+  const char* name;
+
+  // Sum of checksum terms (frame/checksum.h) of num_bytes, a multiple of 16.
+  std::uint64_t (*checksum_terms)(const std::uint8_t* bytes, std::size_t num_bytes);
+
+  // 16-bit elements to byte planes and back; `rotate` moves the sign bit below
+  // the mantissa first.
+  void (*split2)(const std::uint8_t* src, std::size_t n, bool rotate, std::uint8_t* lo,
+                 std::uint8_t* hi);
+  void (*merge2)(const std::uint8_t* lo, const std::uint8_t* hi, std::size_t n, bool rotate,
+                 std::uint8_t* dst);
+
+  // Bytes to 4-bit indices, low nibble first, through `lut`; bytes that map to
+  // `escape` are appended to `escapes` (slack). An odd last nibble is 0. Returns
+  // the number of escapes.
+  std::size_t (*map_palette)(const std::uint8_t* plane, std::size_t n, const std::uint8_t lut[256],
+                             std::uint8_t escape, std::uint8_t* nibbles, std::uint8_t* escapes);
+  // The inverse. Never reads more than num_escapes and returns how many the
+  // nibbles asked for: the block is corrupt if the two differ.
+  std::size_t (*unmap_palette)(const std::uint8_t* nibbles, std::size_t n,
+                               const std::uint8_t palette[16], std::uint8_t escape,
+                               const std::uint8_t* escapes, std::size_t num_escapes,
+                               std::uint8_t* plane);
+
+  // See rans.h.
+  std::size_t (*rans_encode)(const std::uint8_t* symbols, std::size_t num_bytes,
+                             const entropy::Model& model, std::uint32_t* states,
+                             std::uint16_t* words_end);
+  // Decodes one or two independent streams at once: one alone leaves half of a
+  // wide core idle. Returns a bit mask of the streams that are intact.
+  unsigned (*rans_decode)(const entropy::Stream* streams, int num_streams);
+
+  // The nibble plane of the `fixed` codec (codec/fixed/spec.md): groups of 8
+  // high bytes to 4 bytes, n rounded up to whole groups (values past n are coded
+  // as 0). Values outside the palette get index
+  // 7 and are appended to `escapes` as position | byte << 24; stops writing at
+  // max_escapes. Returns how many there are in all.
+  std::size_t (*fixed_pack)(const std::uint8_t* high, std::size_t n, const std::uint8_t lut[128],
+                            std::uint8_t* nibbles, std::uint8_t* escapes, std::size_t max_escapes);
+  // The inverse, escapes left as palette[7].
+  void (*fixed_unpack)(const std::uint8_t* nibbles, std::size_t n, const std::uint8_t palette[8],
+                       std::uint8_t* high);
+};
+
+extern const Kernels kScalarKernels;
+
+// The best table this CPU runs, or the one named in SNUG_FORCE. Chosen once.
+const Kernels& kernels() noexcept;
+
+// All tables this CPU runs, best first; scalar is last.
+std::span<const Kernels* const> all_kernels() noexcept;
+
+}  // namespace snug::codec

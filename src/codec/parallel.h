@@ -1,0 +1,110 @@
+// codec/parallel.h - threads over blocks.
+#pragma once
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "snug/status.h"
+
+namespace snug::codec {
+
+// Threads to use for `num_tasks`: as asked, or one per CPU for 0.
+inline int thread_count(int asked, std::uint64_t num_tasks) noexcept {
+  std::uint64_t n = asked > 0 ? static_cast<std::uint64_t>(asked) : std::thread::hardware_concurrency();
+  if (n > 256) n = 256;
+  if (n > num_tasks) n = num_tasks;
+  return n < 1 ? 1 : static_cast<int>(n);
+}
+
+// Runs body on num_threads threads, this one included, and waits. If the system
+// gives fewer threads, those that run do all the work.
+template <class Body>
+bool parallel(int num_threads, Body body) noexcept {
+  std::vector<std::thread> threads;
+  try {
+    threads.reserve(static_cast<std::size_t>(num_threads));
+    for (int i = 1; i < num_threads; ++i) threads.emplace_back([&body] { body(); });
+  } catch (const std::exception&) {
+    // Fewer threads, same result.
+  }
+  body();
+  for (auto& thread : threads) thread.join();
+  return true;
+}
+
+// Hands out block numbers in order, and lets the holders pass in order with the
+// position each may write to.
+class Turnstile {
+ public:
+  explicit Turnstile(std::uint64_t start) noexcept : position_(start) {}
+
+  std::uint64_t take_ticket() noexcept { return next_ticket_.fetch_add(1); }
+
+  // Blocks until all earlier tickets passed; false once anybody failed.
+  bool wait_for(std::uint64_t ticket, std::uint64_t& position) noexcept {
+    std::unique_lock lock(mutex_);
+    passed_.wait(lock, [&] { return turn_ == ticket || failed_; });
+    position = position_;
+    return !failed_;
+  }
+  void pass(std::uint64_t new_position) noexcept {
+    {
+      const std::lock_guard lock(mutex_);
+      position_ = new_position;
+      ++turn_;
+    }
+    passed_.notify_all();
+  }
+  void fail() noexcept {
+    {
+      const std::lock_guard lock(mutex_);
+      failed_ = true;
+    }
+    passed_.notify_all();
+  }
+  bool failed() noexcept {
+    const std::lock_guard lock(mutex_);
+    return failed_;
+  }
+  std::uint64_t position() noexcept {
+    const std::lock_guard lock(mutex_);
+    return position_;
+  }
+
+ private:
+  std::atomic<std::uint64_t> next_ticket_{0};
+  std::mutex mutex_;
+  std::condition_variable passed_;
+  std::uint64_t turn_ = 0;
+  std::uint64_t position_;
+  bool failed_ = false;
+};
+
+// The error of the earliest task, whichever thread saw it first.
+class FirstError {
+ public:
+  explicit operator bool() const noexcept { return any_.load(std::memory_order_relaxed); }
+
+  void keep(std::uint64_t task, const Status& status) noexcept {
+    if (status.ok()) return;
+    const std::lock_guard lock(mutex_);
+    if (!any_ || task < task_) {
+      task_ = task;
+      status_ = status;
+    }
+    any_ = true;
+  }
+  Status status() const noexcept { return status_; }
+
+ private:
+  std::mutex mutex_;
+  std::atomic<bool> any_{false};
+  std::uint64_t task_ = 0;
+  Status status_;
+};
+
+}  // namespace snug::codec

@@ -1,0 +1,89 @@
+// frame/frame.h - the container: header, block index, payloads. Knows no codec
+// beyond its number. docs/format.md is the normative description.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "snug/status.h"
+#include "snug/tensor.h"
+
+namespace snug::frame {
+
+inline constexpr std::uint32_t kMagic = 0x47554E53;  // "SNUG"
+inline constexpr std::uint8_t kVersion = 1;
+inline constexpr std::size_t kHeaderBytes = 64;
+inline constexpr std::size_t kEntryBytes = 16;
+inline constexpr std::size_t kAlign = 16;
+inline constexpr int kMinLog2Block = 12;
+inline constexpr int kMaxLog2Block = 17;
+inline constexpr std::size_t kMaxBlockElems = std::size_t{1} << kMaxLog2Block;
+inline constexpr std::uint64_t kMaxRawBytes = std::uint64_t{1} << 43;  // 8 TiB
+
+inline constexpr std::size_t align_up(std::size_t n) noexcept {
+  return (n + kAlign - 1) & ~(kAlign - 1);
+}
+
+struct Header {
+  DType dtype = DType::kBytes;
+  int log2_block = 0;
+  std::uint64_t num_elems = 0;
+  std::uint64_t frame_bytes = 0;
+  std::uint8_t num_tail_bytes = 0;  // bytes beyond the last whole element
+  std::uint8_t tail[8] = {};
+  std::uint32_t checksum = 0;  // over header and index
+
+  std::uint64_t block_elems() const noexcept { return std::uint64_t{1} << log2_block; }
+  std::uint64_t num_blocks() const noexcept {
+    return (num_elems + block_elems() - 1) >> log2_block;
+  }
+  std::uint64_t elems_in_block(std::uint64_t block_idx) const noexcept {
+    const std::uint64_t left = num_elems - (block_idx << log2_block);
+    return left < block_elems() ? left : block_elems();
+  }
+  std::uint64_t raw_bytes() const noexcept { return num_elems * elem_bytes(dtype) + num_tail_bytes; }
+  std::uint64_t payload_start() const noexcept { return kHeaderBytes + num_blocks() * kEntryBytes; }
+};
+
+// What a plane of an entropy-coded or fixed block holds.
+enum class PlaneMode : std::uint8_t { kRaw = 0, kConstant = 1, kBytes = 2, kPalette = 3 };
+
+struct Entry {
+  std::uint64_t offset = 0;  // bytes from the start of the frame, a multiple of 16
+  Codec codec = Codec::kRaw;
+  std::uint16_t plane_modes = 0;  // two bits a plane, lowest plane first
+  std::uint32_t num_bytes = 0;    // a multiple of 16
+  std::uint32_t checksum = 0;
+
+  PlaneMode mode(int plane) const noexcept {
+    return static_cast<PlaneMode>((plane_modes >> (2 * plane)) & 3);
+  }
+};
+
+// A header for `raw_bytes` bytes; frame_bytes and checksum are still open.
+Result<Header> make_header(std::span<const std::byte> tail, std::uint64_t raw_bytes, DType dtype,
+                           int log2_block) noexcept;
+int default_log2_block(DType dtype) noexcept;
+
+void write_header(const Header& header, std::uint8_t* dst) noexcept;
+void write_entry(const Entry& entry, std::uint8_t* dst) noexcept;
+Entry read_entry(const std::uint8_t* src) noexcept;
+
+// Checks every field that can be checked from the first 64 bytes alone.
+Result<Header> read_header(std::span<const std::byte> frame) noexcept;
+
+// The checksum over header and index, `head` being payload_start() bytes.
+std::uint32_t head_checksum(std::span<const std::byte> head) noexcept;
+
+// Checks that `head`, the first payload_start() bytes of a frame of
+// header.frame_bytes, has a good checksum and that payloads follow each other
+// without gap or overlap up to the end of the frame.
+Status check_index(const Header& header, std::span<const std::byte> head) noexcept;
+
+// Largest payload a block of `num_elems` may have: what it takes raw, or the
+// 16 bytes of a constant.
+inline std::uint64_t max_payload(std::uint64_t num_elems, std::size_t bytes_per_elem) noexcept {
+  return align_up(num_elems * bytes_per_elem);
+}
+
+}  // namespace snug::frame
