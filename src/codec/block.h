@@ -13,15 +13,23 @@ namespace snug::codec {
 struct Workspace {
   alignas(64) std::uint8_t planes[8][frame::kMaxBlockElems + kSlackBytes];
   alignas(64) std::uint8_t symbols[2][frame::kMaxBlockElems + kSlackBytes];
-  alignas(64) std::uint8_t escapes[frame::kMaxBlockElems + kSlackBytes];
-  std::uint16_t words[frame::kMaxBlockElems + 2 * kSlackBytes];
+  alignas(64) std::uint8_t escapes[2][frame::kMaxBlockElems + kSlackBytes];
+  std::uint16_t words[2][frame::kMaxBlockElems + 2 * kSlackBytes];
+  alignas(64) std::uint8_t payloads[2][frame::kMaxBlockElems * 8];
 };
 
-// Writes the payload of `n` elements (1 to kMaxBlockElems) at `src` into dst,
-// which holds max_payload(n) bytes. Returns the index entry, offset left open.
-// A codec that does not apply or does not help yields a raw block.
-frame::Entry encode_block(const std::uint8_t* src, std::size_t n, DType dtype, Codec codec,
-                          std::uint8_t* dst, Workspace& workspace) noexcept;
+struct BlockInput {
+  const std::uint8_t* src = nullptr;
+  std::size_t num_elems = 0;  // 1 to kMaxBlockElems
+  DType dtype = DType::kBytes;
+  const std::uint8_t* next_src = nullptr;  // what comes next, to prefetch; may be null
+};
+
+// Encodes one or two blocks of one tensor (two at once are faster) into
+// workspace.payloads and fills in their index entries, offsets left open. A
+// codec that does not apply or does not help yields a raw block.
+void encode_blocks(std::span<const BlockInput> inputs, Codec codec, frame::Entry (&entries)[2],
+                   Workspace& workspace) noexcept;
 
 // One block to decode: `payload` is what the entry describes.
 struct BlockJob {

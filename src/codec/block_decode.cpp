@@ -133,44 +133,36 @@ Status decode_entropy(const BlockJob& job, DType dtype, Workspace& ws) noexcept 
   return {};
 }
 
-// BF16 blocks as encoders write them, low plane raw and exponents coded: two at
-// once, then from symbols to elements piece by piece inside the L1 cache.
+// BF16 blocks as encoders mostly write them: low plane raw, exponents coded.
 constexpr std::uint16_t kBf16Modes = static_cast<std::uint16_t>(PlaneMode::kPalette) << 2;
 
 bool is_plain_bf16(const BlockJob& job, DType dtype) noexcept {
   return dtype == DType::kBF16 && job.entry.codec == Codec::kEntropy && job.entry.plane_modes == kBf16Modes;
 }
 
-Status decode_plain_bf16(std::span<const BlockJob> jobs, Workspace& ws) noexcept {
+Status decode_plain_bf16_pair(std::span<const BlockJob> jobs, Workspace& ws) noexcept {
   CodedPlane planes[2];
-  const std::uint8_t* low[2];
-  entropy::Stream streams[2];
-  for (std::size_t i = 0; i < jobs.size(); ++i) {
+  Bf16Block blocks[2];
+  for (std::size_t i = 0; i < 2; ++i) {
     In in{jobs[i]};
     PlaneMap map;
     if (Status s = read_raw_planes(in, 2, map); !s.ok()) return s;
-    low[i] = map.planes[0];
     if (Status s = read_section(in, PlaneMode::kPalette, ws.symbols[i], planes[i]); !s.ok()) return s;
     if (in.left() != 0) return in.corrupt("bytes left over in a block", in.left(), 0);
-    streams[i] = planes[i].stream;
+    blocks[i] = {planes[i].stream,
+                 map.planes[0],
+                 planes[i].palette.values,
+                 planes[i].header.palette_size,
+                 planes[i].escapes,
+                 planes[i].header.num_escapes,
+                 jobs[i].dst,
+                 jobs[i].num_elems};
   }
-  const unsigned intact = kernels().rans_decode(streams, static_cast<int>(jobs.size()));
-  for (std::size_t i = 0; i < jobs.size(); ++i) {
+  // The payloads of the next blocks follow these; a symbol byte of both streams
+  // stands for less than 6 bytes of them.
+  const unsigned intact = kernels().decode_bf16_pair(blocks, {jobs[1].payload + jobs[1].entry.num_bytes, 6});
+  for (std::size_t i = 0; i < 2; ++i)
     if ((intact >> i & 1) == 0) return In{jobs[i]}.corrupt(kBadStream);
-    constexpr std::size_t kPiece = 4096;
-    const CodedPlane& plane = planes[i];
-    std::size_t used = 0;
-    for (std::size_t first = 0; first < jobs[i].num_elems; first += kPiece) {
-      const std::size_t n = jobs[i].num_elems - first < kPiece ? jobs[i].num_elems - first : kPiece;
-      used += kernels().unmap_palette(plane.stream.symbols + first / 2, n, plane.palette.values,
-                                      static_cast<std::uint8_t>(plane.palette.size),
-                                      plane.escapes + used, plane.header.num_escapes - used,
-                                      ws.planes[0]);
-      if (used > plane.header.num_escapes) break;
-      kernels().merge2(low[i] + first, ws.planes[0], n, true, jobs[i].dst + 2 * first);
-    }
-    if (used != plane.header.num_escapes) return In{jobs[i]}.corrupt(kBadStream);
-  }
   return {};
 }
 
@@ -249,8 +241,7 @@ Status decode_block(const BlockJob& job, DType dtype, Workspace& ws) noexcept {
     case Codec::kRaw:
     case Codec::kConstant: return decode_simple(job, dtype);
     case Codec::kFixed: return decode_fixed(job, dtype, ws);
-    case Codec::kEntropy:
-      return is_plain_bf16(job, dtype) ? decode_plain_bf16({&job, 1}, ws) : decode_entropy(job, dtype, ws);
+    case Codec::kEntropy: return decode_entropy(job, dtype, ws);
   }
   return In{job}.corrupt("unknown codec");
 }
@@ -269,8 +260,9 @@ Status check_payload(const frame::Entry& entry, std::uint64_t block_idx,
 Status decode_blocks(std::span<const BlockJob> jobs, DType dtype, Workspace& ws) noexcept {
   for (const BlockJob& job : jobs)
     if (Status s = check_payload(job.entry, job.block_idx, job.payload); !s.ok()) return s;
-  if (jobs.size() == 2 && is_plain_bf16(jobs[0], dtype) && is_plain_bf16(jobs[1], dtype))
-    return decode_plain_bf16(jobs, ws);
+  if (jobs.size() == 2 && kernels().decode_bf16_pair != nullptr && is_plain_bf16(jobs[0], dtype) &&
+      is_plain_bf16(jobs[1], dtype))
+    return decode_plain_bf16_pair(jobs, ws);
   for (const BlockJob& job : jobs)
     if (Status s = decode_block(job, dtype, ws); !s.ok()) return s;
   return {};

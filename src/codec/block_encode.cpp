@@ -1,5 +1,6 @@
 // Encoding of one block: pick tables from a sample, split into planes, code.
 #include <cstring>
+#include <iterator>
 
 #include "codec/block.h"
 #include "codec/entropy/model.h"
@@ -17,35 +18,27 @@ using frame::PlaneMode;
 // Lower planes are mostly noise: only one sampled run in four is looked at.
 constexpr std::size_t kNoiseRunStride = 4;
 
-struct Sample {
-  std::uint32_t top[256] = {};           // bytes of the top plane
-  std::uint32_t nibbles[7][2][16] = {};  // low and high nibbles of the planes below it
-};
-
-template <class U>
-void take_sample(const std::uint8_t* src, std::size_t n, bool rotate, Sample& sample) noexcept {
+void sample_bytes(const std::uint8_t* plane, std::size_t n, std::uint32_t (&histogram)[256]) noexcept {
   // Four histograms in turn: the commonest exponents repeat, and an increment
   // must not wait for the one before it.
-  std::uint32_t top[4][256] = {};
-  for_each_sample(n, [&](std::size_t start, std::size_t count, std::size_t run) {
-    for (std::size_t i = 0; i < count; ++i) {
-      U v;
-      std::memcpy(&v, src + (start + i) * sizeof(U), sizeof v);
-      if (rotate) v = rotate_left(v);
-      ++top[i % 4][static_cast<std::uint8_t>(v >> (8 * sizeof(U) - 8))];
-      if (sizeof(U) == 1 || run % kNoiseRunStride != 0) continue;
-      for (std::size_t p = 0; p + 1 < sizeof(U); ++p) {
-        const auto byte = static_cast<std::uint8_t>(v >> (8 * p));
-        ++sample.nibbles[p][0][byte & 15];
-        ++sample.nibbles[p][1][byte >> 4];
-      }
-    }
+  std::uint32_t part[4][256] = {};
+  for_each_sample(n, [&](std::size_t start, std::size_t count, std::size_t) {
+    for (std::size_t i = 0; i < count; ++i) ++part[i % 4][plane[start + i]];
   });
-  for (int i = 0; i < 256; ++i) sample.top[i] = top[0][i] + top[1][i] + top[2][i] + top[3][i];
+  for (int v = 0; v < 256; ++v) histogram[v] = part[0][v] + part[1][v] + part[2][v] + part[3][v];
 }
 
 // Whether coding the nibbles of a plane would save at least 1/32 of it.
-bool worth_coding(const std::uint32_t (&nibbles)[2][16]) noexcept {
+bool worth_coding(const std::uint8_t* plane, std::size_t n) noexcept {
+  std::uint32_t bytes[256] = {}, nibbles[2][16] = {};
+  for_each_sample(n, [&](std::size_t start, std::size_t count, std::size_t run) {
+    if (run % kNoiseRunStride != 0) return;
+    for (std::size_t i = 0; i < count; ++i) ++bytes[plane[start + i]];
+  });
+  for (unsigned v = 0; v < 256; ++v) {
+    nibbles[0][v & 15] += bytes[v];
+    nibbles[1][v >> 4] += bytes[v];
+  }
   std::uint64_t total = 0, cost = 0;
   for (const auto& counts : nibbles) {
     entropy::Table table;
@@ -77,122 +70,166 @@ struct Out {
   }
 };
 
-// Codes num_symbols symbol bytes (padded here to whole groups) and writes the section.
-bool write_coded_section(std::uint8_t* symbols, std::size_t num_symbols, const entropy::Model& model,
-                         std::uint8_t pad, SectionHeader header, const std::uint8_t* table,
-                         const std::uint8_t* escapes, Out& out, Workspace& ws) noexcept {
-  const std::size_t padded = padded_symbols(num_symbols);
-  std::memset(symbols + num_symbols, pad, padded - num_symbols);
-  std::uint32_t states[entropy::kLanes];
-  std::uint16_t* words_end = ws.words + frame::kMaxBlockElems + 2 * kSlackBytes;
-  header.num_words = static_cast<std::uint32_t>(
-      kernels().rans_encode(symbols, padded, model, states, words_end));
+// An entropy-coded plane on its way into a payload. `slot` is which half of the
+// workspace it uses.
+struct CodedPlane {
+  SectionHeader header;
+  entropy::Model model;
+  std::uint8_t table[entropy::kMaxByteTableBytes];
+  const std::uint8_t* escapes = nullptr;
+  entropy::EncodeStream stream;
 
-  std::uint8_t* at = out.take(header.section_bytes());
-  if (at == nullptr) return false;
-  std::memset(at + header.section_bytes() - frame::kAlign, 0, frame::kAlign);
-  header.write(at);
-  std::memcpy(at + kStatesOffset, states, sizeof states);
-  std::memset(at + kTableOffset, 0, align_up(header.table_bytes));
-  std::memcpy(at + kTableOffset, table, header.table_bytes);
-  std::memcpy(at + header.words_offset(), words_end - header.num_words, header.num_words * 2);
-  std::memcpy(at + header.escapes_offset(), escapes, header.num_escapes);
-  return true;
+  // Pads the symbols to whole groups.
+  void set_stream(std::uint8_t* symbols, std::size_t num_symbols, std::uint8_t pad, std::uint16_t* words_end) noexcept {
+    stream.symbols = symbols;
+    stream.num_bytes = padded_symbols(num_symbols);
+    stream.model = &model;
+    stream.words_end = words_end;
+    std::memset(symbols + num_symbols, pad, stream.num_bytes - num_symbols);
+  }
+
+  bool put(Out& out) noexcept {
+    header.num_words = static_cast<std::uint32_t>(stream.num_words);
+    const std::size_t num_bytes = header.section_bytes();
+    std::uint8_t* at = out.take(num_bytes);
+    if (at == nullptr) return false;
+    std::memset(at + num_bytes - frame::kAlign, 0, frame::kAlign);
+    header.write(at);
+    std::memcpy(at + kStatesOffset, stream.states, sizeof stream.states);
+    std::memset(at + kTableOffset, 0, align_up(header.table_bytes));
+    std::memcpy(at + kTableOffset, table, header.table_bytes);
+    std::memcpy(at + header.words_offset(), stream.words_end - stream.num_words, stream.num_words * 2);
+    if (header.num_escapes > 0) std::memcpy(at + header.escapes_offset(), escapes, header.num_escapes);
+    return true;
+  }
+};
+
+std::uint16_t* words_end(Workspace& ws, int slot) noexcept {
+  return ws.words[slot] + std::size(ws.words[slot]);
 }
 
-bool write_palette_section(const std::uint8_t* plane, std::size_t n, const entropy::Palette& palette,
-                           Out& out, Workspace& ws) noexcept {
+void prepare_palette_plane(const std::uint8_t* plane, std::size_t n, const entropy::Palette& palette,
+                           int slot, Workspace& ws, CodedPlane& coded) noexcept {
   std::uint8_t lut[256];
   std::memset(lut, palette.size, sizeof lut);
   for (int i = 0; i < palette.size; ++i) lut[palette.values[i]] = static_cast<std::uint8_t>(i);
-  SectionHeader header;
-  header.num_escapes = static_cast<std::uint32_t>(kernels().map_palette(
-      plane, n, lut, static_cast<std::uint8_t>(palette.size), ws.symbols[0], ws.escapes));
-  header.table_bytes = entropy::kPaletteTableBytes;
-  header.palette_size = static_cast<std::uint8_t>(palette.size);
-  std::uint8_t table[entropy::kPaletteTableBytes];
-  entropy::write_palette(palette, table);
-  entropy::Model model;
-  model.first = palette.table;
+  const auto escape = static_cast<std::uint8_t>(palette.size);
+  coded.escapes = ws.escapes[slot];
+  coded.header.num_escapes = static_cast<std::uint32_t>(
+      kernels().map_palette(plane, n, lut, escape, ws.symbols[slot], ws.escapes[slot]));
+  coded.header.table_bytes = entropy::kPaletteTableBytes;
+  coded.header.palette_size = escape;
+  entropy::write_palette(palette, coded.table);
+  coded.model.first = palette.table;
   // Index 0 is the commonest symbol, so padding with it is cheap.
-  return write_coded_section(ws.symbols[0], (n + 1) / 2, model, 0, header, table, ws.escapes, out, ws);
+  coded.set_stream(ws.symbols[slot], (n + 1) / 2, 0, words_end(ws, slot));
 }
 
-bool write_bytes_section(const std::uint8_t* plane, std::size_t n, const std::uint32_t (&histogram)[256],
-                         Out& out, Workspace& ws) noexcept {
-  entropy::Model model;
+void prepare_byte_plane(const std::uint8_t* plane, std::size_t n, const std::uint32_t (&histogram)[256],
+                        Workspace& ws, CodedPlane& coded) noexcept {
   std::uint64_t cost;
-  entropy::make_byte_model(histogram, model, cost);
+  entropy::make_byte_model(histogram, coded.model, cost);
   std::uint8_t commonest = 0;
   for (int v = 0; v < 256; ++v)
     if (histogram[v] > histogram[commonest]) commonest = static_cast<std::uint8_t>(v);
   for (std::size_t i = 0; i < n; ++i) ws.symbols[0][i] = swap_nibbles(plane[i]);
-  std::uint8_t table[entropy::kMaxByteTableBytes];
-  SectionHeader header;
-  header.table_bytes = static_cast<std::uint16_t>(entropy::write_byte_model(model, table));
-  return write_coded_section(ws.symbols[0], n, model, swap_nibbles(commonest), header, table, nullptr,
-                             out, ws);
+  coded.header.table_bytes = static_cast<std::uint16_t>(entropy::write_byte_model(coded.model, coded.table));
+  coded.set_stream(ws.symbols[0], n, swap_nibbles(commonest), words_end(ws, 0));
 }
 
-PlaneMode choose_top_mode(const Sample& sample, DType dtype, const entropy::Palette& palette) noexcept {
+PlaneMode choose_top_mode(const std::uint32_t (&sample)[256], DType dtype,
+                          const entropy::Palette& palette) noexcept {
   if (!top_plane_is_exponent(dtype)) return PlaneMode::kBytes;
   std::uint64_t total = 0;
-  for (const auto count : sample.top) total += count;
+  for (const auto count : sample) total += count;
   if (palette.cost < total * 5 * 256) return PlaneMode::kPalette;
   entropy::Model model;
   std::uint64_t bytes_cost;
-  entropy::make_byte_model(sample.top, model, bytes_cost);
+  entropy::make_byte_model(sample, model, bytes_cost);
   const std::uint64_t limit = total * (8 * 256 - 8 * 256 / 32);
   if (bytes_cost < palette.cost && bytes_cost < limit) return PlaneMode::kBytes;
   return palette.cost < limit ? PlaneMode::kPalette : PlaneMode::kRaw;
 }
 
+// Planes of one block in memory; plane 0 of 16-bit types is nearly always
+// stored raw, so it is split straight into its place in the payload.
+struct Planes {
+  std::uint8_t* at[8];
+  bool first_in_place;
+
+  Planes(const std::uint8_t* src, std::size_t n, std::size_t width, bool rotate, const Out& out,
+         Workspace& ws) noexcept
+      : first_in_place(width == 2) {
+    for (std::size_t p = 0; p < width; ++p) at[p] = ws.planes[p];
+    if (first_in_place) at[0] = out.pos;
+    split_planes(src, n, width, rotate, at);
+  }
+
+  // Stores plane p, of `used` bytes, as the next bytes of the payload.
+  bool put(std::size_t p, std::size_t used, Out& out) const noexcept {
+    std::uint8_t* to = out.take(align_up(used));
+    if (to == nullptr) return false;
+    if (to != at[p]) std::memcpy(to, at[p], used);
+    std::memset(to + used, 0, align_up(used) - used);
+    return true;
+  }
+  // Frees the place of plane 0 for other bytes.
+  void move_out(std::size_t n, Workspace& ws) noexcept {
+    if (!first_in_place) return;
+    std::memcpy(ws.planes[0], at[0], n);
+    at[0] = ws.planes[0];
+    first_in_place = false;
+  }
+};
+
+void set_mode(frame::Entry& entry, std::size_t plane, PlaneMode mode) noexcept {
+  entry.plane_modes =
+      static_cast<std::uint16_t>(entry.plane_modes | static_cast<unsigned>(mode) << (2 * plane));
+}
+
 // Returns false where the payload would not be smaller than the raw block.
-bool encode_entropy(const std::uint8_t* src, std::size_t n, DType dtype, Out out, Workspace& ws,
-                    frame::Entry& entry) noexcept {
-  const std::size_t width = elem_bytes(dtype);
-  const bool rotate = has_sign_bit(dtype);
+bool encode_entropy(const BlockInput& in, Out out, Workspace& ws, frame::Entry& entry) noexcept {
+  const std::size_t n = in.num_elems, width = elem_bytes(in.dtype);
   const std::uint8_t* start = out.pos;
-  Sample sample;
-  with_width(width, [&](auto zero) { take_sample<decltype(zero)>(src, n, rotate, sample); });
-  const entropy::Palette palette = entropy::make_palette(sample.top);
+  Planes planes(in.src, n, width, has_sign_bit(in.dtype), out, ws);
+  std::uint32_t sample[256];
+  sample_bytes(planes.at[width - 1], n, sample);
+  const entropy::Palette palette = entropy::make_palette(sample);
 
   PlaneMode modes[8] = {};
-  modes[width - 1] = choose_top_mode(sample, dtype, palette);
-  for (std::size_t p = 0; p + 1 < width; ++p)
-    modes[p] = worth_coding(sample.nibbles[p]) ? PlaneMode::kBytes : PlaneMode::kRaw;
-
-  // Raw planes come first and are split straight into place.
-  std::uint8_t* planes[8];
-  bool any_coded = false;
-  for (std::size_t p = 0; p < width; ++p) {
-    planes[p] = ws.planes[p];
-    any_coded |= modes[p] != PlaneMode::kRaw;
-    if (modes[p] != PlaneMode::kRaw) continue;
-    planes[p] = out.take(align_up(n));
-    if (planes[p] == nullptr) return false;
-    std::memset(planes[p] + align_up(n) - frame::kAlign, 0, frame::kAlign);
+  modes[width - 1] = choose_top_mode(sample, in.dtype, palette);
+  bool any_coded = modes[width - 1] != PlaneMode::kRaw;
+  for (std::size_t p = 0; p + 1 < width; ++p) {
+    if (!worth_coding(planes.at[p], n)) continue;
+    modes[p] = PlaneMode::kBytes;
+    any_coded = true;
   }
   if (!any_coded) return false;
-  split_planes(src, n, width, rotate, planes);
 
+  // Raw planes come first: they can leave while the others are still being coded.
+  if (modes[0] != PlaneMode::kRaw) planes.move_out(n, ws);
+  for (std::size_t p = 0; p < width; ++p)
+    if (modes[p] == PlaneMode::kRaw && !planes.put(p, n, out)) return false;
   for (std::size_t p = 0; p < width; ++p) {
+    if (modes[p] == PlaneMode::kRaw) continue;
+    CodedPlane coded;
     if (modes[p] == PlaneMode::kPalette) {
-      if (!write_palette_section(planes[p], n, palette, out, ws)) return false;
-    } else if (modes[p] == PlaneMode::kBytes) {
+      prepare_palette_plane(planes.at[p], n, palette, 0, ws, coded);
+    } else {
       std::uint32_t histogram[256];
-      byte_histogram(planes[p], n, histogram);
-      if (histogram[planes[p][0]] == n) {
+      byte_histogram(planes.at[p], n, histogram);
+      if (histogram[planes.at[p][0]] == n)
         modes[p] = PlaneMode::kConstant;
-        std::uint8_t* at = out.take(frame::kAlign);
-        if (at == nullptr) return false;
-        std::memset(at, 0, frame::kAlign);
-        at[0] = planes[p][0];
-      } else if (!write_bytes_section(planes[p], n, histogram, out, ws)) {
-        return false;
-      }
+      else
+        prepare_byte_plane(planes.at[p], n, histogram, ws, coded);
     }
-    entry.plane_modes = static_cast<std::uint16_t>(entry.plane_modes | static_cast<unsigned>(modes[p]) << (2 * p));
+    set_mode(entry, p, modes[p]);
+    if (modes[p] == PlaneMode::kConstant) {
+      if (!planes.put(p, 1, out)) return false;
+    } else {
+      kernels().rans_encode(&coded.stream, 1, {});
+      if (!coded.put(out)) return false;
+    }
   }
   entry.codec = Codec::kEntropy;
   entry.num_bytes = static_cast<std::uint32_t>(out.pos - start);
@@ -200,101 +237,135 @@ bool encode_entropy(const std::uint8_t* src, std::size_t n, DType dtype, Out out
 }
 
 // The 7 commonest values of the upper 7 exponent bits, in falling order.
-void choose_fixed_palette(const std::uint32_t (&top)[256], std::uint8_t (&palette)[8]) noexcept {
-  std::uint32_t histogram[128];
-  for (int v = 0; v < 128; ++v) histogram[v] = top[2 * v] + top[2 * v + 1];
+void choose_fixed_palette(const std::uint8_t* high, std::size_t n, std::uint8_t (&palette)[8]) noexcept {
+  std::uint32_t sample[256];
+  sample_bytes(high, n, sample);
+  for (int v = 0; v < 128; ++v) sample[v] += sample[v + 128];
   bool taken[128] = {};
   for (int i = 0; i < 7; ++i) {
     int best = -1;
     for (int v = 0; v < 128; ++v)
-      if (!taken[v] && (best < 0 || histogram[v] > histogram[best])) best = v;
+      if (!taken[v] && (best < 0 || sample[v] > sample[best])) best = v;
     taken[best] = true;
     palette[i] = static_cast<std::uint8_t>(best);
   }
   palette[7] = 0;
 }
 
-bool encode_fixed(const std::uint8_t* src, std::size_t n, DType dtype, Out out, Workspace& ws,
-                  frame::Entry& entry) noexcept {
-  if (dtype != DType::kBF16 && dtype != DType::kF32) return false;
-  const std::size_t width = elem_bytes(dtype);
+bool encode_fixed(const BlockInput& in, Out out, Workspace& ws, frame::Entry& entry) noexcept {
+  if (in.dtype != DType::kBF16 && in.dtype != DType::kF32) return false;
+  const std::size_t n = in.num_elems, width = elem_bytes(in.dtype);
   const std::uint8_t* start = out.pos;
-  Sample sample;  // of rotated values: the top byte is the whole exponent
-  with_width(width, [&](auto zero) { take_sample<decltype(zero)>(src, n, true, sample); });
+  Planes planes(in.src, n, width, false, out, ws);
+  const std::uint8_t* high = planes.at[width - 1];
   FixedHeader header;
-  choose_fixed_palette(sample.top, header.palette);
+  choose_fixed_palette(high, n, header.palette);
   std::uint8_t lut[128];
   std::memset(lut, 7, sizeof lut);
   for (int i = 7; i-- > 0;) lut[header.palette[i]] = static_cast<std::uint8_t>(i);
 
-  std::uint8_t* planes[8];
-  for (std::size_t p = 0; p < width; ++p) planes[p] = ws.planes[p];
-  if (dtype == DType::kBF16) {
-    planes[0] = out.take(align_up(n));
-    if (planes[0] == nullptr) return false;
-    std::memset(planes[0] + align_up(n) - frame::kAlign, 0, frame::kAlign);
-  }
-  split_planes(src, n, width, false, planes);
-  if (dtype == DType::kF32) {
-    // FP32 often holds narrower floats: planes of one repeated byte cost 16 bytes.
-    PlaneMode modes[3];
+  // FP32 often holds narrower floats: planes of one repeated byte cost 16 bytes.
+  PlaneMode modes[3] = {};
+  if (width == 4)
     for (std::size_t p = 0; p < 3; ++p)
-      modes[p] = is_constant(planes[p], n) ? PlaneMode::kConstant : PlaneMode::kRaw;
-    for (const PlaneMode pass : {PlaneMode::kRaw, PlaneMode::kConstant}) {
-      for (std::size_t p = 0; p < 3; ++p) {
-        if (modes[p] != pass) continue;
-        const std::size_t used = pass == PlaneMode::kRaw ? n : 1;
-        std::uint8_t* at = out.take(align_up(used));
-        if (at == nullptr) return false;
-        std::memset(at + align_up(used) - frame::kAlign, 0, frame::kAlign);
-        std::memcpy(at, planes[p], used);
-        entry.plane_modes = static_cast<std::uint16_t>(entry.plane_modes | static_cast<unsigned>(pass) << (2 * p));
-      }
+      if (is_constant(planes.at[p], n)) modes[p] = PlaneMode::kConstant;
+  for (const PlaneMode pass : {PlaneMode::kRaw, PlaneMode::kConstant}) {
+    for (std::size_t p = 0; p + 1 < width; ++p) {
+      if (modes[p] != pass) continue;
+      if (!planes.put(p, pass == PlaneMode::kRaw ? n : 1, out)) return false;
+      set_mode(entry, p, pass);
     }
   }
 
-  std::uint8_t* nibbles = out.take(align_up(fixed_nibble_bytes(n)));
+  const std::size_t nibble_bytes = fixed_nibble_bytes(n);
+  std::uint8_t* nibbles = out.take(align_up(nibble_bytes));
   std::uint8_t* header_at = out.take(FixedHeader::kBytes);
   if (nibbles == nullptr || header_at == nullptr) return false;
-  std::memset(nibbles + align_up(fixed_nibble_bytes(n)) - frame::kAlign, 0, frame::kAlign);
+  std::memset(nibbles + nibble_bytes, 0, align_up(nibble_bytes) - nibble_bytes);
   const std::size_t room = static_cast<std::size_t>(out.end - out.pos) / 4;
-  header.num_escapes = static_cast<std::uint32_t>(
-      kernels().fixed_pack(planes[width - 1], n, lut, nibbles, out.pos, room));
-  if (header.num_escapes > room) return false;
-  std::uint8_t* end = out.take(align_up(header.num_escapes * 4));
-  if (end == nullptr) return false;
-  std::memset(end + header.num_escapes * 4, 0, align_up(header.num_escapes * 4) - header.num_escapes * 4);
+  header.num_escapes =
+      static_cast<std::uint32_t>(kernels().fixed_pack(high, n, lut, nibbles, out.pos, room));
+  const std::size_t escape_bytes = std::size_t{header.num_escapes} * 4;
+  std::uint8_t* escapes = out.take(align_up(escape_bytes));
+  if (escapes == nullptr) return false;
+  std::memset(escapes + escape_bytes, 0, align_up(escape_bytes) - escape_bytes);
   header.write(header_at);
   entry.codec = Codec::kFixed;
   entry.num_bytes = static_cast<std::uint32_t>(out.pos - start);
   return out.pos < out.end;
 }
 
-}  // namespace
+// BF16 blocks that look as usual, low plane raw and exponents in a palette: two
+// at once, and the next ones fetched meanwhile. False, with nothing lost but
+// time, where one of them is different.
+bool encode_plain_pair(std::span<const BlockInput> in, frame::Entry (&entries)[2], Workspace& ws) noexcept {
+  constexpr std::size_t kWidth = 2;
+  CodedPlane coded[2];
+  Out outs[2];
+  for (int i = 0; i < 2; ++i) {
+    const std::size_t n = in[i].num_elems;
+    outs[i] = {ws.payloads[i], ws.payloads[i] + frame::max_payload(n, kWidth)};
+    std::uint8_t* planes[kWidth] = {outs[i].take(align_up(n)), ws.planes[1]};
+    split_planes(in[i].src, n, kWidth, true, planes);
+    std::memset(planes[0] + n, 0, align_up(n) - n);
+    std::uint32_t sample[256];
+    sample_bytes(planes[1], n, sample);
+    const entropy::Palette palette = entropy::make_palette(sample);
+    if (choose_top_mode(sample, DType::kBF16, palette) != PlaneMode::kPalette || worth_coding(planes[0], n))
+      return false;
+    prepare_palette_plane(planes[1], n, palette, i, ws, coded[i]);
+  }
+  entropy::EncodeStream streams[2] = {coded[0].stream, coded[1].stream};
+  // A symbol byte of both streams stands for 8 bytes of input.
+  kernels().rans_encode(streams, 2, {in[1].next_src, 8});
+  for (int i = 0; i < 2; ++i) {
+    coded[i].stream = streams[i];
+    if (!coded[i].put(outs[i]) || outs[i].pos >= outs[i].end) return false;
+    entries[i] = {};
+    entries[i].codec = Codec::kEntropy;
+    set_mode(entries[i], 1, PlaneMode::kPalette);
+    entries[i].num_bytes = static_cast<std::uint32_t>(outs[i].pos - ws.payloads[i]);
+  }
+  return true;
+}
 
-frame::Entry encode_block(const std::uint8_t* src, std::size_t n, DType dtype, Codec codec,
-                          std::uint8_t* dst, Workspace& ws) noexcept {
-  const std::size_t width = elem_bytes(dtype);
-  const std::size_t raw = n * width;
+bool is_constant_block(const BlockInput& in) noexcept {
+  const std::size_t width = elem_bytes(in.dtype);
+  return std::memcmp(in.src, in.src + width, (in.num_elems - 1) * width) == 0;
+}
+
+frame::Entry encode_block(const BlockInput& in, Codec codec, std::uint8_t* dst, Workspace& ws) noexcept {
+  const std::size_t width = elem_bytes(in.dtype);
   frame::Entry entry;
-  const Out out{dst, dst + frame::max_payload(n, width)};
-  if (codec != Codec::kRaw && std::memcmp(src, src + width, raw - width) == 0) {
+  const Out out{dst, dst + frame::max_payload(in.num_elems, width)};
+  if (codec != Codec::kRaw && is_constant_block(in)) {
     std::memset(dst, 0, frame::kAlign);
-    std::memcpy(dst, src, width);
+    std::memcpy(dst, in.src, width);
     entry.codec = Codec::kConstant;
     entry.num_bytes = frame::kAlign;
-  } else if ((codec == Codec::kEntropy && encode_entropy(src, n, dtype, out, ws, entry)) ||
-             (codec == Codec::kFixed && encode_fixed(src, n, dtype, out, ws, entry))) {
+  } else if ((codec == Codec::kEntropy && encode_entropy(in, out, ws, entry)) ||
+             (codec == Codec::kFixed && encode_fixed(in, out, ws, entry))) {
     // The entry is filled in.
   } else {
     entry = {};
     std::memset(out.end - frame::kAlign, 0, frame::kAlign);
-    std::memcpy(dst, src, raw);
+    std::memcpy(dst, in.src, in.num_elems * width);
     entry.num_bytes = static_cast<std::uint32_t>(out.end - dst);
   }
-  entry.checksum =
-      frame::checksum_finish(kernels().checksum_terms(dst, entry.num_bytes), entry.num_bytes);
   return entry;
+}
+
+}  // namespace
+
+void encode_blocks(std::span<const BlockInput> in, Codec codec, frame::Entry (&entries)[2],
+                   Workspace& ws) noexcept {
+  const bool may_be_plain = in.size() == 2 && codec == Codec::kEntropy && in[0].dtype == DType::kBF16 &&
+                            !is_constant_block(in[0]) && !is_constant_block(in[1]);
+  if (!may_be_plain || !encode_plain_pair(in, entries, ws))
+    for (std::size_t i = 0; i < in.size(); ++i) entries[i] = encode_block(in[i], codec, ws.payloads[i], ws);
+  for (std::size_t i = 0; i < in.size(); ++i)
+    entries[i].checksum = frame::checksum_finish(
+        kernels().checksum_terms(ws.payloads[i], entries[i].num_bytes), entries[i].num_bytes);
 }
 
 }  // namespace snug::codec

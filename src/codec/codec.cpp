@@ -43,48 +43,65 @@ struct FrameEncoder {
   std::size_t dst_bytes;
   Codec codec;
 
-  const std::uint8_t* block_src(std::uint64_t i) const noexcept {
-    return raw + (i << header.log2_block) * elem_bytes(header.dtype);
+  codec::BlockInput block_input(std::uint64_t i) const noexcept {
+    const std::size_t block_bytes = elem_bytes(header.dtype) << header.log2_block;
+    const std::uint8_t* src = raw + i * block_bytes;
+    return {src, header.elems_in_block(i), header.dtype,
+            i + 1 < header.num_blocks() ? src + block_bytes : nullptr};
   }
-  void put_entry(std::uint64_t i, Entry entry, std::uint64_t offset) const noexcept {
-    entry.offset = offset;
-    frame::write_entry(entry, dst + frame::kHeaderBytes + i * frame::kEntryBytes);
+  std::uint64_t num_pairs() const noexcept { return (header.num_blocks() + 1) / 2; }
+
+  // Blocks 2 * pair and the one after it, if there is one: coded in `ws`.
+  struct Coded {
+    std::uint64_t first_block;
+    int num_blocks;
+    Entry entries[2];
+    std::uint64_t num_bytes() const noexcept { return entries[0].num_bytes + entries[1].num_bytes; }
+  };
+  Coded encode_pair(std::uint64_t pair, Workspace& ws) const noexcept {
+    Coded coded{2 * pair, 2 * pair + 1 < header.num_blocks() ? 2 : 1, {}};
+    codec::BlockInput inputs[2];
+    for (int i = 0; i < coded.num_blocks; ++i) inputs[i] = block_input(coded.first_block + static_cast<unsigned>(i));
+    codec::encode_blocks({inputs, static_cast<std::size_t>(coded.num_blocks)}, codec, coded.entries, ws);
+    return coded;
+  }
+  void place(const Coded& coded, std::uint64_t at, const Workspace& ws) const noexcept {
+    for (int i = 0; i < coded.num_blocks; ++i) {
+      Entry entry = coded.entries[i];
+      entry.offset = at;
+      frame::write_entry(entry, dst + frame::kHeaderBytes + (coded.first_block + static_cast<unsigned>(i)) * frame::kEntryBytes);
+      codec::kernels().copy_out(ws.payloads[i], entry.num_bytes, dst + at);
+      at += entry.num_bytes;
+    }
   }
 
   // Returns the end of the frame, or 0 if dst is too small.
   std::uint64_t run_here(Workspace& ws) const noexcept {
     std::uint64_t end = header.payload_start();
-    for (std::uint64_t i = 0; i < header.num_blocks(); ++i) {
-      const std::size_t n = header.elems_in_block(i);
-      if (dst_bytes - end < frame::max_payload(n, elem_bytes(header.dtype))) return 0;
-      const Entry entry = codec::encode_block(block_src(i), n, header.dtype, codec, dst + end, ws);
-      put_entry(i, entry, end);
-      end += entry.num_bytes;
+    for (std::uint64_t pair = 0; pair < num_pairs(); ++pair) {
+      const Coded coded = encode_pair(pair, ws);
+      if (dst_bytes - end < coded.num_bytes()) return 0;
+      place(coded, end, ws);
+      end += coded.num_bytes();
     }
     return end;
   }
 
   std::uint64_t run_threads(int num_threads) const noexcept {
-    struct Local {
-      Workspace ws;
-      std::uint8_t payload[frame::kMaxBlockElems * 8];
-    };
     codec::Turnstile turn(header.payload_start());
-    const bool started = codec::parallel(num_threads, [&] {
-      std::unique_ptr<Local> local(new (std::nothrow) Local);
-      if (!local) return turn.fail();
-      for (std::uint64_t i; (i = turn.take_ticket()) < header.num_blocks();) {
-        const std::size_t n = header.elems_in_block(i);
-        const Entry entry = codec::encode_block(block_src(i), n, header.dtype, codec, local->payload, local->ws);
+    codec::parallel(num_threads, [&] {
+      std::unique_ptr<Workspace> ws(new (std::nothrow) Workspace);
+      if (!ws) return turn.fail();
+      for (std::uint64_t pair; (pair = turn.take_ticket()) < num_pairs();) {
+        const Coded coded = encode_pair(pair, *ws);
         std::uint64_t at;
-        if (!turn.wait_for(i, at)) return;
-        if (dst_bytes - at < entry.num_bytes) return turn.fail();
-        turn.pass(at + entry.num_bytes);
-        std::memcpy(dst + at, local->payload, entry.num_bytes);
-        put_entry(i, entry, at);
+        if (!turn.wait_for(pair, at)) return;
+        if (dst_bytes - at < coded.num_bytes()) return turn.fail();
+        turn.pass(at + coded.num_bytes());
+        place(coded, at, *ws);
       }
     });
-    return started && !turn.failed() ? turn.position() : 0;
+    return turn.failed() ? 0 : turn.position();
   }
 };
 
@@ -101,7 +118,7 @@ Result<std::size_t> encode_with(std::span<const std::byte> raw, std::span<std::b
                          encode_bound(raw.size(), options)};
   if (dst.size() < encoder.header.payload_start()) return too_small;
 
-  const int num_threads = codec::thread_count(options.num_threads, encoder.header.num_blocks());
+  const int num_threads = codec::thread_count(options.num_threads, encoder.num_pairs());
   std::uint64_t end;
   if (ws != nullptr) {
     end = encoder.run_here(*ws);

@@ -14,16 +14,32 @@ namespace snug::codec {
 // says "slack": there it may write this many bytes beyond.
 inline constexpr std::size_t kSlackBytes = 64;
 
+// A BF16 block with raw low plane and entropy-coded exponents.
+struct Bf16Block {
+  entropy::Stream stream;  // its symbols are scratch here
+  const std::uint8_t* low;
+  const std::uint8_t* palette;  // 16 bytes
+  std::uint8_t escape;
+  const std::uint8_t* escapes;
+  std::size_t num_escapes;
+  std::uint8_t* dst;
+  std::size_t num_elems;
+};
+
 struct Kernels {
   const char* name;
 
   // Sum of checksum terms (frame/checksum.h) of num_bytes, a multiple of 16.
   std::uint64_t (*checksum_terms)(const std::uint8_t* bytes, std::size_t num_bytes);
 
+  // Copies num_bytes, a multiple of 16, to memory that will not be read soon.
+  void (*copy_out)(const std::uint8_t* src, std::size_t num_bytes, std::uint8_t* dst);
+
   // 16-bit elements to byte planes and back; `rotate` moves the sign bit below
   // the mantissa first.
   void (*split2)(const std::uint8_t* src, std::size_t n, bool rotate, std::uint8_t* lo,
                  std::uint8_t* hi);
+  // Large results bypass the caches where that is faster.
   void (*merge2)(const std::uint8_t* lo, const std::uint8_t* hi, std::size_t n, bool rotate,
                  std::uint8_t* dst);
 
@@ -39,12 +55,10 @@ struct Kernels {
                                const std::uint8_t* escapes, std::size_t num_escapes,
                                std::uint8_t* plane);
 
-  // See rans.h.
-  std::size_t (*rans_encode)(const std::uint8_t* symbols, std::size_t num_bytes,
-                             const entropy::Model& model, std::uint32_t* states,
-                             std::uint16_t* words_end);
-  // Decodes one or two independent streams at once: one alone leaves half of a
-  // wide core idle. Returns a bit mask of the streams that are intact.
+  // Codes one or two independent streams (entropy/rans.h) at once: one alone
+  // leaves half of a wide core idle.
+  void (*rans_encode)(entropy::EncodeStream* streams, int num_streams, entropy::Prefetch prefetch);
+  // Returns a bit mask of the streams that are intact.
   unsigned (*rans_decode)(const entropy::Stream* streams, int num_streams);
 
   // The nibble plane of the `fixed` codec (codec/fixed/spec.md): groups of 8
@@ -57,6 +71,11 @@ struct Kernels {
   // The inverse, escapes left as palette[7].
   void (*fixed_unpack)(const std::uint8_t* nibbles, std::size_t n, const std::uint8_t palette[8],
                        std::uint8_t* high);
+
+  // rans_decode, unmap_palette and merge2 of two BF16 blocks in one loop: moving
+  // bytes fills the gaps that the arithmetic leaves. Null where it does not pay.
+  // Returns a bit mask of the blocks that are intact, escapes included.
+  unsigned (*decode_bf16_pair)(const Bf16Block (&blocks)[2], entropy::Prefetch prefetch);
 };
 
 extern const Kernels kScalarKernels;

@@ -7,6 +7,7 @@
 namespace snug::codec {
 namespace {
 
+using entropy::EncodeStream;
 using entropy::kFreqBits;
 using entropy::kFreqTotal;
 using entropy::kGroupBytes;
@@ -18,6 +19,10 @@ using entropy::Stream;
 
 std::uint64_t checksum_terms(const std::uint8_t* bytes, std::size_t num_bytes) {
   return frame::checksum_terms(bytes, num_bytes, 0);
+}
+
+void copy_out(const std::uint8_t* src, std::size_t num_bytes, std::uint8_t* dst) {
+  std::memcpy(dst, src, num_bytes);
 }
 
 void split2(const std::uint8_t* src, std::size_t n, bool rotate, std::uint8_t* lo,
@@ -71,33 +76,38 @@ std::size_t unmap_palette(const std::uint8_t* nibbles, std::size_t n,
   return used;
 }
 
-std::size_t rans_encode(const std::uint8_t* symbols, std::size_t num_bytes, const Model& model,
-                        std::uint32_t* states, std::uint16_t* words_end) {
+void rans_encode_one(EncodeStream& stream) {
+  const Model& model = *stream.model;
   std::uint16_t first_start[16], second_start[16][16];
   model.first.starts(first_start);
   for (unsigned s = 0; s < 16; ++s) model.table_for_second(s).starts(second_start[s]);
 
-  std::uint16_t* word = words_end;
-  for (int lane = 0; lane < kLanes; ++lane) states[lane] = kStateLow;
-  for (std::size_t group = num_bytes / kGroupBytes; group-- > 0;) {
+  std::uint16_t* word = stream.words_end;
+  for (auto& state : stream.states) state = kStateLow;
+  for (std::size_t group = stream.num_bytes / kGroupBytes; group-- > 0;) {
     for (int step = kSteps; step-- > 0;) {
       for (int lane = kLanes; lane-- > 0;) {
-        const unsigned pair = symbols[group * kGroupBytes + static_cast<std::size_t>(kSteps * lane + step)];
+        const unsigned pair =
+            stream.symbols[group * kGroupBytes + static_cast<std::size_t>(kSteps * lane + step)];
         const unsigned first = pair & 15, second = pair >> 4;
         const std::uint32_t f1 = model.first.freq[first];
         const std::uint32_t f2 = model.table_for_second(first).freq[second];
-        std::uint32_t x = states[lane];
+        std::uint32_t x = stream.states[lane];
         if (x >= std::uint64_t{f1} * f2 << 16) {
           *--word = static_cast<std::uint16_t>(x);
           x >>= 16;
         }
         x = (x / f2 << kFreqBits) + x % f2 + second_start[first][second];
         x = (x / f1 << kFreqBits) + x % f1 + first_start[first];
-        states[lane] = x;
+        stream.states[lane] = x;
       }
     }
   }
-  return static_cast<std::size_t>(words_end - word);
+  stream.num_words = static_cast<std::size_t>(stream.words_end - word);
+}
+
+void rans_encode(EncodeStream* streams, int num_streams, entropy::Prefetch) {
+  for (int i = 0; i < num_streams; ++i) rans_encode_one(streams[i]);
 }
 
 // What a slot of 256 says: which symbol, how frequent, and the slot's rank in it.
@@ -197,7 +207,8 @@ void fixed_unpack(const std::uint8_t* nibbles, std::size_t n, const std::uint8_t
 
 }  // namespace
 
-const Kernels kScalarKernels = {"scalar",   checksum_terms, split2,      merge2,     map_palette,
-                                unmap_palette, rans_encode, rans_decode, fixed_pack, fixed_unpack};
+const Kernels kScalarKernels = {"scalar",   checksum_terms, copy_out, split2,      merge2,     map_palette,
+                                unmap_palette, rans_encode, rans_decode, fixed_pack, fixed_unpack,
+                                nullptr};
 
 }  // namespace snug::codec

@@ -23,7 +23,7 @@ inline int thread_count(int asked, std::uint64_t num_tasks) noexcept {
 // Runs body on num_threads threads, this one included, and waits. If the system
 // gives fewer threads, those that run do all the work.
 template <class Body>
-bool parallel(int num_threads, Body body) noexcept {
+void parallel(int num_threads, Body body) noexcept {
   std::vector<std::thread> threads;
   try {
     threads.reserve(static_cast<std::size_t>(num_threads));
@@ -33,7 +33,6 @@ bool parallel(int num_threads, Body body) noexcept {
   }
   body();
   for (auto& thread : threads) thread.join();
-  return true;
 }
 
 // Hands out block numbers in order, and lets the holders pass in order with the

@@ -1,6 +1,7 @@
 #include "codec/entropy/model.h"
 
 #include <cstring>
+#include <utility>
 
 namespace snug::codec::entropy {
 namespace {
@@ -94,15 +95,21 @@ Palette make_palette(const std::uint32_t (&histogram)[256]) noexcept {
   Palette palette;
   std::uint32_t counts[16] = {};
   std::uint64_t inside = 0;
-  bool taken[256] = {};
-  while (palette.size < kMaxPalette) {
-    int best = -1;
-    for (int v = 0; v < 256; ++v)
-      if (!taken[v] && (best < 0 || histogram[v] > histogram[best])) best = v;
-    const std::uint32_t count = histogram[best];
-    if (count == 0 || (palette.size > 0 && std::uint64_t{count} * 1024 < total)) break;
-    taken[best] = true;
-    palette.values[palette.size] = static_cast<std::uint8_t>(best);
+  std::uint8_t live[256];
+  int num_live = 0;
+  for (int v = 0; v < 256; ++v)
+    if (histogram[v] != 0) live[num_live++] = static_cast<std::uint8_t>(v);
+  while (palette.size < kMaxPalette && palette.size < num_live) {
+    // Swap the commonest of the rest to the front; ties go to the smaller byte.
+    int best = palette.size;
+    for (int i = palette.size + 1; i < num_live; ++i)
+      if (histogram[live[i]] > histogram[live[best]] ||
+          (histogram[live[i]] == histogram[live[best]] && live[i] < live[best]))
+        best = i;
+    const std::uint32_t count = histogram[live[best]];
+    if (palette.size > 0 && std::uint64_t{count} * 1024 < total) break;
+    std::swap(live[palette.size], live[best]);
+    palette.values[palette.size] = live[palette.size];
     counts[palette.size++] = count;
     inside += count;
   }

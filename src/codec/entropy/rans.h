@@ -54,10 +54,24 @@ struct Stream {
   std::size_t num_bytes;
 };
 
-// rans_encode(symbols, num_bytes, model, states, words_end): encodes num_bytes
-// (a multiple of 128) symbol bytes from the last to the first, writes 16-bit
-// words downwards from words_end (at most num_bytes of them, and slack below)
-// and the 32 states a decoder starts from. Returns the number of words.
-// Every symbol in use must have a frequency.
+// One stream to encode: num_bytes (a multiple of 128) symbol bytes, taken from
+// the last to the first. Words are written downwards from words_end: at most
+// num_bytes of them, and slack below that. Every symbol in use must have a
+// frequency. A kernel sets num_words and the 32 states a decoder starts from.
+struct EncodeStream {
+  const std::uint8_t* symbols;
+  std::size_t num_bytes;
+  const Model* model;
+  std::uint16_t* words_end;
+  std::size_t num_words;
+  std::uint32_t states[kLanes];
+};
+
+// Memory that will be read soon: a hint to fetch `bytes_per_symbol_byte` of it
+// for each symbol byte while arithmetic keeps the core busy.
+struct Prefetch {
+  const std::uint8_t* next = nullptr;
+  std::size_t bytes_per_symbol_byte = 0;
+};
 
 }  // namespace snug::codec::entropy

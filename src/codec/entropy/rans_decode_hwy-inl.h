@@ -1,0 +1,365 @@
+// Vector rANS decoding: which symbol a slot belongs to is found by comparing with
+// the 16 starts, 32 lanes packed into bytes. That beats gathers from a 256-entry
+// table where gathers are slow (AMD, Arm) and costs the same elsewhere.
+#if defined(SNUG_CODEC_ENTROPY_RANS_DECODE_HWY_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef SNUG_CODEC_ENTROPY_RANS_DECODE_HWY_INL_H_
+#undef SNUG_CODEC_ENTROPY_RANS_DECODE_HWY_INL_H_
+#else
+#define SNUG_CODEC_ENTROPY_RANS_DECODE_HWY_INL_H_
+#endif
+
+#include <cstring>
+
+#include "codec/entropy/lane_shuffles.h"
+#include "codec/entropy/rans_hwy-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace snug::codec {
+namespace HWY_NAMESPACE {
+
+using entropy::kFreqBits;
+using entropy::kFreqTotal;
+using entropy::kGroupBytes;
+using entropy::kSteps;
+
+using DI8 = hn::ScalableTag<std::int8_t>;
+using VI8 = hn::Vec<DI8>;
+
+// Four vectors of 32-bit lanes whose bytes are also seen as one byte vector:
+// byte 4j + k is lane j of vector k. Going to and fro takes shifts only.
+constexpr std::size_t kQuad = 4;
+constexpr std::size_t kQuads = kVecs / kQuad;
+
+HWY_INLINE V8 pack_low_bytes(const V32* quad) {
+  const D8 d8;
+  const D16 d16;
+  const V8 a = hn::OddEven(hn::BitCast(d8, hn::ShiftLeft<8>(quad[1])), hn::BitCast(d8, quad[0]));
+  const V32 b = hn::BitCast(
+      D32(), hn::OddEven(hn::BitCast(d8, hn::ShiftLeft<8>(quad[3])), hn::BitCast(d8, quad[2])));
+  return hn::BitCast(
+      d8, hn::OddEven(hn::BitCast(d16, hn::ShiftLeft<16>(b)), hn::BitCast(d16, a)));
+}
+
+template <int kVec>
+HWY_INLINE V32 unpack_bytes(V8 bytes) {
+  const D32 d32;
+  if constexpr (kVec == 0) return hn::And(hn::BitCast(d32, bytes), hn::Set(d32, 0xFF));
+  if constexpr (kVec == 3) return hn::ShiftRight<24>(hn::BitCast(d32, bytes));
+  constexpr std::uint32_t kLane = 0x80808000u + kVec;  // 0x80: zero
+  alignas(16) static constexpr std::uint32_t kShuffle[4] = {kLane, kLane + 4, kLane + 8, kLane + 12};
+  return hn::TableLookupBytesOr0(hn::BitCast(d32, bytes), hn::LoadDup128(d32, kShuffle));
+}
+
+// Stores one quad's symbols of four steps: lane l's bytes go to dst + 4l.
+HWY_INLINE void store_steps(const V8* s, std::uint8_t* dst) {
+  const D8 d8;
+  const D16 d16;
+  const D32 d32;
+  V16 even[2], odd[2];  // bytes 0 and 2, 1 and 3 of the lanes, for steps 0, 1 and 2, 3
+  for (std::size_t i = 0; i < 2; ++i) {
+    const V8 a = s[2 * i], b = s[2 * i + 1];
+    even[i] = hn::BitCast(
+        d16, hn::OddEven(hn::BitCast(d8, hn::ShiftLeft<8>(hn::BitCast(d16, b))), a));
+    odd[i] = hn::BitCast(
+        d16, hn::OddEven(b, hn::BitCast(d8, hn::ShiftRight<8>(hn::BitCast(d16, a)))));
+  }
+  const auto lower = [&](V16 a, V16 b) HWY_ATTR {
+    return hn::OddEven(hn::BitCast(d16, hn::ShiftLeft<16>(hn::BitCast(d32, b))), a);
+  };
+  const auto upper = [&](V16 a, V16 b) HWY_ATTR {
+    return hn::OddEven(b, hn::BitCast(d16, hn::ShiftRight<16>(hn::BitCast(d32, a))));
+  };
+  hn::StoreU(hn::BitCast(d8, lower(even[0], even[1])), d8, dst);
+  hn::StoreU(hn::BitCast(d8, lower(odd[0], odd[1])), d8, dst + kVecBytes);
+  hn::StoreU(hn::BitCast(d8, upper(even[0], even[1])), d8, dst + 2 * kVecBytes);
+  hn::StoreU(hn::BitCast(d8, upper(odd[0], odd[1])), d8, dst + 3 * kVecBytes);
+}
+
+// A frequency table for binary search. Symbols without a frequency are left out,
+// so that starts rise strictly: entry 0 starts at 0, those behind the last at 256.
+struct SearchTable {
+  std::int8_t quarters[3];      // of those entries' starts
+  alignas(16) std::int8_t inside[3][16] = {};
+  alignas(16) std::uint8_t symbols[16] = {};
+  alignas(16) std::uint8_t complements[16] = {};  // 256 - frequency
+  alignas(16) std::uint8_t starts[16] = {};
+
+  explicit SearchTable(const entropy::Table& table) {
+    unsigned start[16];
+    unsigned sum = 0, count = 0;
+    for (unsigned s = 0; s < 16; ++s) {
+      if (table.freq[s] == 0) continue;
+      symbols[count] = static_cast<std::uint8_t>(s);
+      complements[count] = static_cast<std::uint8_t>(kFreqTotal - table.freq[s]);
+      starts[count] = static_cast<std::uint8_t>(sum);
+      start[count++] = sum;
+      sum += table.freq[s];
+    }
+    for (; count < 16; ++count) start[count] = kFreqTotal;
+    // "slot >= start" becomes a signed "slot - 128 > start - 129".
+    const auto bound = [&](unsigned entry) {
+      return static_cast<std::int8_t>(static_cast<int>(start[entry]) - 129);
+    };
+    for (unsigned q = 0; q < 4; ++q) {
+      if (q > 0) quarters[q - 1] = bound(4 * q);
+      for (unsigned k = 0; k < 3; ++k) inside[k][q] = bound(4 * q + k + 1);
+    }
+  }
+};
+
+// A symbol of frequency f at `start` was found in the low byte of x: what the
+// decoder goes on with is f * (x / 256) + x % 256 - start.
+HWY_INLINE V32 advance(V32 x, V32 complement, V32 start) {
+  return hn::Sub(hn::Sub(x, start), hn::Mul(hn::ShiftRight<kFreqBits>(x), complement));
+}
+
+// Decodes one symbol of each lane of kNum quads, advances their states and
+// returns the entries of the table the symbols are at. Quads, of one or of two
+// streams, go through every stage together: one alone waits on each result.
+template <std::size_t kNum>
+HWY_INLINE void decode_symbols(const SearchTable* const (&tables)[kNum], V32* const (&quads)[kNum],
+                               V8 (&symbols)[kNum]) {
+  const D8 d8;
+  const DI8 di8;
+  for (std::size_t i = 0; i < kNum; ++i) {
+    const SearchTable& table = *tables[i];
+    V32* x = quads[i];
+    const VI8 slot = hn::BitCast(di8, hn::Xor(pack_low_bytes(x), hn::Set(d8, 0x80)));
+    const auto at_least = [&](VI8 bound) HWY_ATTR { return hn::VecFromMask(di8, hn::Gt(slot, bound)); };
+    const VI8 q = hn::Sub(hn::Sub(hn::Zero(di8), at_least(hn::Set(di8, table.quarters[0]))), hn::Add(at_least(hn::Set(di8, table.quarters[1])), at_least(hn::Set(di8, table.quarters[2]))));
+    const auto ins = [&](int k) HWY_ATTR { return at_least(hn::TableLookupBytes(hn::LoadDup128(di8, table.inside[k]), q)); };
+    const VI8 q4 = hn::BitCast(di8, hn::ShiftLeft<2>(hn::BitCast(D16(), q)));
+    const V8 at = hn::BitCast(d8, hn::Sub(hn::Sub(q4, ins(0)), hn::Add(ins(1), ins(2))));
+    const V8 complements = hn::TableLookupBytes(hn::LoadDup128(d8, table.complements), at);
+    const V8 starts = hn::TableLookupBytes(hn::LoadDup128(d8, table.starts), at);
+    x[0] = advance(x[0], unpack_bytes<0>(complements), unpack_bytes<0>(starts));
+    x[1] = advance(x[1], unpack_bytes<1>(complements), unpack_bytes<1>(starts));
+    x[2] = advance(x[2], unpack_bytes<2>(complements), unpack_bytes<2>(starts));
+    x[3] = advance(x[3], unpack_bytes<3>(complements), unpack_bytes<3>(starts));
+    symbols[i] = hn::TableLookupBytes(hn::LoadDup128(d8, table.symbols), at);
+  }
+}
+
+// Palette streams: one table for both symbols.
+struct PaletteTables {
+  SearchTable first;
+
+  explicit PaletteTables(const entropy::Model& model) : first(model.first) {}
+
+  template <std::size_t kNum>
+  static HWY_INLINE void decode_second(const PaletteTables* const (&tables)[kNum],
+                                       V32* const (&quads)[kNum], const V8 (&)[kNum],
+                                       V8 (&symbols)[kNum]) {
+    const SearchTable* search[kNum];
+    for (std::size_t i = 0; i < kNum; ++i) search[i] = &tables[i]->first;
+    decode_symbols<kNum>(search, quads, symbols);
+  }
+};
+
+// Byte streams: second tables differ from lane to lane, so these are gathered.
+struct ByteTables {
+  SearchTable first;
+  // [first symbol][slot]: symbol | (256 - freq) << 8 | start << 16
+  alignas(64) std::uint32_t second[16 * kFreqTotal + kVecLanes];
+
+  explicit ByteTables(const entropy::Model& model) : first(model.first) {
+    for (unsigned s = 0; s < 16; ++s)
+      if (model.first.freq[s] != 0) fill(model.second[s], second + s * kFreqTotal);
+  }
+  // Whole vectors at a time: what they write beyond a symbol's slots the next one overwrites.
+  static void fill(const entropy::Table& from, std::uint32_t* slots) {
+    const D32 d32;
+    unsigned start = 0;
+    for (unsigned s = 0; s < 16; ++s) {
+      const unsigned freq = from.freq[s];
+      const V32 slot = hn::Set(d32, s | (kFreqTotal - freq) << 8 | start << 16);
+      for (unsigned rank = 0; rank < freq; rank += kVecLanes)
+        hn::StoreU(slot, d32, slots + start + rank);
+      start += freq;
+    }
+  }
+
+  template <int kVec>
+  HWY_INLINE V32 gather_second(V8 first_symbols, V32& x) const {
+    const D32 d32;
+    const V32 low_byte = hn::Set(d32, 0xFF);
+    const V32 idx =
+        hn::Or(hn::ShiftLeft<8>(unpack_bytes<kVec>(first_symbols)), hn::And(x, low_byte));
+    const V32 slot = hn::GatherIndex(d32, second, hn::BitCast(hn::RebindToSigned<D32>(), idx));
+    x = advance(x, hn::And(hn::ShiftRight<8>(slot), low_byte), hn::ShiftRight<16>(slot));
+    return slot;
+  }
+  template <std::size_t kNum>
+  static HWY_INLINE void decode_second(const ByteTables* const (&tables)[kNum],
+                                       V32* const (&quads)[kNum], const V8 (&first_symbols)[kNum],
+                                       V8 (&symbols)[kNum]) {
+    for (std::size_t i = 0; i < kNum; ++i) {
+      const ByteTables& from = *tables[i];
+      const V8 first = first_symbols[i];
+      V32* x = quads[i];
+      const V32 slots[kQuad] = {
+          from.gather_second<0>(first, x[0]), from.gather_second<1>(first, x[1]),
+          from.gather_second<2>(first, x[2]), from.gather_second<3>(first, x[3])};
+      symbols[i] = pack_low_bytes(slots);
+    }
+  }
+};
+
+// One step of kNum quads: the pairs of symbols of all their lanes.
+template <std::size_t kNum, class Tables>
+HWY_INLINE void decode_pairs(const Tables* const (&tables)[kNum], V32* const (&quads)[kNum],
+                             V8 (&pairs)[kNum]) {
+  const SearchTable* search[kNum];
+  V8 first[kNum], second[kNum];
+  for (std::size_t i = 0; i < kNum; ++i) search[i] = &tables[i]->first;
+  decode_symbols<kNum>(search, quads, first);
+  Tables::template decode_second<kNum>(tables, quads, first, second);
+  for (std::size_t i = 0; i < kNum; ++i)
+    pairs[i] = hn::Or(first[i], hn::BitCast(D8(), hn::ShiftLeft<4>(hn::BitCast(D16(), second[i]))));
+}
+
+alignas(64) inline constexpr entropy::ShuffleTable kExpand = entropy::make_expand_table();
+
+// Where decoding of a stream stands; small enough to live in registers.
+struct Cursor {
+  States states;
+  const std::uint8_t* words;
+
+  // Lanes below kStateLow take one word each, in lane order. Reads up to 16
+  // bytes an octet, however many it uses.
+  HWY_INLINE void renormalize() {
+    const D32 d32;
+    const hn::Full128<std::uint8_t> d128;
+    for (std::size_t octet = 0; octet < kOctets; ++octet) {
+      V32* x = states.x + octet * kVecsPerOctet;
+      hn::Mask<D32> low[kVecsPerOctet];
+      for (std::size_t v = 0; v < kVecsPerOctet; ++v) {
+        low[v] = hn::Eq(hn::Min(x[v], hn::Set(d32, entropy::kStateLow - 1)), x[v]);
+        x[v] = hn::IfThenElse(low[v], hn::ShiftLeft<16>(x[v]), x[v]);
+      }
+      const std::size_t bits = octet_bits(low);
+      const V16x8 next = hn::BitCast(
+          hn::Full128<std::uint16_t>(),
+          hn::TableLookupBytesOr0(hn::LoadU(d128, words), hn::Load(d128, kExpand[bits].bytes)));
+      x[0] = hn::Or(x[0], widen_words<0>(next));
+      if constexpr (kVecsPerOctet == 2) x[1] = hn::Or(x[1], widen_words<1>(next));
+      words += 2 * static_cast<unsigned>(std::popcount(bits));
+    }
+  }
+};
+
+template <class Tables>
+struct Decoder {
+  const Tables tables;
+  Cursor cursor;
+  std::ptrdiff_t words_left;  // below 0: the stream asked for more than there are
+  std::uint8_t* symbols;
+  std::size_t groups_left;
+  bool in_tail = false;
+  // The last words, with room for one group to read beyond them.
+  std::uint8_t tail[2 * 2 * kGroupBytes] = {};
+
+  explicit Decoder(const entropy::Stream& stream)
+      : tables(*stream.model),
+        words_left(static_cast<std::ptrdiff_t>(stream.num_words)),
+        symbols(stream.symbols),
+        groups_left(stream.num_bytes / kGroupBytes) {
+    cursor.states.load(stream.states);
+    cursor.words = stream.words;
+  }
+
+  // Whether there is a group to decode; if so, one word for each of its symbol
+  // bytes may be read.
+  bool prepare_group() {
+    if (groups_left == 0 || words_left < 0) return false;
+    if (words_left < static_cast<std::ptrdiff_t>(kGroupBytes) && !in_tail) {
+      std::memcpy(tail, cursor.words, 2 * static_cast<std::size_t>(words_left));
+      cursor.words = tail;
+      in_tail = true;
+    }
+    return true;
+  }
+
+  template <std::size_t kNum>
+  HWY_INLINE void finish_group(const Cursor& after, const V8 (&pairs)[kSteps][kNum],
+                               std::size_t first_quad) {
+    words_left -= (after.words - cursor.words) / 2;
+    cursor = after;
+    for (std::size_t q = 0; q < kQuads; ++q) {
+      const std::size_t i = first_quad + q;
+      const V8 steps[kSteps] = {pairs[0][i], pairs[1][i], pairs[2][i], pairs[3][i]};
+      store_steps(steps, symbols + q * kQuad * kVecBytes);
+    }
+    symbols += kGroupBytes;
+    --groups_left;
+  }
+
+  bool intact() const {
+    std::uint32_t x[entropy::kLanes];
+    cursor.states.store(x);
+    bool back = true;
+    for (const auto state : x) back &= state == entropy::kStateLow;
+    return back && groups_left == 0 && words_left == 0;
+  }
+};
+
+// Decodes one group of kNum streams; false if one of them has none to decode.
+template <std::size_t kNum, class Tables>
+HWY_INLINE bool decode_group(Decoder<Tables>* const (&decoders)[kNum]) {
+  for (auto* decoder : decoders)
+    if (!decoder->prepare_group()) return false;
+  Cursor cursors[kNum];
+  const Tables* tables[kNum * kQuads];
+  V32* quads[kNum * kQuads];
+  for (std::size_t i = 0; i < kNum; ++i) {
+    cursors[i] = decoders[i]->cursor;
+    for (std::size_t q = 0; q < kQuads; ++q) {
+      tables[i * kQuads + q] = &decoders[i]->tables;
+      quads[i * kQuads + q] = cursors[i].states.x + q * kQuad;
+    }
+  }
+  V8 pairs[kSteps][kNum * kQuads];
+  HWY_UNROLL(4)
+  for (int step = 0; step < kSteps; ++step) {
+    decode_pairs<kNum * kQuads>(tables, quads, pairs[step]);
+    for (Cursor& cursor : cursors) cursor.renormalize();
+  }
+  for (std::size_t i = 0; i < kNum; ++i) decoders[i]->finish_group(cursors[i], pairs, i * kQuads);
+  return true;
+}
+
+template <class Tables>
+unsigned decode_one(const entropy::Stream& stream) {
+  Decoder<Tables> decoder(stream);
+  while (decode_group<1, Tables>({&decoder})) {
+  }
+  return unsigned{decoder.intact()};
+}
+
+template <class Tables>
+unsigned decode_two(const entropy::Stream* streams) {
+  Decoder<Tables> a(streams[0]), b(streams[1]);
+  while (decode_group<2, Tables>({&a, &b})) {
+  }
+  // What the longer one has left, or the good one if the other is not.
+  while (decode_group<1, Tables>({&a})) {
+  }
+  while (decode_group<1, Tables>({&b})) {
+  }
+  return unsigned{a.intact()} | unsigned{b.intact()} << 1;
+}
+
+unsigned rans_decode(const entropy::Stream* streams, int num_streams) {
+  const bool conditional = streams[0].model->conditional;
+  if (num_streams == 1)
+    return conditional ? decode_one<ByteTables>(streams[0]) : decode_one<PaletteTables>(streams[0]);
+  if (conditional != streams[1].model->conditional)
+    return rans_decode(streams, 1) | rans_decode(streams + 1, 1) << 1;
+  return conditional ? decode_two<ByteTables>(streams) : decode_two<PaletteTables>(streams);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace snug::codec
+HWY_AFTER_NAMESPACE();
+
+#endif  // target toggle

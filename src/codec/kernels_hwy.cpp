@@ -1,0 +1,56 @@
+// Kernel tables by Google Highway: one source, one table a target.
+#include <vector>
+
+#include "codec/kernels.h"
+
+// AVX-512 has its own kernels (kernels_avx512.cpp); older ones gain nothing over
+// AVX2. SVE vectors have no fixed length, and NEON runs where they do.
+#define HWY_DISABLED_TARGETS \
+  (HWY_SSSE3 | HWY_AVX3 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "codec/kernels_hwy.cpp"
+#include "hwy/foreach_target.h"
+// After foreach_target.h, which sets the target these compile for:
+#include "hwy/highway.h"
+
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_SSE4 || HWY_TARGET == HWY_NEON
+#include "codec/entropy/rans_decode_hwy-inl.h"
+#include "codec/entropy/rans_encode_hwy-inl.h"
+#include "codec/kernels_hwy-inl.h"
+
+namespace snug::codec::HWY_NAMESPACE {
+
+const Kernels kKernels = {
+#if HWY_TARGET == HWY_AVX2
+    "avx2",
+#elif HWY_TARGET == HWY_SSE4
+    "sse4",
+#else
+    "neon",
+#endif
+    checksum_terms, split2,      merge2,      map_palette, unmap_palette,
+    rans_encode,    rans_decode, fixed_pack,  fixed_unpack, nullptr};
+
+}  // namespace snug::codec::HWY_NAMESPACE
+#endif
+
+#if HWY_ONCE
+namespace snug::codec {
+
+void append_hwy_kernels(std::vector<const Kernels*>& tables);
+
+void append_hwy_kernels(std::vector<const Kernels*>& tables) {
+  [[maybe_unused]] const auto supported = hwy::SupportedTargets();
+#if HWY_TARGETS & HWY_AVX2
+  if (supported & HWY_AVX2) tables.push_back(&N_AVX2::kKernels);
+#endif
+#if HWY_TARGETS & HWY_SSE4
+  if (supported & HWY_SSE4) tables.push_back(&N_SSE4::kKernels);
+#endif
+#if HWY_TARGETS & HWY_NEON
+  if (supported & HWY_NEON) tables.push_back(&N_NEON::kKernels);
+#endif
+}
+
+}  // namespace snug::codec
+#endif
