@@ -1,0 +1,57 @@
+# Third-party libraries as imported targets: snug_hwy, snug_xxhash, snug_zstd,
+# snug_fmt, snug_json, snug_cli11, snug_benchmark. A target exists exactly where
+# its library was found. Static libraries are preferred, so that what is built
+# here runs on a machine without these packages. Also installed, because users
+# of a static libsnug link the same things.
+include_guard(GLOBAL)
+set(THREADS_PREFER_PTHREAD_FLAG ON)
+find_package(Threads REQUIRED)
+
+# snug_import(<target> <header> [library names, best first])
+function(snug_import target header)
+  find_path(${target}_INCLUDE_DIR ${header})
+  mark_as_advanced(${target}_INCLUDE_DIR)
+  if(NOT ${target}_INCLUDE_DIR)
+    return()
+  endif()
+  if(ARGN)
+    find_library(${target}_LIBRARY NAMES ${ARGN})
+    mark_as_advanced(${target}_LIBRARY)
+    if(NOT ${target}_LIBRARY)
+      return()
+    endif()
+  endif()
+  add_library(${target} INTERFACE IMPORTED GLOBAL)
+  target_include_directories(${target} INTERFACE ${${target}_INCLUDE_DIR})
+  if(ARGN)
+    target_link_libraries(${target} INTERFACE ${${target}_LIBRARY})
+  endif()
+endfunction()
+
+# snug_require(<what for> <target> <Debian package> ...): stops with all that is missing.
+function(snug_require what)
+  set(missing "")
+  while(ARGN)
+    list(POP_FRONT ARGN target package)
+    if(NOT TARGET ${target})
+      list(APPEND missing ${package})
+    endif()
+  endwhile()
+  if(missing)
+    list(JOIN missing " " missing)
+    message(FATAL_ERROR "Snug: the ${what} needs packages that are not installed: ${missing}\n"
+                        "scripts/setup.sh installs them; -DSNUG_CLI=OFF builds the library alone.")
+  endif()
+endfunction()
+
+snug_import(snug_hwy hwy/highway.h libhwy.a hwy)
+snug_import(snug_xxhash xxhash.h libxxhash.a xxhash)
+snug_import(snug_zstd zstd.h libzstd.a zstd)
+snug_import(snug_json nlohmann/json.hpp)
+snug_import(snug_cli11 CLI/CLI.hpp)
+snug_import(snug_fmt fmt/format.h)
+if(TARGET snug_fmt)
+  # Debian ships no libfmt.a.
+  target_compile_definitions(snug_fmt INTERFACE FMT_HEADER_ONLY)
+endif()
+snug_import(snug_benchmark benchmark/benchmark.h libbenchmark.a benchmark)

@@ -1,0 +1,38 @@
+# make install: headers, libraries, the tool, find_package(snug), pkg-config.
+include(CMakePackageConfigHelpers)
+set(snug_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/snug)
+
+set(installed_targets snug)
+foreach(target snug_store snug_cuda)
+  if(TARGET ${target})
+    list(APPEND installed_targets ${target})
+  endif()
+endforeach()
+install(TARGETS ${installed_targets} EXPORT snugTargets)
+install(EXPORT snugTargets NAMESPACE snug:: DESTINATION ${snug_package_dir})
+if(TARGET snug-cli)
+  install(TARGETS snug-cli)
+endif()
+install(DIRECTORY include/snug DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
+
+configure_package_config_file(cmake/snugConfig.cmake.in ${CMAKE_CURRENT_BINARY_DIR}/snugConfig.cmake
+                              INSTALL_DESTINATION ${snug_package_dir})
+write_basic_package_version_file(${CMAKE_CURRENT_BINARY_DIR}/snugConfigVersion.cmake
+                                 COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/snugConfig.cmake
+              ${CMAKE_CURRENT_BINARY_DIR}/snugConfigVersion.cmake
+              cmake/SnugDependencies.cmake
+        DESTINATION ${snug_package_dir})
+
+# A static libsnug leaves Highway and the C++ runtime to whoever links it.
+set(snug_private_libs "-lstdc++ -pthread")
+if(TARGET snug_hwy AND hwy_source IN_LIST snug_sources)
+  string(PREPEND snug_private_libs "-lhwy ")
+endif()
+if(SNUG_SHARED)
+  set(snug_public_libs "-lsnug")
+else()
+  set(snug_public_libs "-lsnug ${snug_private_libs}")
+endif()
+configure_file(cmake/snug.pc.in ${CMAKE_CURRENT_BINARY_DIR}/snug.pc @ONLY)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/snug.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# gpu.sh test|bench BUILD_DIR: the GPU tests or benchmarks, or what is missing for them.
+set -euo pipefail
+what=$1 build=$2
+
+nvcc=$(command -v nvcc || ls "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" 2>/dev/null || true)
+if [[ -z $nvcc ]]; then
+  echo "gpu-$what: no nvcc found; install the CUDA toolkit (12.8 or later) or put its bin folder into PATH"
+  exit 1
+fi
+cmake -S . -B "$build" -DCMAKE_BUILD_TYPE=Release -DSNUG_CUDA=ON
+cmake --build "$build" -j "$(nproc)"
+if ! command -v nvidia-smi >/dev/null || ! nvidia-smi -L 2>/dev/null | grep -q GPU; then
+  echo "gpu-$what: built, but there is no NVIDIA GPU on this machine to run on"
+  exit 1
+fi
+
+if [[ $what == test ]]; then
+  ctest --test-dir "$build" --output-on-failure -L gpu --no-tests=error
+else
+  found=0
+  for program in "$build"/bench/gpu_*_bench; do
+    [[ -x $program ]] || continue
+    found=1
+    "$program"
+  done
+  [[ $found == 1 ]] || { echo "gpu-bench: no GPU benchmark was built" >&2; exit 1; }
+fi
