@@ -258,14 +258,19 @@ Status check_payload(const frame::Entry& entry, std::uint64_t block_idx,
 }
 
 Status decode_blocks(std::span<const BlockJob> jobs, DType dtype, Workspace& ws) noexcept {
+  Status status;
   for (const BlockJob& job : jobs)
-    if (Status s = check_payload(job.entry, job.block_idx, job.payload); !s.ok()) return s;
+    if (status.ok()) status = check_payload(job.entry, job.block_idx, job.payload);
+  if (!status.ok()) return status;
   if (jobs.size() == 2 && kernels().decode_bf16_pair != nullptr && is_plain_bf16(jobs[0], dtype) &&
-      is_plain_bf16(jobs[1], dtype))
-    return decode_plain_bf16_pair(jobs, ws);
-  for (const BlockJob& job : jobs)
-    if (Status s = decode_block(job, dtype, ws); !s.ok()) return s;
-  return {};
+      is_plain_bf16(jobs[1], dtype)) {
+    status = decode_plain_bf16_pair(jobs, ws);
+  } else {
+    for (const BlockJob& job : jobs)
+      if (status.ok()) status = decode_block(job, dtype, ws);
+  }
+  kernels().finish_writes();
+  return status;
 }
 
 }  // namespace snug::codec

@@ -139,16 +139,17 @@ void prepare_byte_plane(const std::uint8_t* plane, std::size_t n, const std::uin
 
 PlaneMode choose_top_mode(const std::uint32_t (&sample)[256], DType dtype,
                           const entropy::Palette& palette) noexcept {
-  if (!top_plane_is_exponent(dtype)) return PlaneMode::kBytes;
   std::uint64_t total = 0;
   for (const auto count : sample) total += count;
-  if (palette.cost < total * 5 * 256) return PlaneMode::kPalette;
+  const bool may_use_palette = top_plane_is_exponent(dtype);
+  if (may_use_palette && palette.cost < total * 5 * 256) return PlaneMode::kPalette;
   entropy::Model model;
   std::uint64_t bytes_cost;
   entropy::make_byte_model(sample, model, bytes_cost);
+  // Less than 1/32 is not worth the time.
   const std::uint64_t limit = total * (8 * 256 - 8 * 256 / 32);
-  if (bytes_cost < palette.cost && bytes_cost < limit) return PlaneMode::kBytes;
-  return palette.cost < limit ? PlaneMode::kPalette : PlaneMode::kRaw;
+  if (bytes_cost < limit && (!may_use_palette || bytes_cost < palette.cost)) return PlaneMode::kBytes;
+  return may_use_palette && palette.cost < limit ? PlaneMode::kPalette : PlaneMode::kRaw;
 }
 
 // Planes of one block in memory; plane 0 of 16-bit types is nearly always

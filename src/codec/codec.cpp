@@ -73,6 +73,7 @@ struct FrameEncoder {
       codec::kernels().copy_out(ws.payloads[i], entry.num_bytes, dst + at);
       at += entry.num_bytes;
     }
+    codec::kernels().finish_writes();
   }
 
   // Returns the end of the frame, or 0 if dst is too small.

@@ -32,6 +32,10 @@ struct Kernels {
   // Sum of checksum terms (frame/checksum.h) of num_bytes, a multiple of 16.
   std::uint64_t (*checksum_terms)(const std::uint8_t* bytes, std::size_t num_bytes);
 
+  // copy_out, merge2 and decode_bf16_pair may write past the caches; call this
+  // before another thread may look at the result.
+  void (*finish_writes)();
+
   // Copies num_bytes, a multiple of 16, to memory that will not be read soon.
   void (*copy_out)(const std::uint8_t* src, std::size_t num_bytes, std::uint8_t* dst);
 
@@ -39,7 +43,6 @@ struct Kernels {
   // the mantissa first.
   void (*split2)(const std::uint8_t* src, std::size_t n, bool rotate, std::uint8_t* lo,
                  std::uint8_t* hi);
-  // Large results bypass the caches where that is faster.
   void (*merge2)(const std::uint8_t* lo, const std::uint8_t* hi, std::size_t n, bool rotate,
                  std::uint8_t* dst);
 

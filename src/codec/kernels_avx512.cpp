@@ -77,6 +77,8 @@ bool is_aligned(const std::uint8_t* p) { return reinterpret_cast<std::uintptr_t>
 
 void put_past_caches(std::uint8_t* at, __m512i v) { _mm512_stream_si512(reinterpret_cast<__m512i*>(at), v); }
 
+void finish_writes() { _mm_sfence(); }
+
 void copy_out(const std::uint8_t* src, std::size_t num_bytes, std::uint8_t* dst) {
   std::size_t i = (kVec - reinterpret_cast<std::uintptr_t>(dst) % kVec) % kVec;
   if (i > num_bytes) i = num_bytes;
@@ -730,9 +732,21 @@ void fixed_unpack(const std::uint8_t* nibbles, std::size_t n, const std::uint8_t
   kScalarKernels.fixed_unpack(nibbles + i / 2, n - i, palette, high + i);
 }
 
-const Kernels kTable = {"avx512",      checksum_terms, copy_out, split2,      merge2,     map_palette,
-                        unmap_palette, rans_encode,    rans_decode, fixed_pack, fixed_unpack,
-                        decode_bf16_pair};
+const Kernels kTable = {
+    .name = "avx512",
+    .checksum_terms = checksum_terms,
+    .finish_writes = finish_writes,
+    .copy_out = copy_out,
+    .split2 = split2,
+    .merge2 = merge2,
+    .map_palette = map_palette,
+    .unmap_palette = unmap_palette,
+    .rans_encode = rans_encode,
+    .rans_decode = rans_decode,
+    .fixed_pack = fixed_pack,
+    .fixed_unpack = fixed_unpack,
+    .decode_bf16_pair = decode_bf16_pair,
+};
 
 }  // namespace
 

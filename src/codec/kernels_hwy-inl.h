@@ -13,6 +13,7 @@
 
 #include "codec/kernels.h"
 #include "frame/checksum.h"
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -34,6 +35,8 @@ constexpr std::size_t kVecBytes = HWY_LANES(std::uint8_t);
 // Batches of 64 bytes: their escapes fit in one 64-bit mask.
 constexpr std::size_t kBatch = 64;
 constexpr std::size_t kVecsPerBatch = kBatch / kVecBytes;
+// Merged elements in at least this number bypass the caches.
+constexpr std::size_t kPastCachesFrom = 2048;
 
 // One bit a lane. `Bits` has as many bits as a byte vector has lanes.
 using ByteMaskBits = std::conditional_t<kVecBytes == 32, std::uint32_t, std::uint16_t>;
@@ -81,6 +84,18 @@ std::uint64_t checksum_terms(const std::uint8_t* bytes, std::size_t num_bytes) {
          frame::checksum_terms(bytes + pos, num_bytes - pos, pos / 4);
 }
 
+HWY_INLINE bool is_vector_aligned(const std::uint8_t* at) {
+  return reinterpret_cast<std::uintptr_t>(at) % kVecBytes == 0;
+}
+
+void copy_out(const std::uint8_t* src, std::size_t num_bytes, std::uint8_t* dst) {
+  const D8 d8;
+  std::size_t i = 0;
+  for (; i < num_bytes && !is_vector_aligned(dst + i); ++i) dst[i] = src[i];
+  for (; i + kVecBytes <= num_bytes; i += kVecBytes) hn::Stream(hn::LoadU(d8, src + i), d8, dst + i);
+  std::memcpy(dst + i, src + i, num_bytes - i);
+}
+
 template <bool kRotate>
 HWY_INLINE void split2_as(const std::uint8_t* src, std::size_t n, std::uint8_t* lo,
                           std::uint8_t* hi) {
@@ -105,21 +120,27 @@ void split2(const std::uint8_t* src, std::size_t n, bool rotate, std::uint8_t* l
   rotate ? split2_as<true>(src, n, lo, hi) : split2_as<false>(src, n, lo, hi);
 }
 
+template <bool kPastCaches>
+HWY_INLINE void put(V8 v, std::uint8_t* dst) {
+  kPastCaches ? hn::Stream(v, D8(), dst) : hn::StoreU(v, D8(), dst);
+}
+
 // Stores what InterleaveLower and InterleaveUpper gave in memory order: they
 // work on each 16-byte part of a vector by itself.
-HWY_INLINE void store_interleaved(V16 lower, V16 upper, std::uint8_t* dst) {
+template <bool kPastCaches>
+HWY_INLINE void put_interleaved(V16 lower, V16 upper, std::uint8_t* dst) {
   const D8 d8;
   const V8 a = hn::BitCast(d8, lower), b = hn::BitCast(d8, upper);
   if constexpr (kVecBytes == 16) {
-    hn::StoreU(a, d8, dst);
-    hn::StoreU(b, d8, dst + kVecBytes);
+    put<kPastCaches>(a, dst);
+    put<kPastCaches>(b, dst + kVecBytes);
   } else {
-    hn::StoreU(hn::ConcatLowerLower(d8, b, a), d8, dst);
-    hn::StoreU(hn::ConcatUpperUpper(d8, b, a), d8, dst + kVecBytes);
+    put<kPastCaches>(hn::ConcatLowerLower(d8, b, a), dst);
+    put<kPastCaches>(hn::ConcatUpperUpper(d8, b, a), dst + kVecBytes);
   }
 }
 
-template <bool kRotate>
+template <bool kRotate, bool kPastCaches>
 HWY_INLINE void merge2_as(const std::uint8_t* lo, const std::uint8_t* hi, std::size_t n,
                           std::uint8_t* dst) {
   const D8 d8;
@@ -133,14 +154,17 @@ HWY_INLINE void merge2_as(const std::uint8_t* lo, const std::uint8_t* hi, std::s
       a = hn::Or(hn::ShiftRight<1>(a), hn::ShiftLeft<15>(a));
       b = hn::Or(hn::ShiftRight<1>(b), hn::ShiftLeft<15>(b));
     }
-    store_interleaved(a, b, dst + 2 * i);
+    put_interleaved<kPastCaches>(a, b, dst + 2 * i);
   }
   kScalarKernels.merge2(lo + i, hi + i, n - i, kRotate, dst + 2 * i);
 }
 
 void merge2(const std::uint8_t* lo, const std::uint8_t* hi, std::size_t n, bool rotate,
             std::uint8_t* dst) {
-  rotate ? merge2_as<true>(lo, hi, n, dst) : merge2_as<false>(lo, hi, n, dst);
+  if (n >= kPastCachesFrom && is_vector_aligned(dst))
+    rotate ? merge2_as<true, true>(lo, hi, n, dst) : merge2_as<false, true>(lo, hi, n, dst);
+  else
+    rotate ? merge2_as<true, false>(lo, hi, n, dst) : merge2_as<false, false>(lo, hi, n, dst);
 }
 
 // A byte table cut into rows of 16, without the rows that hold `fill` alone:

@@ -22,14 +22,25 @@ namespace snug::codec::HWY_NAMESPACE {
 
 const Kernels kKernels = {
 #if HWY_TARGET == HWY_AVX2
-    "avx2",
+    .name = "avx2",
 #elif HWY_TARGET == HWY_SSE4
-    "sse4",
+    .name = "sse4",
 #else
-    "neon",
+    .name = "neon",
 #endif
-    checksum_terms, split2,      merge2,      map_palette, unmap_palette,
-    rans_encode,    rans_decode, fixed_pack,  fixed_unpack, nullptr};
+    .checksum_terms = checksum_terms,
+    .finish_writes = hwy::FlushStream,
+    .copy_out = copy_out,
+    .split2 = split2,
+    .merge2 = merge2,
+    .map_palette = map_palette,
+    .unmap_palette = unmap_palette,
+    .rans_encode = rans_encode,
+    .rans_decode = rans_decode,
+    .fixed_pack = fixed_pack,
+    .fixed_unpack = fixed_unpack,
+    .decode_bf16_pair = decode_bf16_pair,
+};
 
 }  // namespace snug::codec::HWY_NAMESPACE
 #endif

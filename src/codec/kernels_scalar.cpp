@@ -21,6 +21,8 @@ std::uint64_t checksum_terms(const std::uint8_t* bytes, std::size_t num_bytes) {
   return frame::checksum_terms(bytes, num_bytes, 0);
 }
 
+void finish_writes() {}
+
 void copy_out(const std::uint8_t* src, std::size_t num_bytes, std::uint8_t* dst) {
   std::memcpy(dst, src, num_bytes);
 }
@@ -207,8 +209,20 @@ void fixed_unpack(const std::uint8_t* nibbles, std::size_t n, const std::uint8_t
 
 }  // namespace
 
-const Kernels kScalarKernels = {"scalar",   checksum_terms, copy_out, split2,      merge2,     map_palette,
-                                unmap_palette, rans_encode, rans_decode, fixed_pack, fixed_unpack,
-                                nullptr};
+const Kernels kScalarKernels = {
+    .name = "scalar",
+    .checksum_terms = checksum_terms,
+    .finish_writes = finish_writes,
+    .copy_out = copy_out,
+    .split2 = split2,
+    .merge2 = merge2,
+    .map_palette = map_palette,
+    .unmap_palette = unmap_palette,
+    .rans_encode = rans_encode,
+    .rans_decode = rans_decode,
+    .fixed_pack = fixed_pack,
+    .fixed_unpack = fixed_unpack,
+    .decode_bf16_pair = nullptr,
+};
 
 }  // namespace snug::codec

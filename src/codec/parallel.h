@@ -46,24 +46,25 @@ class Turnstile {
   // Blocks until all earlier tickets passed; false once anybody failed.
   bool wait_for(std::uint64_t ticket, std::uint64_t& position) noexcept {
     std::unique_lock lock(mutex_);
-    passed_.wait(lock, [&] { return turn_ == ticket || failed_; });
+    passed_[ticket % kNumBells].wait(lock, [&] { return turn_ == ticket || failed_; });
     position = position_;
     return !failed_;
   }
   void pass(std::uint64_t new_position) noexcept {
+    std::uint64_t next;
     {
       const std::lock_guard lock(mutex_);
       position_ = new_position;
-      ++turn_;
+      next = ++turn_;
     }
-    passed_.notify_all();
+    passed_[next % kNumBells].notify_all();
   }
   void fail() noexcept {
     {
       const std::lock_guard lock(mutex_);
       failed_ = true;
     }
-    passed_.notify_all();
+    for (auto& bell : passed_) bell.notify_all();
   }
   bool failed() noexcept {
     const std::lock_guard lock(mutex_);
@@ -77,7 +78,10 @@ class Turnstile {
  private:
   std::atomic<std::uint64_t> next_ticket_{0};
   std::mutex mutex_;
-  std::condition_variable passed_;
+  // Neighbouring tickets wait for different bells: one for all would wake every
+  // thread each time, which costs more than the work with many threads.
+  static constexpr std::uint64_t kNumBells = 64;
+  std::condition_variable passed_[kNumBells];
   std::uint64_t turn_ = 0;
   std::uint64_t position_;
   bool failed_ = false;

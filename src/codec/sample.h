@@ -10,7 +10,7 @@ namespace snug::codec {
 inline constexpr std::size_t kRun = 16;
 
 // One run in `stride` is sampled: at least 4096 values of larger blocks.
-inline std::size_t sample_stride(std::size_t num_elems) noexcept {
+inline constexpr std::size_t sample_stride(std::size_t num_elems) noexcept {
   std::size_t stride = 1;
   while (stride < 16 && num_elems > stride * 4096) stride *= 2;
   return stride;

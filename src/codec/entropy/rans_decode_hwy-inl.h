@@ -8,6 +8,7 @@
 #define SNUG_CODEC_ENTROPY_RANS_DECODE_HWY_INL_H_
 #endif
 
+#include <algorithm>
 #include <cstring>
 
 #include "codec/entropy/lane_shuffles.h"
@@ -75,11 +76,11 @@ HWY_INLINE void store_steps(const V8* s, std::uint8_t* dst) {
   hn::StoreU(hn::BitCast(d8, upper(odd[0], odd[1])), d8, dst + 3 * kVecBytes);
 }
 
-// A frequency table for binary search. Symbols without a frequency are left out,
-// so that starts rise strictly: entry 0 starts at 0, those behind the last at 256.
+// A frequency table for search. Symbols without a frequency are left out, so that
+// starts rise strictly: entry 0 starts at 0, those behind the last one at 256.
 struct SearchTable {
-  std::int8_t quarters[3];      // of those entries' starts
-  alignas(16) std::int8_t inside[3][16] = {};
+  std::int8_t quarter_bounds[3];              // of entries 4, 8 and 12
+  alignas(16) std::int8_t bounds[3][16] = {};  // [k][q]: of entry 4q + k + 1
   alignas(16) std::uint8_t symbols[16] = {};
   alignas(16) std::uint8_t complements[16] = {};  // 256 - frequency
   alignas(16) std::uint8_t starts[16] = {};
@@ -101,9 +102,30 @@ struct SearchTable {
       return static_cast<std::int8_t>(static_cast<int>(start[entry]) - 129);
     };
     for (unsigned q = 0; q < 4; ++q) {
-      if (q > 0) quarters[q - 1] = bound(4 * q);
-      for (unsigned k = 0; k < 3; ++k) inside[k][q] = bound(4 * q + k + 1);
+      if (q > 0) quarter_bounds[q - 1] = bound(4 * q);
+      for (unsigned k = 0; k < 3; ++k) bounds[k][q] = bound(4 * q + k + 1);
     }
+  }
+
+  // The entry each slot belongs to. Two levels of three comparisons: a binary
+  // search would save three of 16 operations, but each would wait for the last.
+  HWY_INLINE V8 find(V8 slots) const {
+    const DI8 di8;
+    const VI8 slot = hn::BitCast(di8, hn::Xor(slots, hn::Set(D8(), 0x80)));
+    const auto reached = [&](VI8 bound) HWY_ATTR {  // -1 where true
+      return hn::VecFromMask(di8, hn::Gt(slot, bound));
+    };
+    const auto quarter_reached = [&](int k) HWY_ATTR {
+      return reached(hn::Set(di8, quarter_bounds[k]));
+    };
+    const VI8 quarter = hn::Sub(hn::Neg(quarter_reached(0)),
+                                hn::Add(quarter_reached(1), quarter_reached(2)));
+    const auto entry_reached = [&](int k) HWY_ATTR {
+      return reached(hn::TableLookupBytes(hn::LoadDup128(di8, bounds[k]), quarter));
+    };
+    const VI8 first = hn::BitCast(di8, hn::ShiftLeft<2>(hn::BitCast(D16(), quarter)));
+    return hn::BitCast(D8(), hn::Sub(hn::Sub(first, entry_reached(0)),
+                                     hn::Add(entry_reached(1), entry_reached(2))));
   }
 };
 
@@ -113,31 +135,17 @@ HWY_INLINE V32 advance(V32 x, V32 complement, V32 start) {
   return hn::Sub(hn::Sub(x, start), hn::Mul(hn::ShiftRight<kFreqBits>(x), complement));
 }
 
-// Decodes one symbol of each lane of kNum quads, advances their states and
-// returns the entries of the table the symbols are at. Quads, of one or of two
-// streams, go through every stage together: one alone waits on each result.
-template <std::size_t kNum>
-HWY_INLINE void decode_symbols(const SearchTable* const (&tables)[kNum], V32* const (&quads)[kNum],
-                               V8 (&symbols)[kNum]) {
+// Decodes one symbol of each lane of a quad, advances the states and returns the symbols.
+HWY_INLINE V8 decode_symbol(const SearchTable& table, V32* x) {
   const D8 d8;
-  const DI8 di8;
-  for (std::size_t i = 0; i < kNum; ++i) {
-    const SearchTable& table = *tables[i];
-    V32* x = quads[i];
-    const VI8 slot = hn::BitCast(di8, hn::Xor(pack_low_bytes(x), hn::Set(d8, 0x80)));
-    const auto at_least = [&](VI8 bound) HWY_ATTR { return hn::VecFromMask(di8, hn::Gt(slot, bound)); };
-    const VI8 q = hn::Sub(hn::Sub(hn::Zero(di8), at_least(hn::Set(di8, table.quarters[0]))), hn::Add(at_least(hn::Set(di8, table.quarters[1])), at_least(hn::Set(di8, table.quarters[2]))));
-    const auto ins = [&](int k) HWY_ATTR { return at_least(hn::TableLookupBytes(hn::LoadDup128(di8, table.inside[k]), q)); };
-    const VI8 q4 = hn::BitCast(di8, hn::ShiftLeft<2>(hn::BitCast(D16(), q)));
-    const V8 at = hn::BitCast(d8, hn::Sub(hn::Sub(q4, ins(0)), hn::Add(ins(1), ins(2))));
-    const V8 complements = hn::TableLookupBytes(hn::LoadDup128(d8, table.complements), at);
-    const V8 starts = hn::TableLookupBytes(hn::LoadDup128(d8, table.starts), at);
-    x[0] = advance(x[0], unpack_bytes<0>(complements), unpack_bytes<0>(starts));
-    x[1] = advance(x[1], unpack_bytes<1>(complements), unpack_bytes<1>(starts));
-    x[2] = advance(x[2], unpack_bytes<2>(complements), unpack_bytes<2>(starts));
-    x[3] = advance(x[3], unpack_bytes<3>(complements), unpack_bytes<3>(starts));
-    symbols[i] = hn::TableLookupBytes(hn::LoadDup128(d8, table.symbols), at);
-  }
+  const V8 entries = table.find(pack_low_bytes(x));
+  const V8 complements = hn::TableLookupBytes(hn::LoadDup128(d8, table.complements), entries);
+  const V8 starts = hn::TableLookupBytes(hn::LoadDup128(d8, table.starts), entries);
+  x[0] = advance(x[0], unpack_bytes<0>(complements), unpack_bytes<0>(starts));
+  x[1] = advance(x[1], unpack_bytes<1>(complements), unpack_bytes<1>(starts));
+  x[2] = advance(x[2], unpack_bytes<2>(complements), unpack_bytes<2>(starts));
+  x[3] = advance(x[3], unpack_bytes<3>(complements), unpack_bytes<3>(starts));
+  return hn::TableLookupBytes(hn::LoadDup128(d8, table.symbols), entries);
 }
 
 // Palette streams: one table for both symbols.
@@ -146,14 +154,7 @@ struct PaletteTables {
 
   explicit PaletteTables(const entropy::Model& model) : first(model.first) {}
 
-  template <std::size_t kNum>
-  static HWY_INLINE void decode_second(const PaletteTables* const (&tables)[kNum],
-                                       V32* const (&quads)[kNum], const V8 (&)[kNum],
-                                       V8 (&symbols)[kNum]) {
-    const SearchTable* search[kNum];
-    for (std::size_t i = 0; i < kNum; ++i) search[i] = &tables[i]->first;
-    decode_symbols<kNum>(search, quads, symbols);
-  }
+  HWY_INLINE V8 decode_second(V8 /*first_symbols*/, V32* x) const { return decode_symbol(first, x); }
 };
 
 // Byte streams: second tables differ from lane to lane, so these are gathered.
@@ -189,34 +190,13 @@ struct ByteTables {
     x = advance(x, hn::And(hn::ShiftRight<8>(slot), low_byte), hn::ShiftRight<16>(slot));
     return slot;
   }
-  template <std::size_t kNum>
-  static HWY_INLINE void decode_second(const ByteTables* const (&tables)[kNum],
-                                       V32* const (&quads)[kNum], const V8 (&first_symbols)[kNum],
-                                       V8 (&symbols)[kNum]) {
-    for (std::size_t i = 0; i < kNum; ++i) {
-      const ByteTables& from = *tables[i];
-      const V8 first = first_symbols[i];
-      V32* x = quads[i];
-      const V32 slots[kQuad] = {
-          from.gather_second<0>(first, x[0]), from.gather_second<1>(first, x[1]),
-          from.gather_second<2>(first, x[2]), from.gather_second<3>(first, x[3])};
-      symbols[i] = pack_low_bytes(slots);
-    }
+  HWY_INLINE V8 decode_second(V8 first_symbols, V32* x) const {
+    const V32 slots[kQuad] = {
+        gather_second<0>(first_symbols, x[0]), gather_second<1>(first_symbols, x[1]),
+        gather_second<2>(first_symbols, x[2]), gather_second<3>(first_symbols, x[3])};
+    return pack_low_bytes(slots);
   }
 };
-
-// One step of kNum quads: the pairs of symbols of all their lanes.
-template <std::size_t kNum, class Tables>
-HWY_INLINE void decode_pairs(const Tables* const (&tables)[kNum], V32* const (&quads)[kNum],
-                             V8 (&pairs)[kNum]) {
-  const SearchTable* search[kNum];
-  V8 first[kNum], second[kNum];
-  for (std::size_t i = 0; i < kNum; ++i) search[i] = &tables[i]->first;
-  decode_symbols<kNum>(search, quads, first);
-  Tables::template decode_second<kNum>(tables, quads, first, second);
-  for (std::size_t i = 0; i < kNum; ++i)
-    pairs[i] = hn::Or(first[i], hn::BitCast(D8(), hn::ShiftLeft<4>(hn::BitCast(D16(), second[i]))));
-}
 
 alignas(64) inline constexpr entropy::ShuffleTable kExpand = entropy::make_expand_table();
 
@@ -280,16 +260,10 @@ struct Decoder {
     return true;
   }
 
-  template <std::size_t kNum>
-  HWY_INLINE void finish_group(const Cursor& after, const V8 (&pairs)[kSteps][kNum],
-                               std::size_t first_quad) {
+  HWY_INLINE void finish_group(const Cursor& after, const V8 (&pairs)[kQuads][kSteps]) {
     words_left -= (after.words - cursor.words) / 2;
     cursor = after;
-    for (std::size_t q = 0; q < kQuads; ++q) {
-      const std::size_t i = first_quad + q;
-      const V8 steps[kSteps] = {pairs[0][i], pairs[1][i], pairs[2][i], pairs[3][i]};
-      store_steps(steps, symbols + q * kQuad * kVecBytes);
-    }
+    for (std::size_t q = 0; q < kQuads; ++q) store_steps(pairs[q], symbols + q * kQuad * kVecBytes);
     symbols += kGroupBytes;
     --groups_left;
   }
@@ -304,27 +278,30 @@ struct Decoder {
 };
 
 // Decodes one group of kNum streams; false if one of them has none to decode.
+// The streams take turns symbol by symbol: while one waits the other computes.
 template <std::size_t kNum, class Tables>
 HWY_INLINE bool decode_group(Decoder<Tables>* const (&decoders)[kNum]) {
   for (auto* decoder : decoders)
     if (!decoder->prepare_group()) return false;
   Cursor cursors[kNum];
-  const Tables* tables[kNum * kQuads];
-  V32* quads[kNum * kQuads];
-  for (std::size_t i = 0; i < kNum; ++i) {
-    cursors[i] = decoders[i]->cursor;
-    for (std::size_t q = 0; q < kQuads; ++q) {
-      tables[i * kQuads + q] = &decoders[i]->tables;
-      quads[i * kQuads + q] = cursors[i].states.x + q * kQuad;
-    }
-  }
-  V8 pairs[kSteps][kNum * kQuads];
+  for (std::size_t i = 0; i < kNum; ++i) cursors[i] = decoders[i]->cursor;
+  V8 pairs[kNum][kQuads][kSteps];
   HWY_UNROLL(4)
   for (int step = 0; step < kSteps; ++step) {
-    decode_pairs<kNum * kQuads>(tables, quads, pairs[step]);
+    V8 first[kNum][kQuads];
+    for (std::size_t i = 0; i < kNum; ++i)
+      for (std::size_t q = 0; q < kQuads; ++q)
+        first[i][q] = decode_symbol(decoders[i]->tables.first, cursors[i].states.x + q * kQuad);
+    for (std::size_t i = 0; i < kNum; ++i)
+      for (std::size_t q = 0; q < kQuads; ++q) {
+        const V8 second =
+            decoders[i]->tables.decode_second(first[i][q], cursors[i].states.x + q * kQuad);
+        pairs[i][q][step] = hn::Or(
+            first[i][q], hn::BitCast(D8(), hn::ShiftLeft<4>(hn::BitCast(D16(), second))));
+      }
     for (Cursor& cursor : cursors) cursor.renormalize();
   }
-  for (std::size_t i = 0; i < kNum; ++i) decoders[i]->finish_group(cursors[i], pairs, i * kQuads);
+  for (std::size_t i = 0; i < kNum; ++i) decoders[i]->finish_group(cursors[i], pairs[i]);
   return true;
 }
 
@@ -356,6 +333,49 @@ unsigned rans_decode(const entropy::Stream* streams, int num_streams) {
   if (conditional != streams[1].model->conditional)
     return rans_decode(streams, 1) | rans_decode(streams + 1, 1) << 1;
   return conditional ? decode_two<ByteTables>(streams) : decode_two<PaletteTables>(streams);
+}
+
+// Elements of a BF16 block, restored piece by piece from symbols still in the L1 cache.
+struct Bf16Writer {
+  const Bf16Block& block;
+  std::size_t num_written = 0;
+  std::size_t escapes_used = 0;
+
+  // Writes whole pieces of the first `num_ready` elements, and all at the end.
+  void write(std::size_t num_ready) {
+    constexpr std::size_t kPiece = kPastCachesFrom;
+    alignas(64) std::uint8_t high[kPiece];
+    num_ready = std::min(num_ready, block.num_elems);
+    while (num_written + kPiece <= num_ready ||
+           (num_ready == block.num_elems && num_written < num_ready)) {
+      const std::size_t n = std::min(kPiece, num_ready - num_written);
+      const std::size_t used = std::min(escapes_used, block.num_escapes);
+      escapes_used += unmap_palette(block.stream.symbols + num_written / 2, n, block.palette,
+                                    block.escape, block.escapes + used, block.num_escapes - used, high);
+      merge2(block.low + num_written, high, n, true, block.dst + 2 * num_written);
+      num_written += n;
+    }
+  }
+};
+
+unsigned decode_bf16_pair(const Bf16Block (&blocks)[2], entropy::Prefetch hint) {
+  Decoder<PaletteTables> a(blocks[0].stream), b(blocks[1].stream);
+  Bf16Writer writer_a{blocks[0]}, writer_b{blocks[1]};
+  Prefetcher prefetcher(hint, 2);
+  const auto num_ready = [](const Bf16Block& block, const Decoder<PaletteTables>& decoder) {
+    return 2 * static_cast<std::size_t>(decoder.symbols - block.stream.symbols);
+  };
+  while (decode_group<2, PaletteTables>({&a, &b})) {
+    prefetcher.for_group();
+    writer_a.write(num_ready(blocks[0], a));
+    writer_b.write(num_ready(blocks[1], b));
+  }
+  const auto finish = [&](const Bf16Block& block, Decoder<PaletteTables>& decoder, Bf16Writer& writer) {
+    while (decode_group<1, PaletteTables>({&decoder})) writer.write(num_ready(block, decoder));
+    return decoder.intact() && writer.escapes_used == block.num_escapes;
+  };
+  const bool a_intact = finish(blocks[0], a, writer_a), b_intact = finish(blocks[1], b, writer_b);
+  return unsigned{a_intact} | unsigned{b_intact} << 1;
 }
 
 }  // namespace HWY_NAMESPACE

@@ -9,7 +9,6 @@
 
 #include "codec/entropy/rans.h"
 #include "codec/kernels_hwy-inl.h"
-#include "hwy/cache_control.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace snug::codec {
