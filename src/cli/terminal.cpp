@@ -1,0 +1,120 @@
+#include "cli/terminal.h"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+
+#include "cli/units.h"
+
+namespace snug::cli {
+namespace {
+
+volatile std::sig_atomic_t g_signal = 0;
+
+void on_signal(int signal) { g_signal = signal; }
+
+std::size_t terminal_columns() noexcept {
+  struct winsize size;
+  if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return 80;
+  return size.ws_col;
+}
+
+// `share` of `width` columns in eighths of a column.
+std::string bar(double share, std::size_t width) {
+  static constexpr const char* kEighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
+  const auto eighths = static_cast<std::size_t>(share * static_cast<double>(width) * 8);
+  std::string text;
+  for (std::size_t i = 0; i < eighths / 8; ++i) text += "█";
+  if (eighths / 8 < width) text += kEighths[eighths % 8];
+  return pad_right(text, width);
+}
+
+}  // namespace
+
+int print_error(const StoreStatus& status) {
+  if (pending_signal() != 0) {
+    fmt::print(stderr, "snug: interrupted\n");
+    return 128 + pending_signal();
+  }
+  fmt::print(stderr, "snug: {}\n", to_string(status));
+  return static_cast<int>(status.status.code);
+}
+
+int print_error(Code code, const std::string& message) {
+  fmt::print(stderr, "snug: {}: {}\n", code_name(code), printable(message));
+  return static_cast<int>(code);
+}
+
+void catch_signals() noexcept {
+  struct sigaction action = {};
+  action.sa_handler = on_signal;
+  action.sa_flags = static_cast<int>(SA_RESETHAND);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(signal, &action, nullptr);
+  std::signal(SIGPIPE, SIG_IGN);
+  // Past a file size limit, write() fails with EFBIG instead of killing.
+  std::signal(SIGXFSZ, SIG_IGN);
+}
+
+int pending_signal() noexcept { return g_signal; }
+
+bool is_terminal(int fd) noexcept { return ::isatty(fd) == 1; }
+
+bool write_stdout(const void* bytes, std::size_t num_bytes) noexcept {
+  const auto* from = static_cast<const char*>(bytes);
+  while (num_bytes > 0) {
+    const ssize_t n = ::write(STDOUT_FILENO, from, num_bytes);
+    if (n < 0 && errno == EINTR && pending_signal() == 0) continue;
+    if (n < 0) return false;
+    from += n;
+    num_bytes -= static_cast<std::size_t>(n);
+  }
+  return true;
+}
+
+int print_stdout(const std::string& text) {
+  if (write_stdout(text.data(), text.size())) return 0;
+  if (errno == EPIPE) return static_cast<int>(Code::kIo);
+  return print_error(Code::kIo, std::string("stdout: ") + std::strerror(errno));
+}
+
+ProgressBar::ProgressBar(std::string title) : title_(printable(title)), enabled_(is_terminal(STDERR_FILENO)) {}
+
+ProgressBar::~ProgressBar() {
+  if (shown_) fmt::print(stderr, "\r\033[K");
+}
+
+bool ProgressBar::update(const Progress& progress) {
+  if (pending_signal() != 0) return false;
+  const Clock::time_point now = Clock::now();
+  // Short jobs end before a bar would be readable.
+  if (!enabled_ || now - start_ < std::chrono::milliseconds(200) || now - last_draw_ < std::chrono::milliseconds(100)) return true;
+  last_draw_ = now;
+  draw(progress, std::chrono::duration<double>(now - start_).count());
+  return true;
+}
+
+void ProgressBar::draw(const Progress& progress, double seconds) {
+  const double share = progress.total_bytes == 0
+                           ? 1.0
+                           : static_cast<double>(progress.done_bytes) / static_cast<double>(progress.total_bytes);
+  const double left = share > 0 ? seconds / share - seconds : 0;
+  const std::string before = fmt::format("{:<11} {}  ", progress.phase, title_);
+  const std::string after = fmt::format("  {:>3.0f} %  {}  {} left", share * 100,
+                                        format_rate(progress.done_bytes, seconds), format_seconds(left));
+  const std::size_t used = display_width(before) + display_width(after) + 3;
+  const std::size_t columns = terminal_columns();
+  std::string line = before;
+  if (columns > used + 8) line += "▕" + bar(share, std::min<std::size_t>(columns - used, 40)) + "▏";
+  // A line that is wider than the terminal would scroll it with every update.
+  line = display_width(line + after) < columns ? line + after : fmt::format("{:>3.0f} %", share * 100);
+  fmt::print(stderr, "\r{}\033[K", line);
+  std::fflush(stderr);
+  shown_ = true;
+}
+
+}  // namespace snug::cli

@@ -1,0 +1,47 @@
+// cli/terminal.h - what all commands share: errors, signals, the progress bar.
+#pragma once
+#include <chrono>
+#include <string>
+
+#include "snug/store.h"
+
+namespace snug::cli {
+
+// Prints "snug: <one line>" to stderr; returns the exit code.
+int print_error(const StoreStatus& status);
+int print_error(Code code, const std::string& message);
+
+// From here on SIGINT, SIGTERM and SIGHUP only set a flag, so that commands can
+// remove their temporary files; a second one kills. Writing to a closed pipe is an
+// ordinary error.
+void catch_signals() noexcept;
+int pending_signal() noexcept;  // 0: none
+
+bool is_terminal(int fd) noexcept;
+
+// Writes to stdout. False if it cannot be written; a reader that has gone away is
+// no reason for a message.
+bool write_stdout(const void* bytes, std::size_t num_bytes) noexcept;
+int print_stdout(const std::string& text);  // returns an exit code
+
+// A bar with rate and time left on stderr, if that is a terminal. Erased at the end.
+class ProgressBar {
+ public:
+  explicit ProgressBar(std::string title);
+  ~ProgressBar();
+
+  // For StoreOptions::progress: also where a signal stops the work.
+  bool update(const Progress& progress);
+
+ private:
+  void draw(const Progress& progress, double seconds);
+
+  using Clock = std::chrono::steady_clock;
+  std::string title_;
+  bool shown_ = false;
+  const bool enabled_;
+  const Clock::time_point start_ = Clock::now();
+  Clock::time_point last_draw_{};
+};
+
+}  // namespace snug::cli

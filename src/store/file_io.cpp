@@ -1,0 +1,199 @@
+#include "store/file_io.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cassert>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+namespace snug::store {
+
+StoreStatus io_error(const char* what, const std::string& path, int error, std::uint64_t byte) {
+  const Code code = error == ENOENT || error == ENOTDIR ? Code::kNotFound : Code::kIo;
+  return {{code, what, kNowhere, byte}, path, {}, std::strerror(error)};
+}
+
+File::File(File&& other) noexcept
+    : fd_(std::exchange(other.fd_, -1)), num_bytes_(other.num_bytes_), path_(std::move(other.path_)) {}
+
+File& File::operator=(File&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  std::swap(num_bytes_, other.num_bytes_);
+  std::swap(path_, other.path_);
+  return *this;
+}
+
+File::~File() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+StoreResult<File> File::open(const std::string& path) {
+  File file;
+  file.path_ = path;
+  // Not blocking, so that a FIFO is refused instead of waited for.
+  file.fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (file.fd_ < 0) return io_error("cannot open", path, errno);
+  struct stat info;
+  if (::fstat(file.fd_, &info) != 0) return io_error("cannot open", path, errno);
+  if (!S_ISREG(info.st_mode)) return StoreStatus{{Code::kUsage, "not a regular file"}, path, {}, {}};
+  file.num_bytes_ = static_cast<std::uint64_t>(info.st_size);
+  return file;
+}
+
+StoreStatus File::read_at(std::uint64_t offset, void* dst, std::size_t num_bytes) const {
+  auto* to = static_cast<char*>(dst);
+  while (num_bytes > 0) {
+    const ssize_t n = ::pread(fd_, to, num_bytes, static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return io_error("cannot read", path_, errno, offset);
+    if (n == 0) return {{Code::kIo, "file became shorter while it was read", kNowhere, offset}, path_, {}, {}};
+    to += n;
+    offset += static_cast<std::uint64_t>(n);
+    num_bytes -= static_cast<std::size_t>(n);
+  }
+  return {};
+}
+
+StoreStatus File::write_at(std::uint64_t offset, const void* src, std::size_t num_bytes) const {
+  const auto* from = static_cast<const char*>(src);
+  while (num_bytes > 0) {
+    const ssize_t n = ::pwrite(fd_, from, num_bytes, static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return io_error("cannot write", path_, errno, offset);
+    from += n;
+    offset += static_cast<std::uint64_t>(n);
+    num_bytes -= static_cast<std::size_t>(n);
+  }
+  return {};
+}
+
+StoreStatus File::write_at(std::uint64_t offset, std::span<const std::span<const std::uint8_t>> pieces) const {
+  constexpr std::size_t kMaxPieces = 8;
+  assert(pieces.size() <= kMaxPieces);
+  struct iovec parts[kMaxPieces];
+  for (std::size_t i = 0; i < pieces.size(); ++i)
+    parts[i] = {const_cast<std::uint8_t*>(pieces[i].data()), pieces[i].size()};
+  const ssize_t n = ::pwritev(fd_, parts, static_cast<int>(pieces.size()), static_cast<off_t>(offset));
+  // Errors come again, and are reported, in the loop that writes what is left.
+  auto done = static_cast<std::size_t>(n < 0 ? 0 : n);
+  for (const auto& piece : pieces) {
+    const std::size_t skip = std::min(done, piece.size());
+    if (StoreStatus s = write_at(offset + skip, piece.data() + skip, piece.size() - skip); !s.ok()) return s;
+    offset += piece.size();
+    done -= skip;
+  }
+  return {};
+}
+
+StoreStatus File::sync() const {
+  if (::fsync(fd_) != 0) return io_error("cannot write", path_, errno);
+  return {};
+}
+
+void File::copy_attributes(const File& source) const noexcept {
+  struct stat info;
+  if (::fstat(source.fd_, &info) != 0) return;
+  // A source that only its owner may read must not become public; whether the
+  // rest can be set depends on the file system and harms nobody.
+  (void)!::fchmod(fd_, info.st_mode & 0777);
+  const struct timespec times[2] = {info.st_atim, info.st_mtim};
+  (void)!::futimens(fd_, times);
+}
+
+void File::start_writeback(std::uint64_t offset, std::uint64_t num_bytes) const noexcept {
+#ifdef SYNC_FILE_RANGE_WRITE
+  (void)!::sync_file_range(fd_, static_cast<off_t>(offset), static_cast<off_t>(num_bytes), SYNC_FILE_RANGE_WRITE);
+#endif
+}
+
+StoreStatus File::reserve(std::uint64_t num_bytes) const {
+#ifdef __linux__
+  // The size is kept, so that writes extend the file: writes inside its size are
+  // three times slower on ext4 (0.33 against 1.3 s for 1 GiB, Linux 6.18).
+  if (num_bytes > 0 && ::fallocate(fd_, FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(num_bytes)) != 0 &&
+      (errno == ENOSPC || errno == EFBIG || errno == EDQUOT))
+    return io_error("cannot write", path_, errno, num_bytes);
+#endif
+  return {};
+}
+
+bool File::same_file(const std::string& other_path) const noexcept {
+  struct stat mine, other;
+  return ::fstat(fd_, &mine) == 0 && ::stat(other_path.c_str(), &other) == 0 &&
+         mine.st_dev == other.st_dev && mine.st_ino == other.st_ino;
+}
+
+StoreResult<OutputFile> OutputFile::create(const std::string& path, bool force) {
+  if (!force)
+    if (StoreStatus s = refuse_existing(path); !s.ok()) return s;
+  OutputFile output;
+  // Private until copy_attributes: the input may be.
+  const std::string temporary = temporary_name(path);
+  const int fd = ::open(temporary.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (fd < 0) return io_error("cannot create", path, errno);
+  output.file_.fd_ = fd;
+  output.file_.path_ = temporary;
+  output.final_path_ = path;
+  output.force_ = force;
+  return output;
+}
+
+OutputFile::~OutputFile() {
+  if (file_.fd_ >= 0 && !final_path_.empty()) ::unlink(file_.path().c_str());
+}
+
+StoreStatus OutputFile::commit() {
+  if (StoreStatus s = rename_path(file_.path(), final_path_, force_); !s.ok()) return s;
+  sync_parent(final_path_);
+  final_path_.clear();  // nothing left to delete
+  return {};
+}
+
+StoreStatus refuse_existing(const std::string& path) {
+  struct stat info;
+  if (::lstat(path.c_str(), &info) == 0)
+    return {{Code::kExists, "already there; --force replaces it"}, path, {}, {}};
+  return {};
+}
+
+std::string temporary_name(const std::string& path) {
+  static std::atomic<unsigned> counter{0};
+  return path + ".tmp-" + std::to_string(::getpid()) + "-" + std::to_string(counter++);
+}
+
+StoreStatus rename_path(const std::string& from, const std::string& to, bool force) {
+#ifdef RENAME_NOREPLACE
+  if (!force) {
+    if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return {};
+    if (errno == EEXIST) return refuse_existing(to);
+    // File systems without this flag answer EINVAL: check, then rename.
+    if (errno != EINVAL && errno != ENOSYS) return io_error("cannot rename to", to, errno);
+  }
+#endif
+  if (!force)
+    if (StoreStatus s = refuse_existing(to); !s.ok()) return s;
+  if (::rename(from.c_str(), to.c_str()) != 0) return io_error("cannot rename to", to, errno);
+  return {};
+}
+
+void sync_parent(const std::string& path) noexcept {
+  try {
+    const std::string parent = std::filesystem::path(path).parent_path().string();
+    const int fd = ::open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return;
+    ::fsync(fd);
+    ::close(fd);
+  } catch (const std::exception&) {
+    // The rename stands; only its durability is left to the system.
+  }
+}
+
+}  // namespace snug::store

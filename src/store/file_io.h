@@ -1,0 +1,83 @@
+// store/file_io.h - files with errors that name them, and outputs that appear
+// under their final name only when they are complete.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "snug/store.h"
+
+namespace snug::store {
+
+// A status that says which file, and why in the system's words.
+StoreStatus io_error(const char* what, const std::string& path, int error,
+                     std::uint64_t byte = kNowhere);
+
+// An open file. Reads and writes name their position, so that threads share it.
+class File {
+ public:
+  File() noexcept = default;
+  File(File&& other) noexcept;
+  File& operator=(File&& other) noexcept;
+  ~File();
+
+  // Refuses what is no regular file.
+  static StoreResult<File> open(const std::string& path);
+
+  StoreStatus read_at(std::uint64_t offset, void* dst, std::size_t num_bytes) const;
+  StoreStatus write_at(std::uint64_t offset, const void* src, std::size_t num_bytes) const;
+  // Several pieces of memory to neighbouring places, in one call to the system.
+  StoreStatus write_at(std::uint64_t offset, std::span<const std::span<const std::uint8_t>> pieces) const;
+  StoreStatus sync() const;
+  // Copies permissions and modification time of `source`.
+  void copy_attributes(const File& source) const noexcept;
+  // Lets the disk start on bytes that were written, without waiting for it.
+  void start_writeback(std::uint64_t offset, std::uint64_t num_bytes) const noexcept;
+  // Takes disk space now, so that a full disk is known before the work is done.
+  StoreStatus reserve(std::uint64_t num_bytes) const;
+
+  std::uint64_t num_bytes() const noexcept { return num_bytes_; }  // when it was opened
+  const std::string& path() const noexcept { return path_; }
+  bool same_file(const std::string& other_path) const noexcept;
+
+ private:
+  friend class OutputFile;
+  int fd_ = -1;
+  std::uint64_t num_bytes_ = 0;
+  std::string path_;
+};
+
+// A file under a temporary name until `commit`; deleted if that never comes.
+class OutputFile {
+ public:
+  OutputFile() noexcept = default;
+  OutputFile(OutputFile&& other) noexcept = default;
+  ~OutputFile();
+
+  static StoreResult<OutputFile> create(const std::string& path, bool force);
+
+  const File& file() const noexcept { return file_; }
+  // Renames to the final name; the caller has synced the file. Fails with
+  // kExists if the name was taken meanwhile, unless created with force.
+  StoreStatus commit();
+
+ private:
+  File file_;
+  std::string final_path_;
+  bool force_ = false;
+};
+
+// kExists if `path` exists.
+StoreStatus refuse_existing(const std::string& path);
+
+// Unused name next to `path` for work in progress.
+std::string temporary_name(const std::string& path);
+
+// Renames; without `force` it never replaces anything.
+StoreStatus rename_path(const std::string& from, const std::string& to, bool force);
+
+// Makes names created or renamed in the folder of `path` survive a power cut.
+void sync_parent(const std::string& path) noexcept;
+
+}  // namespace snug::store

@@ -1,0 +1,26 @@
+// store/file_jobs.h - compress, restore and verify one file.
+#pragma once
+#include <string>
+
+#include "store/block_scan.h"
+#include "store/file_io.h"
+#include "store/tensor_file.h"
+
+namespace snug::store {
+
+// Passes over the data that a job makes, for its progress.
+inline constexpr int kCompressPasses = 2;  // compress, verify
+inline constexpr int kRestorePasses = 1;
+
+// Writes `in`, a plain file, compressed to `path`.
+StoreResult<FileReport> compress_file(const TensorFile& in, const std::string& path,
+                                      const StoreOptions& options, ProgressMeter& meter);
+
+// Writes the original of `in`, a compressed file, to `path`.
+StoreResult<FileReport> restore_file(const TensorFile& in, const std::string& path,
+                                     const StoreOptions& options, ProgressMeter& meter);
+
+// Restores `in` in memory and compares it with the recorded hash.
+StoreResult<FileReport> verify_file(const TensorFile& in, const StoreOptions& options, ProgressMeter& meter);
+
+}  // namespace snug::store

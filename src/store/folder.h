@@ -1,0 +1,38 @@
+// store/folder.h - model folders: shards compressed or restored, the rest copied.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "snug/store.h"
+
+namespace snug::store {
+
+struct FolderFile {
+  std::string name;  // relative to the folder, with '/'
+  bool is_tensors = false;
+  std::uint64_t raw_bytes = 0;  // tensors only: size of the plain file
+};
+
+struct Folder {
+  std::string root;
+  std::vector<FolderFile> files;         // sorted by name
+  std::vector<std::string> sub_folders;  // parents first
+
+  std::string path_of(const std::string& name) const { return root + "/" + name; }
+  std::uint64_t raw_bytes() const noexcept;
+};
+
+// Lists a folder and checks all that can be checked before anything is written:
+// every header, that shards named by an index are there, and that tensors are
+// compressed or plain as the job needs them. Links to regular files count as
+// files; links to folders and special files are refused.
+StoreResult<Folder> read_folder(const std::string& root, bool expect_compressed);
+
+enum class FolderJob { kCompress, kRestore };
+
+StoreResult<StoreReport> convert_folder(const Folder& in, const std::string& out, FolderJob job,
+                                        const StoreOptions& options);
+StoreResult<StoreReport> verify_folder(const Folder& in, const StoreOptions& options);
+
+}  // namespace snug::store

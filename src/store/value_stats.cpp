@@ -1,0 +1,103 @@
+#include "store/value_stats.h"
+
+#include <cmath>
+#include <cstring>
+
+namespace snug::store {
+namespace {
+
+struct FloatFormat {
+  int exponent_bits = 0, mantissa_bits = 0;
+};
+
+FloatFormat float_format(DType dtype) noexcept {
+  switch (dtype) {
+    case DType::kBF16: return {8, 7};
+    case DType::kF16: return {5, 10};
+    case DType::kF32: return {8, 23};
+    case DType::kF64: return {11, 52};
+    case DType::kF8E4M3: return {4, 3};
+    case DType::kF8E5M2: return {5, 2};
+    default: return {};
+  }
+}
+
+// Above this entropy a byte of a mantissa counts as noise.
+constexpr double kNoiseBits = 7.5;
+
+template <class Word>
+void count_exponents(std::span<const std::uint8_t> raw, FloatFormat format, std::uint64_t* counts) noexcept {
+  const unsigned mask = (1u << format.exponent_bits) - 1;
+  for (std::size_t i = 0; i + sizeof(Word) <= raw.size(); i += sizeof(Word)) {
+    Word word;
+    std::memcpy(&word, raw.data() + i, sizeof word);
+    ++counts[static_cast<unsigned>(word >> format.mantissa_bits) & mask];
+  }
+}
+
+}  // namespace
+
+double entropy_bits(std::span<const std::uint64_t> counts) noexcept {
+  double total = 0, sum = 0;
+  for (const std::uint64_t count : counts) total += static_cast<double>(count);
+  if (total == 0) return 0;
+  for (const std::uint64_t count : counts)
+    if (count != 0) sum -= static_cast<double>(count) * std::log2(static_cast<double>(count) / total);
+  return sum / total;
+}
+
+ValueCounter::ValueCounter(DType dtype) : dtype_(dtype) {
+  const FloatFormat format = float_format(dtype);
+  const auto num_planes = format.exponent_bits == 0 ? static_cast<int>(elem_bytes(dtype)) : format.mantissa_bits / 8;
+  planes_.resize(static_cast<std::size_t>(num_planes));
+  if (format.exponent_bits != 0) exponents_.resize(std::size_t{1} << format.exponent_bits);
+}
+
+void ValueCounter::add(std::span<const std::uint8_t> raw) noexcept {
+  num_bytes_ += raw.size();
+  const FloatFormat format = float_format(dtype_);
+  const std::size_t width = elem_bytes(dtype_);
+  if (format.exponent_bits != 0) {
+    switch (width) {
+      case 1: count_exponents<std::uint8_t>(raw, format, exponents_.data()); break;
+      case 2: count_exponents<std::uint16_t>(raw, format, exponents_.data()); break;
+      case 4: count_exponents<std::uint32_t>(raw, format, exponents_.data()); break;
+      default: count_exponents<std::uint64_t>(raw, format, exponents_.data()); break;
+    }
+  }
+  for (std::size_t plane = 0; plane < planes_.size(); ++plane)
+    for (std::size_t i = plane; i < raw.size() / width * width; i += width) ++planes_[plane][raw[i]];
+}
+
+void ValueCounter::merge(const ValueCounter& other) noexcept {
+  num_bytes_ += other.num_bytes_;
+  for (std::size_t i = 0; i < exponents_.size(); ++i) exponents_[i] += other.exponents_[i];
+  for (std::size_t plane = 0; plane < planes_.size(); ++plane)
+    for (std::size_t v = 0; v < 256; ++v) planes_[plane][v] += other.planes_[plane][v];
+}
+
+TensorStats ValueCounter::stats() const {
+  TensorStats stats;
+  const FloatFormat format = float_format(dtype_);
+  const double elem_bits = 8.0 * static_cast<double>(elem_bytes(dtype_));
+  stats.of_exponents = format.exponent_bits != 0;
+  double bits = elem_bits;
+  if (stats.of_exponents) {
+    stats.histogram = exponents_;
+    stats.entropy_bits = entropy_bits(stats.histogram);
+    bits -= format.exponent_bits - stats.entropy_bits;
+  } else {
+    stats.histogram.resize(256);
+    for (const auto& plane : planes_)
+      for (std::size_t v = 0; v < 256; ++v) stats.histogram[v] += plane[v];
+    stats.entropy_bits = entropy_bits(stats.histogram);
+  }
+  for (const auto& plane : planes_) {
+    const double plane_bits = entropy_bits(plane);
+    if (!stats.of_exponents || plane_bits < kNoiseBits) bits -= 8 - plane_bits;
+  }
+  stats.bound = num_bytes_ == 0 ? 1 : bits / elem_bits;
+  return stats;
+}
+
+}  // namespace snug::store

@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# Errors: one line, the right exit code, nothing written.
+. "$(dirname "${BASH_SOURCE[0]}")/cli_common.sh"
+
+cp "$DATA/sample.safetensors" model.safetensors
+expect_code 0 "$SNUG" compress model.safetensors
+
+expect_code 2 "$SNUG"
+expect_code 2 "$SNUG" shrink
+expect_code 2 "$SNUG" compress
+expect_code 2 "$SNUG" compress model.safetensors --codec lzma
+expect_code 2 "$SNUG" compress model.safetensors --threads 65
+expect_code 2 "$SNUG" compress model.snug.safetensors twice.safetensors
+expect_code 2 "$SNUG" compress model.safetensors model.safetensors --force
+expect_code 2 "$SNUG" cat model.safetensors model.norm --rows
+expect_code 2 "$SNUG" cat model.safetensors model.embed_tokens.weight --rows 3
+expect_code 2 "$SNUG" cat model.safetensors model.embed_tokens.weight --rows 0:257
+expect_code 2 "$SNUG" sample x.safetensors --size big
+expect_code 3 "$SNUG" verify model.safetensors
+expect_in err "snug: bad magic: model.safetensors: plain safetensors, not compressed by Snug"
+printf 'this is no tensor file' >foreign.safetensors
+expect_code 3 "$SNUG" compress foreign.safetensors
+expect_absent foreign.snug.safetensors
+expect_code 8 "$SNUG" compress model.safetensors
+expect_in err "snug: exists: model.snug.safetensors: already there; --force replaces it"
+expect_code 8 "$SNUG" sample model.safetensors
+expect_code 9 "$SNUG" compress nowhere.safetensors
+expect_code 9 "$SNUG" decompress nowhere
+expect_code 9 "$SNUG" inspect nowhere.safetensors
+expect_code 9 "$SNUG" cat model.safetensors no.such.tensor
+expect_code 9 "$SNUG" compress model.safetensors no/folder/x.safetensors
+
+# Damage is reported with file, tensor, block and byte.
+cp model.snug.safetensors broken.snug.safetensors
+chmod u+w broken.snug.safetensors
+printf '\xAA\x55\xAA' | dd of=broken.snug.safetensors bs=1 seek=300000 conv=notrunc status=none
+expect_code 5 "$SNUG" decompress broken.snug.safetensors
+grep -qE '^snug: corrupt: broken\.snug\.safetensors: tensor "model\.[a-z_.0-9]+": block 0, byte [0-9]+: checksum does not match' err ||
+  fail "message is not precise: $(cat err)"
+expect_absent broken.safetensors
+expect_code 5 "$SNUG" verify broken.snug.safetensors
+head -c 200000 model.snug.safetensors >short.snug.safetensors
+expect_code 5 "$SNUG" decompress short.snug.safetensors
+expect_absent short.safetensors
+
+# A missing shard is found before anything is written.
+mkdir dir
+cp model.safetensors dir/a.safetensors
+printf '{"weight_map":{"x":"a.safetensors","y":"b.safetensors"}}' >dir/model.safetensors.index.json
+expect_code 9 "$SNUG" compress dir
+expect_in err "shard named by the index is missing: b.safetensors"
+expect_absent dir.snug
+
+# A full disk, played by a limit on file sizes (in KiB).
+(ulimit -f 300 && "$SNUG" compress model.safetensors full.snug.safetensors >out 2>err)
+[ $? -eq 7 ] || fail "a write that fails should exit with 7"
+expect_in err "cannot write"
+(ulimit -f 300 && "$SNUG" decompress model.snug.safetensors full.safetensors >out 2>err)
+[ $? -eq 7 ] || fail "a write that fails should exit with 7"
+ls | grep -q '^full' && fail "a failed write leaves a file: $(ls)"
+
+# Files and folders that may not be read or written; root may do everything.
+if [ "$(id -u)" -ne 0 ]; then
+  cp model.safetensors secret.safetensors
+  chmod 000 secret.safetensors
+  expect_code 7 "$SNUG" compress secret.safetensors
+  mkdir readonly
+  chmod 555 readonly
+  expect_code 7 "$SNUG" compress model.safetensors readonly/x.safetensors
+fi
+
+"$SNUG" inspect model.safetensors >/dev/full 2>err
+[ $? -eq 7 ] || fail "a full stdout should exit with 7"
+
+for command in "" compress decompress verify inspect cat bench sample; do
+  "$SNUG" $command --help >out || fail "$command --help fails"
+  expect_in out "Example"
+done
+"$SNUG" --help | grep -q 'Exit codes' || fail "exit codes are not in --help"
+"$SNUG" --version | grep -qE '^snug [0-9]+\.[0-9]+\.[0-9]+ ' || fail "--version"
+echo passed

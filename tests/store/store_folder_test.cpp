@@ -1,0 +1,147 @@
+// Model folders: shards converted, everything else copied, nothing half done.
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+
+#include "store/store_files.h"
+#include "snug/store.h"
+
+namespace snug::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kIndex[] =
+    "{\"metadata\":{\"total_size\":100},\"weight_map\":{\"a\":\"model-1.safetensors\",\"b\":\"model-2.safetensors\"}}";
+
+class StoreFolder : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    fs::create_directories(folder_ / "model/sub/empty");
+    write_file(folder_ / "model/model-1.safetensors", make_file({make_tensor("a", "BF16", {300, 400})}));
+    write_file(folder_ / "model/model-2.safetensors", make_file({make_tensor("b", "F32", {30, 40})}));
+    write_file(folder_ / "model/model.safetensors.index.json", kIndex);
+    write_file(folder_ / "model/config.json", "{}");
+    write_file(folder_ / "model/sub/adapter.safetensors", make_file({make_tensor("c", "F16", {10})}));
+    write_file(folder_ / "model/empty.txt", "");
+  }
+
+  void expect_same(const std::string& a, const std::string& b) const {
+    std::size_t num_files = 0;
+    for (const auto& entry : fs::recursive_directory_iterator(a)) {
+      const std::string name = entry.path().lexically_relative(a).string();
+      EXPECT_TRUE(fs::exists(b + "/" + name)) << name;
+      if (entry.is_directory()) continue;
+      EXPECT_TRUE(read_file(entry.path().string()) == read_file(b + "/" + name)) << name;
+      ++num_files;
+    }
+    for (const auto& entry : fs::recursive_directory_iterator(b)) num_files -= entry.is_directory() ? 0 : 1;
+    EXPECT_EQ(num_files, 0u);
+  }
+
+  // The call fails with `code` and leaves no trace.
+  void expect_refused(const std::string& in, const std::string& out, Code code, const char* what) {
+    const auto before = folder_.list();
+    const auto report = compress_path(in, out);
+    EXPECT_EQ(report.status().status.code, code) << to_string(report.status());
+    EXPECT_STREQ(report.status().status.what, what);
+    EXPECT_EQ(folder_.list(), before);
+  }
+
+  ScratchFolder folder_;
+};
+
+TEST_F(StoreFolder, RoundTrip) {
+  const auto packed = compress_path(folder_ / "model", "");
+  ASSERT_TRUE(packed.ok()) << to_string(packed.status());
+  EXPECT_EQ(packed->output, folder_ / "model.snug");
+  EXPECT_EQ(packed->files.size(), 3u);
+  EXPECT_EQ(packed->num_copied_files, 3u);
+  EXPECT_LT(packed->stored_bytes, packed->raw_bytes);
+  EXPECT_TRUE(read_file(folder_ / "model.snug/model.safetensors.index.json") == kIndex);
+  EXPECT_TRUE(verify_path(folder_ / "model.snug").ok());
+  const auto restored = decompress_path(folder_ / "model.snug/", folder_ / "again");
+  ASSERT_TRUE(restored.ok()) << to_string(restored.status());
+  expect_same(folder_ / "model", folder_ / "again");
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_.path()), fs::directory_iterator()), 3);
+}
+
+TEST_F(StoreFolder, LinksToFilesAreFollowed) {
+  fs::create_directory(folder_ / "blobs");
+  fs::rename(folder_ / "model/model-1.safetensors", folder_ / "blobs/0123");
+  fs::create_symlink("../blobs/0123", folder_ / "model/model-1.safetensors");
+  ASSERT_TRUE(compress_path(folder_ / "model", folder_ / "out").ok());
+  EXPECT_TRUE(fs::is_regular_file(fs::symlink_status(folder_ / "out/model-1.safetensors")));
+  ASSERT_TRUE(decompress_path(folder_ / "out", folder_ / "again").ok());
+  expect_same(folder_ / "model", folder_ / "again");
+}
+
+TEST_F(StoreFolder, RefusesWhatIsNoFile) {
+  fs::create_directory_symlink("..", folder_ / "model/up");
+  expect_refused(folder_ / "model", folder_ / "out", Code::kUsage, "link to a folder is not followed");
+  fs::remove(folder_ / "model/up");
+  fs::create_symlink("nowhere", folder_ / "model/dangling");
+  expect_refused(folder_ / "model", folder_ / "out", Code::kNotFound, "cannot open");
+  fs::remove(folder_ / "model/dangling");
+  ASSERT_EQ(::mkfifo((folder_ / "model/fifo").c_str(), 0600), 0);
+  expect_refused(folder_ / "model", folder_ / "out", Code::kUsage, "neither file nor folder");
+}
+
+TEST_F(StoreFolder, RefusesMissingShards) {
+  fs::remove(folder_ / "model/model-2.safetensors");
+  expect_refused(folder_ / "model", folder_ / "out", Code::kNotFound, "shard named by the index is missing");
+  write_file(folder_ / "model/model.safetensors.index.json", "{\"weight_map\":{\"a\":\"../model/model-1.safetensors\"}}");
+  expect_refused(folder_ / "model", folder_ / "out", Code::kNotFound, "shard named by the index is missing");
+  write_file(folder_ / "model/model.safetensors.index.json", "{\"weight_map\":{\"a\":\"/etc/hostname\"}}");
+  expect_refused(folder_ / "model", folder_ / "out", Code::kNotFound, "shard named by the index is missing");
+  write_file(folder_ / "model/model.safetensors.index.json", "{\"weight_map\":{\"a\":1}}");
+  expect_refused(folder_ / "model", folder_ / "out", Code::kCorrupt, "JSON: expected a string");
+}
+
+TEST_F(StoreFolder, RefusesABadShardBeforeWriting) {
+  write_file(folder_ / "model/model-2.safetensors", "not tensors at all");
+  expect_refused(folder_ / "model", folder_ / "out", Code::kBadMagic, "not a safetensors file: header too long");
+}
+
+TEST_F(StoreFolder, RefusesFoldersWithoutTensors) {
+  fs::create_directory(folder_ / "none");
+  expect_refused(folder_ / "none", folder_ / "out", Code::kNotFound, "no .safetensors file in this folder");
+}
+
+TEST_F(StoreFolder, RefusesOutputInsideInput) {
+  expect_refused(folder_ / "model", folder_ / "model/out", Code::kUsage, "output lies inside the input folder");
+  expect_refused(folder_ / "model", folder_ / "model", Code::kUsage, "output lies inside the input folder");
+}
+
+TEST_F(StoreFolder, ForceLosesNothing) {
+  fs::create_directory(folder_ / "out");
+  expect_refused(folder_ / "model", folder_ / "out", Code::kExists, "already there; --force replaces it");
+  StoreOptions force;
+  force.force = true;
+  write_file(folder_ / "out/thesis.txt", "mine");
+  EXPECT_EQ(compress_path(folder_ / "model", folder_ / "out", force).status().status.code, Code::kExists);
+  EXPECT_EQ(read_file(folder_ / "out/thesis.txt"), "mine");
+  fs::rename(folder_ / "out/thesis.txt", folder_ / "out/config.json");
+  ASSERT_TRUE(compress_path(folder_ / "model", folder_ / "out", force).ok());
+  EXPECT_EQ(read_file(folder_ / "out/config.json"), "{}");
+  ASSERT_TRUE(decompress_path(folder_ / "out", folder_ / "again").ok());
+  expect_same(folder_ / "model", folder_ / "again");
+}
+
+TEST_F(StoreFolder, NamesTheDamagedShard) {
+  ASSERT_TRUE(compress_path(folder_ / "model", folder_ / "out").ok());
+  std::string shard = read_file(folder_ / "out/model-1.safetensors");
+  shard[shard.size() / 2] ^= 4;
+  fs::permissions(folder_ / "out/model-1.safetensors", fs::perms::owner_write, fs::perm_options::add);
+  write_file(folder_ / "out/model-1.safetensors", shard);
+  const auto before = folder_.list();
+  const auto report = decompress_path(folder_ / "out", folder_ / "again");
+  EXPECT_EQ(report.status().status.code, Code::kCorrupt);
+  EXPECT_EQ(report.status().file, folder_ / "out/model-1.safetensors");
+  EXPECT_EQ(report.status().tensor, "a");
+  EXPECT_EQ(folder_.list(), before);
+}
+
+}  // namespace
+}  // namespace snug::test
