@@ -23,7 +23,13 @@ void sample_bytes(const std::uint8_t* plane, std::size_t n, std::uint32_t (&hist
   // must not wait for the one before it.
   std::uint32_t part[4][256] = {};
   for_each_sample(n, [&](std::size_t start, std::size_t count, std::size_t) {
-    for (std::size_t i = 0; i < count; ++i) ++part[i % 4][plane[start + i]];
+    std::size_t i = 0;
+    for (; i + 8 <= count; i += 8) {
+      std::uint64_t bytes;
+      std::memcpy(&bytes, plane + start + i, 8);
+      for (unsigned j = 0; j < 8; ++j) ++part[j % 4][bytes >> (8 * j) & 0xFF];
+    }
+    for (; i < count; ++i) ++part[i % 4][plane[start + i]];
   });
   for (int v = 0; v < 256; ++v) histogram[v] = part[0][v] + part[1][v] + part[2][v] + part[3][v];
 }

@@ -65,12 +65,20 @@ struct FrameEncoder {
     codec::encode_blocks({inputs, static_cast<std::size_t>(coded.num_blocks)}, codec, coded.entries, ws);
     return coded;
   }
+  // What the block two further on starts with. Entropy coding fetches it while
+  // it computes; the other codecs have nothing else to hide it behind.
+  std::span<const std::uint8_t> next_input(const Coded& coded, int i) const noexcept {
+    const std::uint64_t block = coded.first_block + 2 + static_cast<unsigned>(i);
+    if (codec == Codec::kEntropy || block >= header.num_blocks()) return {};
+    const codec::BlockInput input = block_input(block);
+    return {input.src, input.num_elems * elem_bytes(input.dtype)};
+  }
   void place(const Coded& coded, std::uint64_t at, const Workspace& ws) const noexcept {
     for (int i = 0; i < coded.num_blocks; ++i) {
       Entry entry = coded.entries[i];
       entry.offset = at;
       frame::write_entry(entry, dst + frame::kHeaderBytes + (coded.first_block + static_cast<unsigned>(i)) * frame::kEntryBytes);
-      codec::kernels().copy_out(ws.payloads[i], entry.num_bytes, dst + at);
+      codec::kernels().copy_out(ws.payloads[i], entry.num_bytes, dst + at, next_input(coded, i));
       at += entry.num_bytes;
     }
     codec::kernels().finish_writes();

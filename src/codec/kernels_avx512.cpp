@@ -79,11 +79,16 @@ void put_past_caches(std::uint8_t* at, __m512i v) { _mm512_stream_si512(reinterp
 
 void finish_writes() { _mm_sfence(); }
 
-void copy_out(const std::uint8_t* src, std::size_t num_bytes, std::uint8_t* dst) {
+void copy_out(const std::uint8_t* src, std::size_t num_bytes, std::uint8_t* dst,
+              std::span<const std::uint8_t> next) {
   std::size_t i = (kVec - reinterpret_cast<std::uintptr_t>(dst) % kVec) % kVec;
   if (i > num_bytes) i = num_bytes;
   std::memcpy(dst, src, i);
-  for (; i + kVec <= num_bytes; i += kVec) put_past_caches(dst + i, load(src + i));
+  const std::uint8_t *fetch = next.data(), *fetch_end = fetch + next.size();
+  for (; i + kVec <= num_bytes; i += kVec) {
+    put_past_caches(dst + i, load(src + i));
+    for (int line = 0; line < 2 && fetch < fetch_end; ++line, fetch += kVec) _mm_prefetch(fetch, _MM_HINT_T1);
+  }
   std::memcpy(dst + i, src + i, num_bytes - i);
 }
 
@@ -642,12 +647,19 @@ struct Encoder {
     turn_round(start, s.num_words, s.words_end);
   }
 
-  // Moves num_words words to end at words_end, in reversed order. The target
-  // may overlap the source: swap from both ends first, then slide.
+  // Moves num_words words to end at words_end, in reversed order. Where target
+  // and source overlap: swap from both ends first, then slide.
   static void turn_round(std::uint16_t* words, std::size_t num_words, std::uint16_t* words_end) {
     alignas(64) std::uint16_t idx[32];
     for (unsigned i = 0; i < 32; ++i) idx[i] = static_cast<std::uint16_t>(31 - i);
     const __m512i reverse = load(idx);
+    if (words + num_words <= words_end - num_words) {
+      std::size_t i = 0;
+      for (; i + 32 <= num_words; i += 32)
+        store(words_end - i - 32, _mm512_permutexvar_epi16(reverse, load(words + i)));
+      for (; i < num_words; ++i) words_end[-static_cast<std::ptrdiff_t>(i) - 1] = words[i];
+      return;
+    }
     std::size_t a = 0, b = num_words;
     for (; a + 64 <= b; a += 32, b -= 32) {
       const __m512i front = load(words + a), back = load(words + b - 32);

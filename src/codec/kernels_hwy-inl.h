@@ -88,7 +88,8 @@ HWY_INLINE bool is_vector_aligned(const std::uint8_t* at) {
   return reinterpret_cast<std::uintptr_t>(at) % kVecBytes == 0;
 }
 
-void copy_out(const std::uint8_t* src, std::size_t num_bytes, std::uint8_t* dst) {
+void copy_out(const std::uint8_t* src, std::size_t num_bytes, std::uint8_t* dst,
+              std::span<const std::uint8_t>) {
   const D8 d8;
   std::size_t i = 0;
   for (; i < num_bytes && !is_vector_aligned(dst + i); ++i) dst[i] = src[i];
