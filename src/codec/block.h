@@ -26,8 +26,8 @@ struct BlockInput {
 };
 
 // Encodes one or two blocks of one tensor (two at once are faster) into
-// workspace.payloads and fills in their index entries, offsets left open. A
-// codec that does not apply or does not help yields a raw block.
+// workspace.payloads and fills in their index entries; offsets and checksums are
+// left open. A codec that does not apply or does not help yields a raw block.
 void encode_blocks(std::span<const BlockInput> inputs, Codec codec, frame::Entry (&entries)[2],
                    Workspace& workspace) noexcept;
 
@@ -42,6 +42,9 @@ struct BlockJob {
 
 // Checks the checksums and restores one or two blocks.
 Status decode_blocks(std::span<const BlockJob> jobs, DType dtype, Workspace& workspace) noexcept;
+
+// The checksum of a payload.
+std::uint32_t payload_checksum(const std::uint8_t* payload, std::size_t num_bytes) noexcept;
 
 // Checks the checksum of one payload.
 Status check_payload(const frame::Entry& entry, std::uint64_t block_idx,

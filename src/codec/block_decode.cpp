@@ -248,10 +248,13 @@ Status decode_block(const BlockJob& job, DType dtype, Workspace& ws) noexcept {
 
 }  // namespace
 
+std::uint32_t payload_checksum(const std::uint8_t* payload, std::size_t num_bytes) noexcept {
+  return frame::checksum_finish(kernels().checksum_terms(payload, num_bytes), num_bytes);
+}
+
 Status check_payload(const frame::Entry& entry, std::uint64_t block_idx,
                      const std::uint8_t* payload) noexcept {
-  const std::uint32_t sum = frame::checksum_finish(
-      kernels().checksum_terms(payload, entry.num_bytes), entry.num_bytes);
+  const std::uint32_t sum = payload_checksum(payload, entry.num_bytes);
   if (sum != entry.checksum)
     return {Code::kCorrupt, "checksum does not match", block_idx, entry.offset, sum, entry.checksum};
   return {};

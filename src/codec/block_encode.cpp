@@ -7,7 +7,6 @@
 #include "codec/planes.h"
 #include "codec/sample.h"
 #include "codec/sections.h"
-#include "frame/checksum.h"
 
 namespace snug::codec {
 namespace {
@@ -370,9 +369,6 @@ void encode_blocks(std::span<const BlockInput> in, Codec codec, frame::Entry (&e
                             !is_constant_block(in[0]) && !is_constant_block(in[1]);
   if (!may_be_plain || !encode_plain_pair(in, entries, ws))
     for (std::size_t i = 0; i < in.size(); ++i) entries[i] = encode_block(in[i], codec, ws.payloads[i], ws);
-  for (std::size_t i = 0; i < in.size(); ++i)
-    entries[i].checksum = frame::checksum_finish(
-        kernels().checksum_terms(ws.payloads[i], entries[i].num_bytes), entries[i].num_bytes);
 }
 
 }  // namespace snug::codec

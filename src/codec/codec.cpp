@@ -8,6 +8,7 @@
 
 #include "codec/block.h"
 #include "codec/parallel.h"
+#include "frame/checksum.h"
 #include "frame/frame.h"
 
 namespace snug {
@@ -77,8 +78,10 @@ struct FrameEncoder {
     for (int i = 0; i < coded.num_blocks; ++i) {
       Entry entry = coded.entries[i];
       entry.offset = at;
+      entry.checksum = frame::checksum_finish(
+          codec::kernels().copy_out(ws.payloads[i], entry.num_bytes, dst + at, next_input(coded, i)),
+          entry.num_bytes);
       frame::write_entry(entry, dst + frame::kHeaderBytes + (coded.first_block + static_cast<unsigned>(i)) * frame::kEntryBytes);
-      codec::kernels().copy_out(ws.payloads[i], entry.num_bytes, dst + at, next_input(coded, i));
       at += entry.num_bytes;
     }
     codec::kernels().finish_writes();

@@ -34,32 +34,44 @@ __m512i set32(std::uint32_t v) { return _mm512_set1_epi32(static_cast<int>(v)); 
 
 // ---- checksum ----------------------------------------------------------------
 
-std::uint64_t checksum_terms(const std::uint8_t* bytes, std::size_t num_bytes) {
-  using frame::kChecksumStart;
-  using frame::kChecksumStep;
-  const __m512i one = set32(1), step = set32(16 * kChecksumStep);
-  __m512i even, odd;  // multipliers of even and odd words, one in each 64-bit lane
-  {
+// Running sum of checksum terms, 16 words at a time.
+struct ChecksumLanes {
+  // Multipliers of even and odd words, one in each 64-bit lane, and their sums.
+  __m512i even, odd;
+  __m512i sum_even = _mm512_setzero_si512(), sum_odd = sum_even;
+
+  explicit ChecksumLanes(std::size_t first_word) {
     alignas(64) std::uint64_t e[8], o[8];
     for (std::uint32_t i = 0; i < 8; ++i) {
-      e[i] = static_cast<std::uint32_t>(2 * i * kChecksumStep + kChecksumStart);
-      o[i] = static_cast<std::uint32_t>((2 * i + 1) * kChecksumStep + kChecksumStart);
+      const std::uint32_t word = static_cast<std::uint32_t>(first_word) + 2 * i;
+      e[i] = static_cast<std::uint32_t>(word * frame::kChecksumStep + frame::kChecksumStart);
+      o[i] = static_cast<std::uint32_t>((word + 1) * frame::kChecksumStep + frame::kChecksumStart);
     }
     even = load(e);
     odd = load(o);
   }
-  __m512i sum_even = _mm512_setzero_si512(), sum_odd = sum_even;
-  std::size_t i = 0;
-  for (; i + kVec <= num_bytes; i += kVec) {
-    const __m512i words = load(bytes + i);
+  void add(__m512i words) {
+    const __m512i one = set32(1), step = set32(16 * frame::kChecksumStep);
     sum_even = _mm512_add_epi64(sum_even, _mm512_mul_epu32(words, _mm512_or_si512(even, one)));
-    sum_odd = _mm512_add_epi64(
-        sum_odd, _mm512_mul_epu32(_mm512_srli_epi64(words, 32), _mm512_or_si512(odd, one)));
+    sum_odd = _mm512_add_epi64(sum_odd, _mm512_mul_epu32(_mm512_srli_epi64(words, 32), _mm512_or_si512(odd, one)));
     even = _mm512_add_epi32(even, step);
     odd = _mm512_add_epi32(odd, step);
   }
-  return static_cast<std::uint64_t>(_mm512_reduce_add_epi64(_mm512_add_epi64(sum_even, sum_odd))) +
-         frame::checksum_terms(bytes + i, num_bytes - i, i / 4);
+  std::uint64_t total() const {
+    // Not _mm512_reduce_add_epi64: GCC's adds signed numbers, which overflow.
+    alignas(64) std::uint64_t lanes[8];
+    store(lanes, _mm512_add_epi64(sum_even, sum_odd));
+    std::uint64_t sum = 0;
+    for (const std::uint64_t lane : lanes) sum += lane;
+    return sum;
+  }
+};
+
+std::uint64_t checksum_terms(const std::uint8_t* bytes, std::size_t num_bytes) {
+  ChecksumLanes lanes(0);
+  std::size_t i = 0;
+  for (; i + kVec <= num_bytes; i += kVec) lanes.add(load(bytes + i));
+  return lanes.total() + frame::checksum_terms(bytes + i, num_bytes - i, i / 4);
 }
 
 // ---- planes --------------------------------------------------------------------
@@ -79,17 +91,26 @@ void put_past_caches(std::uint8_t* at, __m512i v) { _mm512_stream_si512(reinterp
 
 void finish_writes() { _mm_sfence(); }
 
-void copy_out(const std::uint8_t* src, std::size_t num_bytes, std::uint8_t* dst,
-              std::span<const std::uint8_t> next) {
-  std::size_t i = (kVec - reinterpret_cast<std::uintptr_t>(dst) % kVec) % kVec;
-  if (i > num_bytes) i = num_bytes;
-  std::memcpy(dst, src, i);
+std::uint64_t copy_out(const std::uint8_t* src, std::size_t num_bytes, std::uint8_t* dst,
+                       std::span<const std::uint8_t> next) {
+  const std::size_t head = (kVec - reinterpret_cast<std::uintptr_t>(dst) % kVec) % kVec;
+  if (head % 4 != 0 || head > num_bytes) {
+    std::memcpy(dst, src, num_bytes);
+    return checksum_terms(src, num_bytes);
+  }
+  std::memcpy(dst, src, head);
+  ChecksumLanes lanes(head / 4);
   const std::uint8_t *fetch = next.data(), *fetch_end = fetch + next.size();
+  std::size_t i = head;
   for (; i + kVec <= num_bytes; i += kVec) {
-    put_past_caches(dst + i, load(src + i));
+    const __m512i bytes = load(src + i);
+    put_past_caches(dst + i, bytes);
+    lanes.add(bytes);
     for (int line = 0; line < 2 && fetch < fetch_end; ++line, fetch += kVec) _mm_prefetch(fetch, _MM_HINT_T1);
   }
   std::memcpy(dst + i, src + i, num_bytes - i);
+  return lanes.total() + frame::checksum_terms(src, head, 0) +
+         frame::checksum_terms(src + i, num_bytes - i, i / 4);
 }
 
 template <bool kRotate>

@@ -10,6 +10,7 @@
 
 #include <bit>
 #include <cstring>
+#include <span>
 
 #include "codec/kernels.h"
 #include "frame/checksum.h"
@@ -49,52 +50,83 @@ HWY_INLINE std::uint64_t byte_mask_bits(hn::Mask<D8> mask) {
   return bits;
 }
 
-std::uint64_t checksum_terms(const std::uint8_t* bytes, std::size_t num_bytes) {
-  constexpr std::size_t kUnroll = 4, kWords = HWY_LANES(std::uint32_t);
-  const D32 d32;
-  const D64 d64;
-  // Multipliers of words `kUnroll * kWords` apart differ by an even constant, so
-  // that "| 1" of checksum_multiplier holds from the first one on.
-  alignas(64) std::uint32_t first[kUnroll * kWords];
-  for (std::size_t i = 0; i < kUnroll * kWords; ++i) first[i] = frame::checksum_multiplier(i);
-  V32 multiplier[kUnroll];
-  V64 sum[kUnroll];
-  HWY_UNROLL(4)
-  for (std::size_t u = 0; u < kUnroll; ++u) {
-    multiplier[u] = hn::Load(d32, first + u * kWords);
-    sum[u] = hn::Zero(d64);
-  }
-  const V32 step =
-      hn::Set(d32, static_cast<std::uint32_t>(kUnroll * kWords) * frame::kChecksumStep);
-  std::size_t pos = 0;
-  for (; pos + kUnroll * kVecBytes <= num_bytes; pos += kUnroll * kVecBytes) {
-    HWY_UNROLL(4)
-    for (std::size_t u = 0; u < kUnroll; ++u) {
-      const V32 words = hn::BitCast(d32, hn::LoadU(D8(), bytes + pos + u * kVecBytes));
-      const V32 odd_words = hn::BitCast(d32, hn::ShiftRight<32>(hn::BitCast(d64, words)));
-      const V32 odd_multiplier =
-          hn::BitCast(d32, hn::ShiftRight<32>(hn::BitCast(d64, multiplier[u])));
-      sum[u] = hn::Add(sum[u], hn::Add(hn::MulEven(words, multiplier[u]),
-                                       hn::MulEven(odd_words, odd_multiplier)));
-      multiplier[u] = hn::Add(multiplier[u], step);
+// Checksum terms of consecutive stretches of kBytes that start at word first_word.
+struct ChecksumLanes {
+  static constexpr std::size_t kVecs = 4;  // so many sums grow independently
+  static constexpr std::size_t kBytes = kVecs * kVecBytes;
+  V32 multiplier[kVecs];
+  V64 sum[kVecs];
+
+  explicit HWY_INLINE ChecksumLanes(std::size_t first_word) {
+    alignas(64) std::uint32_t first[kBytes / 4];
+    for (std::size_t i = 0; i < kBytes / 4; ++i) first[i] = frame::checksum_multiplier(first_word + i);
+    for (std::size_t v = 0; v < kVecs; ++v) {
+      multiplier[v] = hn::Load(D32(), first + v * kVecBytes / 4);
+      sum[v] = hn::Zero(D64());
     }
   }
-  const V64 all = hn::Add(hn::Add(sum[0], sum[1]), hn::Add(sum[2], sum[3]));
-  return hn::GetLane(hn::SumOfLanes(d64, all)) +
-         frame::checksum_terms(bytes + pos, num_bytes - pos, pos / 4);
+
+  // The multiplier moves on by an even number, so that "| 1" of
+  // checksum_multiplier, once applied, holds.
+  HWY_INLINE void add(std::size_t v, V8 bytes) {
+    const D32 d32;
+    const D64 d64;
+    const V32 words = hn::BitCast(d32, bytes);
+    const V32 odd_words = hn::BitCast(d32, hn::ShiftRight<32>(hn::BitCast(d64, words)));
+    const V32 odd_multiplier = hn::BitCast(d32, hn::ShiftRight<32>(hn::BitCast(d64, multiplier[v])));
+    sum[v] = hn::Add(sum[v], hn::Add(hn::MulEven(words, multiplier[v]),
+                                     hn::MulEven(odd_words, odd_multiplier)));
+    const V32 step = hn::Set(d32, static_cast<std::uint32_t>(kBytes / 4) * frame::kChecksumStep);
+    multiplier[v] = hn::Add(multiplier[v], step);
+  }
+
+  HWY_INLINE std::uint64_t total() const {
+    const V64 all = hn::Add(hn::Add(sum[0], sum[1]), hn::Add(sum[2], sum[3]));
+    return hn::GetLane(hn::SumOfLanes(D64(), all));
+  }
+};
+
+std::uint64_t checksum_terms(const std::uint8_t* bytes, std::size_t num_bytes) {
+  ChecksumLanes lanes(0);
+  std::size_t pos = 0;
+  for (; pos + ChecksumLanes::kBytes <= num_bytes; pos += ChecksumLanes::kBytes) {
+    HWY_UNROLL(4)
+    for (std::size_t v = 0; v < ChecksumLanes::kVecs; ++v)
+      lanes.add(v, hn::LoadU(D8(), bytes + pos + v * kVecBytes));
+  }
+  return lanes.total() + frame::checksum_terms(bytes + pos, num_bytes - pos, pos / 4);
 }
 
 HWY_INLINE bool is_vector_aligned(const std::uint8_t* at) {
   return reinterpret_cast<std::uintptr_t>(at) % kVecBytes == 0;
 }
 
-void copy_out(const std::uint8_t* src, std::size_t num_bytes, std::uint8_t* dst,
-              std::span<const std::uint8_t>) {
-  const D8 d8;
-  std::size_t i = 0;
-  for (; i < num_bytes && !is_vector_aligned(dst + i); ++i) dst[i] = src[i];
-  for (; i + kVecBytes <= num_bytes; i += kVecBytes) hn::Stream(hn::LoadU(d8, src + i), d8, dst + i);
-  std::memcpy(dst + i, src + i, num_bytes - i);
+std::uint64_t copy_out(const std::uint8_t* src, std::size_t num_bytes, std::uint8_t* dst,
+                       std::span<const std::uint8_t> next) {
+  const std::size_t head = (kVecBytes - reinterpret_cast<std::uintptr_t>(dst) % kVecBytes) % kVecBytes;
+  if (head % 4 != 0 || head > num_bytes) {
+    std::memcpy(dst, src, num_bytes);
+    return checksum_terms(src, num_bytes);
+  }
+  std::memcpy(dst, src, head);
+  ChecksumLanes lanes(head / 4);
+  // Payloads are at least half as large as the input that comes next.
+  constexpr std::size_t kFetchBytes = 2 * ChecksumLanes::kBytes;
+  std::size_t fetched = 0, pos = head;
+  for (; pos + ChecksumLanes::kBytes <= num_bytes; pos += ChecksumLanes::kBytes) {
+    HWY_UNROLL(4)
+    for (std::size_t v = 0; v < ChecksumLanes::kVecs; ++v) {
+      const V8 bytes = hn::LoadU(D8(), src + pos + v * kVecBytes);
+      hn::Stream(bytes, D8(), dst + pos + v * kVecBytes);
+      lanes.add(v, bytes);
+    }
+    if (fetched + kFetchBytes > next.size()) continue;
+    for (std::size_t i = 0; i < kFetchBytes; i += 64) hwy::Prefetch(next.data() + fetched + i);
+    fetched += kFetchBytes;
+  }
+  std::memcpy(dst + pos, src + pos, num_bytes - pos);
+  return lanes.total() + frame::checksum_terms(src, head, 0) +
+         frame::checksum_terms(src + pos, num_bytes - pos, pos / 4);
 }
 
 template <bool kRotate>

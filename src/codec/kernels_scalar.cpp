@@ -23,9 +23,10 @@ std::uint64_t checksum_terms(const std::uint8_t* bytes, std::size_t num_bytes) {
 
 void finish_writes() {}
 
-void copy_out(const std::uint8_t* src, std::size_t num_bytes, std::uint8_t* dst,
-              std::span<const std::uint8_t>) {
+std::uint64_t copy_out(const std::uint8_t* src, std::size_t num_bytes, std::uint8_t* dst,
+                       std::span<const std::uint8_t>) {
   std::memcpy(dst, src, num_bytes);
+  return checksum_terms(src, num_bytes);
 }
 
 void split2(const std::uint8_t* src, std::size_t n, bool rotate, std::uint8_t* lo,

@@ -180,7 +180,10 @@ class CompressVisitor : public ChunkVisitor {
       const std::size_t n = std::min(block_bytes, chunk.raw.size() - at);
       inputs[num_entries_++] = {chunk.raw.data() + at, n / width, header.dtype};
     }
-    if (num_entries_ > 0) codec::encode_blocks({inputs, num_entries_}, shared_.codec_, entries_, workspace);
+    if (num_entries_ == 0) return;
+    codec::encode_blocks({inputs, num_entries_}, shared_.codec_, entries_, workspace);
+    for (std::size_t i = 0; i < num_entries_; ++i)
+      entries_[i].checksum = codec::payload_checksum(workspace.payloads[i], entries_[i].num_bytes);
   }
 
   // Enters the chunk's blocks into the index; returns the end of their payloads.

@@ -2,6 +2,7 @@
 // byte for byte, hostile ones for safety and the same verdict.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <span>
 #include <string>
@@ -53,9 +54,8 @@ TEST_P(RansTable, EncodesTheSameWords) {
       for (int i = 0; i < num_streams; ++i) {
         const Encoded& expected = i == 0 ? pair.a : pair.b;
         ASSERT_EQ(2 * streams[i].num_words, expected.words.size());
-        ASSERT_EQ(std::memcmp(streams[i].words_end - streams[i].num_words, expected.words.data(),
-                              expected.words.size()),
-                  0);
+        const auto* words = reinterpret_cast<const std::uint8_t*>(streams[i].words_end - streams[i].num_words);
+        ASSERT_TRUE(std::equal(expected.words.begin(), expected.words.end(), words));
         ASSERT_EQ(std::memcmp(streams[i].states, expected.states, sizeof expected.states), 0);
       }
     }
