@@ -28,8 +28,8 @@ function(snug_import target header)
   endif()
 endfunction()
 
-# snug_require(<what for> <target> <Debian package> ...): stops with all that is missing.
-function(snug_require what)
+# snug_require(<option> <target> <Debian package> ...): stops with all that is missing.
+function(snug_require option)
   set(missing "")
   while(ARGN)
     list(POP_FRONT ARGN target package)
@@ -39,8 +39,8 @@ function(snug_require what)
   endwhile()
   if(missing)
     list(JOIN missing " " missing)
-    message(FATAL_ERROR "Snug: the ${what} needs packages that are not installed: ${missing}\n"
-                        "scripts/setup.sh installs them; -DSNUG_CLI=OFF builds the library alone.")
+    message(FATAL_ERROR "Snug: packages that are needed and not installed: ${missing}\n"
+                        "scripts/setup.sh installs them; -D${option}=OFF builds without.")
   endif()
 endfunction()
 

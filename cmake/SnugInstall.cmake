@@ -12,7 +12,9 @@ install(TARGETS ${installed_targets} EXPORT snugTargets)
 install(EXPORT snugTargets NAMESPACE snug:: DESTINATION ${snug_package_dir})
 if(TARGET snug-cli)
   install(TARGETS snug-cli)
+  list(APPEND installed_targets snug-cli)
 endif()
+add_custom_target(shipped DEPENDS ${installed_targets})
 install(DIRECTORY include/snug DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
 
 configure_package_config_file(cmake/snugConfig.cmake.in ${CMAKE_CURRENT_BINARY_DIR}/snugConfig.cmake

@@ -164,34 +164,6 @@ TEST(Decode, IgnoresWhatFollowsTheFrame) {
   EXPECT_EQ(restored, raw);
 }
 
-// Sizes in bits a value that each kind of data must reach.
-TEST(Ratio, IsWithinWhatTheCodecPromises) {
-  struct Expected {
-    DType dtype;
-    const char* input;
-    Codec codec;
-    double ratio;
-  };
-  const Expected kExpected[] = {
-      {DType::kBF16, "gaussian", Codec::kEntropy, 0.665},
-      {DType::kBF16, "gaussian", Codec::kFixed, 0.752},
-      {DType::kF16, "gaussian", Codec::kEntropy, 0.855},
-      {DType::kF32, "gaussian", Codec::kEntropy, 0.835},
-      {DType::kF32, "f32_holding_bf16", Codec::kEntropy, 0.335},
-      {DType::kF32, "f32_holding_bf16", Codec::kFixed, 0.377},
-      {DType::kF8E5M2, "gaussian", Codec::kEntropy, 0.72},
-      {DType::kBool, "booleans", Codec::kEntropy, 0.08},
-      {DType::kI32, "small_integers", Codec::kEntropy, 0.19},
-  };
-  for (const Expected& e : kExpected) {
-    const Bytes raw = make_input(input_named(e.input), e.dtype, 1 << 17);
-    const Bytes frame = encode_or_fail(view(raw), {e.dtype, e.codec, 0, 1});
-    const double ratio = static_cast<double>(frame.size()) / static_cast<double>(raw.size());
-    EXPECT_LE(ratio, e.ratio) << dtype_name(e.dtype) << " " << e.input << " " << codec_name(e.codec);
-    EXPECT_GE(ratio, e.ratio * 0.5) << "the limit in this table is too generous";
-  }
-}
-
 TEST(Simd, TargetsEndWithScalarAndContainTheOneInUse) {
   const auto targets = simd_targets();
   ASSERT_FALSE(targets.empty());

@@ -3,10 +3,10 @@
 
 #include <cmath>
 
+#include "snug/store.h"
 #include "store/store_files.h"
 #include "store/value_stats.h"
 #include "support/prng.h"
-#include "snug/store.h"
 
 namespace snug::test {
 namespace {
@@ -20,15 +20,19 @@ class ReaderTest : public ::testing::Test {
     ASSERT_TRUE(compress_path(folder_ / "x.safetensors", "").ok());
   }
 
-  std::vector<std::string> both() const { return {folder_ / "x.safetensors", folder_ / "x.snug.safetensors"}; }
+  std::vector<std::string> both() const {
+    return {folder_ / "x.safetensors", folder_ / "x.snug.safetensors"};
+  }
 
   ScratchFolder folder_;
   std::vector<TestTensor> tensors_;
 };
 
-std::string read_bytes(const Reader& reader, const TensorEntry& tensor, std::uint64_t first, std::uint64_t count, int num_threads) {
+std::string read_bytes(const Reader& reader, const TensorEntry& tensor, std::uint64_t first,
+                       std::uint64_t count, int num_threads) {
   std::string bytes(count, '?');
-  const StoreStatus status = reader.read_bytes(tensor, first, std::as_writable_bytes(std::span(bytes)), num_threads);
+  const StoreStatus status =
+      reader.read_bytes(tensor, first, std::as_writable_bytes(std::span(bytes)), num_threads);
   EXPECT_TRUE(status.ok()) << to_string(status);
   return bytes;
 }
@@ -66,8 +70,11 @@ TEST_F(ReaderTest, ReadsWholeTensorsAndAnyRange) {
         ASSERT_TRUE(reader->read(tensor, std::as_writable_bytes(std::span(all)), num_threads).ok());
         EXPECT_TRUE(all == expected.data) << expected.name;
         for (int i = 0; i < 20; ++i) {
-          const std::size_t first = prng.below(expected.data.size() + 1), count = prng.below(expected.data.size() - first + 1);
-          EXPECT_TRUE(read_bytes(*reader, tensor, first, count, num_threads) == expected.data.substr(first, count)) << expected.name;
+          const std::size_t first = prng.below(expected.data.size() + 1),
+                            count = prng.below(expected.data.size() - first + 1);
+          EXPECT_TRUE(read_bytes(*reader, tensor, first, count, num_threads) ==
+                      expected.data.substr(first, count))
+              << expected.name;
         }
       }
     }
@@ -84,7 +91,8 @@ TEST_F(ReaderTest, Rows) {
   EXPECT_EQ(reader->row_bytes(*reader->find("nothing"), 0, 0)->second, 0u);
   EXPECT_EQ(reader->row_bytes(*reader->find("big"), 17, 1001).status().status.code, Code::kUsage);
   EXPECT_EQ(reader->row_bytes(*reader->find("big"), 3, 2).status().status.code, Code::kUsage);
-  EXPECT_EQ(reader->row_bytes(*reader->find("unknown dtype"), 0, 1).status().status.code, Code::kUsage);
+  EXPECT_EQ(reader->row_bytes(*reader->find("unknown dtype"), 0, 1).status().status.code,
+            Code::kUsage);
 }
 
 TEST_F(ReaderTest, RefusesWrongRequests) {
@@ -94,7 +102,8 @@ TEST_F(ReaderTest, RefusesWrongRequests) {
   const TensorEntry& scalar = *reader->find("scalar");
   EXPECT_EQ(reader->read(scalar, buffer).status.code, Code::kUsage);
   EXPECT_EQ(reader->read_bytes(scalar, 1, std::span(buffer).first(4)).status.code, Code::kUsage);
-  EXPECT_EQ(reader->read_bytes(scalar, ~std::uint64_t{0}, std::span(buffer).first(4)).status.code, Code::kUsage);
+  EXPECT_EQ(reader->read_bytes(scalar, ~std::uint64_t{0}, std::span(buffer).first(4)).status.code,
+            Code::kUsage);
   TensorEntry other = scalar;
   other.name = "not there";
   EXPECT_EQ(reader->read_bytes(other, 0, std::span(buffer).first(4)).status.code, Code::kNotFound);
@@ -108,7 +117,8 @@ TEST_F(ReaderTest, FrameStats) {
   const auto zeros = packed->frame_stats(*packed->find("zeros"));
   ASSERT_TRUE(zeros.ok());
   EXPECT_EQ(zeros->num_blocks[static_cast<int>(Codec::kConstant)], 1u);
-  EXPECT_EQ(packed->frame_stats(*packed->find("big"))->num_blocks[static_cast<int>(Codec::kEntropy)], 6u);
+  EXPECT_EQ(
+      packed->frame_stats(*packed->find("big"))->num_blocks[static_cast<int>(Codec::kEntropy)], 6u);
   const auto plain = Reader::open(folder_ / "x.safetensors");
   ASSERT_TRUE(plain.ok());
   EXPECT_EQ(plain->frame_stats(*plain->find("big")).status().status.code, Code::kUsage);
@@ -142,7 +152,8 @@ TensorStats stats_of(DType dtype, const std::string& bytes) {
 
 TEST(ValueStats, KnownEntropies) {
   // Four BF16 values, two of them 1.0, one 2.0, one -0.5: exponents 127 127 128 126.
-  const TensorStats bf16 = stats_of(DType::kBF16, std::string("\x80\x3F\x80\x3F\x00\x40\x00\xBF", 8));
+  const TensorStats bf16 =
+      stats_of(DType::kBF16, std::string("\x80\x3F\x80\x3F\x00\x40\x00\xBF", 8));
   EXPECT_TRUE(bf16.of_exponents);
   EXPECT_EQ(bf16.histogram[127], 2u);
   EXPECT_EQ(bf16.histogram[128], 1u);
@@ -159,7 +170,8 @@ TEST(ValueStats, KnownEntropies) {
 TEST(ValueStats, ZeroMantissaBytesCostNothing) {
   std::string wide;
   const std::string narrow = weight_bytes("BF16", 100000, 3);
-  for (std::size_t i = 0; i < narrow.size(); i += 2) wide += std::string(2, '\0') + narrow.substr(i, 2);
+  for (std::size_t i = 0; i < narrow.size(); i += 2)
+    wide += std::string(2, '\0') + narrow.substr(i, 2);
   const TensorStats f32 = stats_of(DType::kF32, wide), bf16 = stats_of(DType::kBF16, narrow);
   EXPECT_DOUBLE_EQ(f32.entropy_bits, bf16.entropy_bits);
   EXPECT_NEAR(f32.bound, bf16.bound / 2, 1e-12);

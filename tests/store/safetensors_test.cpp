@@ -22,8 +22,10 @@ struct BadHeader {
   const char* tensor;
 };
 
-std::string tensor_json(const char* name, const char* dtype, const char* shape, const char* offsets) {
-  return std::string("\"") + name + "\":{\"dtype\":\"" + dtype + "\",\"shape\":" + shape + ",\"data_offsets\":" + offsets + "}";
+std::string tensor_json(const char* name, const char* dtype, const char* shape,
+                        const char* offsets) {
+  return std::string("\"") + name + "\":{\"dtype\":\"" + dtype + "\",\"shape\":" + shape +
+         ",\"data_offsets\":" + offsets + "}";
 }
 
 std::vector<BadHeader> bad_headers() {
@@ -35,38 +37,65 @@ std::vector<BadHeader> bad_headers() {
   };
   return {
       {"empty", "", 0, Code::kBadMagic, "not a safetensors file: header is no JSON object", ""},
-      {"no_object", "[]", 0, Code::kBadMagic, "not a safetensors file: header is no JSON object", ""},
-      {"leading_space", " {}", 0, Code::kBadMagic, "not a safetensors file: header is no JSON object", ""},
+      {"no_object", "[]", 0, Code::kBadMagic, "not a safetensors file: header is no JSON object",
+       ""},
+      {"leading_space", " {}", 0, Code::kBadMagic,
+       "not a safetensors file: header is no JSON object", ""},
       {"open", "{" + a, 4, Code::kCorrupt, "JSON: expected ',' or a closing bracket", ""},
       {"after_end", "{" + a + "}}", 4, Code::kCorrupt, "JSON: bytes after the end", ""},
-      {"nul_padding", "{" + a + "}" + std::string(1, '\0'), 4, Code::kCorrupt, "JSON: bytes after the end", ""},
+      {"nul_padding", "{" + a + "}" + std::string(1, '\0'), 4, Code::kCorrupt,
+       "JSON: bytes after the end", ""},
       {"trailing_comma", "{" + a + ",}", 4, Code::kCorrupt, "JSON: expected a string", ""},
       {"deep", deep, 0, Code::kCorrupt, "JSON: nested too deep", "a"},
       {"not_utf8", "{\"\xFF\":1}", 0, Code::kCorrupt, "header is not UTF-8", ""},
       {"overlong_utf8", "{\"\xC0\xAF\":1}", 0, Code::kCorrupt, "header is not UTF-8", ""},
       {"surrogate", "{\"\\ud800\":1}", 0, Code::kCorrupt, "JSON: lone surrogate", ""},
       {"control", "{\"\n\":1}", 0, Code::kCorrupt, "JSON: control character in a string", ""},
-      {"twice", "{" + a + "," + tensor_json("a", "U8", "[0]", "[4,4]") + "}", 4, Code::kCorrupt, "tensor listed twice", "a"},
-      {"twice_escaped", "{" + a + "," + tensor_json("\\u0061", "U8", "[0]", "[4,4]") + "}", 4, Code::kCorrupt, "tensor listed twice", "a"},
-      {"key_twice", "{\"a\":{\"dtype\":\"U8\",\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}}", 0, Code::kCorrupt, "key given twice", "a"},
-      {"metadata_twice", "{\"__metadata__\":{},\"__metadata__\":{}}", 0, Code::kCorrupt, "__metadata__ given twice", ""},
-      {"metadata_key_twice", "{\"__metadata__\":{\"k\":\"1\",\"k\":\"2\"}}", 0, Code::kCorrupt, "__metadata__ has a key twice", ""},
-      {"metadata_number", "{\"__metadata__\":{\"k\":1}}", 0, Code::kCorrupt, "JSON: expected a string", ""},
-      {"no_shape", "{\"a\":{\"dtype\":\"U8\",\"data_offsets\":[0,0]}}", 0, Code::kCorrupt, "tensor without dtype, shape or data_offsets", "a"},
-      {"negative", one("U8", "[-4]", "[0,4]"), 4, Code::kCorrupt, "JSON: expected a whole number", "a"},
-      {"fraction", one("U8", "[4.0]", "[0,4]"), 4, Code::kCorrupt, "JSON: expected a whole number", "a"},
-      {"leading_zero", one("U8", "[04]", "[0,4]"), 4, Code::kCorrupt, "JSON: number starts with 0", "a"},
-      {"huge_number", one("U8", "[99999999999999999999]", "[0,4]"), 4, Code::kCorrupt, "JSON: number too large", "a"},
-      {"three_offsets", one("U8", "[4]", "[0,4,4]"), 4, Code::kCorrupt, "JSON: expected ',' or a closing bracket", "a"},
-      {"backwards", one("U8", "[4]", "[4,0]"), 4, Code::kCorrupt, "data_offsets run backwards", "a"},
-      {"beyond_end", one("U8", "[5]", "[0,5]"), 4, Code::kCorrupt, "tensor reaches beyond the end of the file", "a"},
-      {"wrong_size", one("BF16", "[4]", "[0,4]"), 4, Code::kCorrupt, "size does not agree with dtype and shape", "a"},
-      {"overflow", one("F32", "[4294967296,4294967296]", "[0,4]"), 4, Code::kCorrupt, "shape too large", "a"},
+      {"twice", "{" + a + "," + tensor_json("a", "U8", "[0]", "[4,4]") + "}", 4, Code::kCorrupt,
+       "tensor listed twice", "a"},
+      {"twice_escaped", "{" + a + "," + tensor_json("\\u0061", "U8", "[0]", "[4,4]") + "}", 4,
+       Code::kCorrupt, "tensor listed twice", "a"},
+      {"key_twice",
+       "{\"a\":{\"dtype\":\"U8\",\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}}", 0,
+       Code::kCorrupt, "key given twice", "a"},
+      {"metadata_twice", "{\"__metadata__\":{},\"__metadata__\":{}}", 0, Code::kCorrupt,
+       "__metadata__ given twice", ""},
+      {"metadata_key_twice", "{\"__metadata__\":{\"k\":\"1\",\"k\":\"2\"}}", 0, Code::kCorrupt,
+       "__metadata__ has a key twice", ""},
+      {"metadata_number", "{\"__metadata__\":{\"k\":1}}", 0, Code::kCorrupt,
+       "JSON: expected a string", ""},
+      {"no_shape", "{\"a\":{\"dtype\":\"U8\",\"data_offsets\":[0,0]}}", 0, Code::kCorrupt,
+       "tensor without dtype, shape or data_offsets", "a"},
+      {"negative", one("U8", "[-4]", "[0,4]"), 4, Code::kCorrupt, "JSON: expected a whole number",
+       "a"},
+      {"fraction", one("U8", "[4.0]", "[0,4]"), 4, Code::kCorrupt, "JSON: expected a whole number",
+       "a"},
+      {"leading_zero", one("U8", "[04]", "[0,4]"), 4, Code::kCorrupt, "JSON: number starts with 0",
+       "a"},
+      {"huge_number", one("U8", "[99999999999999999999]", "[0,4]"), 4, Code::kCorrupt,
+       "JSON: number too large", "a"},
+      {"three_offsets", one("U8", "[4]", "[0,4,4]"), 4, Code::kCorrupt,
+       "JSON: expected ',' or a closing bracket", "a"},
+      {"backwards", one("U8", "[4]", "[4,0]"), 4, Code::kCorrupt, "data_offsets run backwards",
+       "a"},
+      {"beyond_end", one("U8", "[5]", "[0,5]"), 4, Code::kCorrupt,
+       "tensor reaches beyond the end of the file", "a"},
+      {"wrong_size", one("BF16", "[4]", "[0,4]"), 4, Code::kCorrupt,
+       "size does not agree with dtype and shape", "a"},
+      {"overflow", one("F32", "[4294967296,4294967296]", "[0,4]"), 4, Code::kCorrupt,
+       "shape too large", "a"},
       {"half_byte", one("F4", "[3]", "[0,2]"), 2, Code::kCorrupt, "tensor ends inside a byte", "a"},
       {"hole_first", one("U8", "[3]", "[1,4]"), 4, Code::kCorrupt, "hole before the tensor", "a"},
-      {"hole", "{" + tensor_json("a", "U8", "[1]", "[0,1]") + "," + tensor_json("b", "U8", "[2]", "[2,4]") + "}", 4, Code::kCorrupt, "hole before the tensor", "b"},
-      {"overlap", "{" + tensor_json("a", "U8", "[3]", "[0,3]") + "," + tensor_json("b", "U8", "[2]", "[2,4]") + "}", 4, Code::kCorrupt, "tensor overlaps the one before it", "b"},
-      {"not_covered", one("U8", "[3]", "[0,3]"), 4, Code::kCorrupt, "bytes after the last tensor", ""},
+      {"hole",
+       "{" + tensor_json("a", "U8", "[1]", "[0,1]") + "," + tensor_json("b", "U8", "[2]", "[2,4]") +
+           "}",
+       4, Code::kCorrupt, "hole before the tensor", "b"},
+      {"overlap",
+       "{" + tensor_json("a", "U8", "[3]", "[0,3]") + "," + tensor_json("b", "U8", "[2]", "[2,4]") +
+           "}",
+       4, Code::kCorrupt, "tensor overlaps the one before it", "b"},
+      {"not_covered", one("U8", "[3]", "[0,3]"), 4, Code::kCorrupt, "bytes after the last tensor",
+       ""},
       {"no_tensors_but_data", "{}", 1, Code::kCorrupt, "bytes after the last tensor", ""},
   };
 }
@@ -85,9 +114,11 @@ TEST(Safetensors, RefusesBadHeaders) {
 }
 
 TEST(Safetensors, SortsByOffsetAndFindsByName) {
-  const std::string json = "{" + tensor_json("z", "U8", "[1]", "[3,4]") + ", \"__metadata__\" : {\"k\":\"v\\u00e9\\n\"} ,\n" +
+  const std::string json = "{" + tensor_json("z", "U8", "[1]", "[3,4]") +
+                           ", \"__metadata__\" : {\"k\":\"v\\u00e9\\n\"} ,\n" +
                            tensor_json("\\u0061\\ud83d\\ude00", "BF16", "[]", "[0,2]") + "," +
-                           "\"m\":{\"extra\":[1,{\"x\":-1.5e+3}],\"data_offsets\":[2,3],\"shape\":[1,1],\"dtype\":\"NEW\"}}   ";
+                           "\"m\":{\"extra\":[1,{\"x\":-1.5e+3}],\"data_offsets\":[2,3],\"shape\":["
+                           "1,1],\"dtype\":\"NEW\"}}   ";
   const auto layout = parse_layout(json, 8 + json.size() + 4);
   ASSERT_TRUE(layout.ok()) << to_string(layout.status());
   ASSERT_EQ(layout->slots.size(), 3u);
@@ -102,7 +133,8 @@ TEST(Safetensors, SortsByOffsetAndFindsByName) {
 }
 
 TEST(Safetensors, AcceptsNullMetadataAndZeroDimensions) {
-  const std::string json = "{\"__metadata__\":null," + tensor_json("a", "F32", "[18446744073709551615,0]", "[0,0]") + "}";
+  const std::string json = "{\"__metadata__\":null," +
+                           tensor_json("a", "F32", "[18446744073709551615,0]", "[0,0]") + "}";
   EXPECT_TRUE(parse_layout(json, 8 + json.size()).ok());
 }
 

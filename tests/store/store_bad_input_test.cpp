@@ -7,8 +7,8 @@
 #include <cstring>
 #include <filesystem>
 
-#include "store/store_files.h"
 #include "snug/store.h"
+#include "store/store_files.h"
 
 namespace snug::test {
 namespace {
@@ -38,7 +38,8 @@ class StoreBadInput : public ::testing::Test {
     write_file(folder_ / "x.snug.safetensors", bytes);
     const auto report = decompress_path(folder_ / "x.snug.safetensors", "");
     EXPECT_EQ(folder_.list(), std::vector<std::string>{"x.snug.safetensors"});
-    EXPECT_EQ(verify_path(folder_ / "x.snug.safetensors").status().status.code, report.status().status.code);
+    EXPECT_EQ(verify_path(folder_ / "x.snug.safetensors").status().status.code,
+              report.status().status.code);
     return report.status();
   }
 
@@ -64,7 +65,8 @@ TEST_F(StoreBadInput, HugeHeaderIsRefusedWithoutReadingIt) {
 
 TEST_F(StoreBadInput, TruncatedPlainFiles) {
   const std::string file = plain();
-  for (const std::size_t size : {std::size_t{7}, std::size_t{8}, std::size_t{100}, file.size() / 2, file.size() - 1}) {
+  for (const std::size_t size :
+       {std::size_t{7}, std::size_t{8}, std::size_t{100}, file.size() / 2, file.size() - 1}) {
     const StoreStatus status = compress(file.substr(0, size));
     EXPECT_FALSE(status.ok());
     EXPECT_EQ(status.file, folder_ / "x.safetensors");
@@ -73,7 +75,8 @@ TEST_F(StoreBadInput, TruncatedPlainFiles) {
 
 TEST_F(StoreBadInput, TruncatedCompressedFiles) {
   const std::string file = compressed();
-  for (std::size_t size = 0; size < file.size(); size += size < 64 ? 1 : file.size() / 97) EXPECT_FALSE(decompress(file.substr(0, size)).ok());
+  for (std::size_t size = 0; size < file.size(); size += size < 64 ? 1 : file.size() / 97)
+    EXPECT_FALSE(decompress(file.substr(0, size)).ok());
 }
 
 TEST_F(StoreBadInput, DamageIsNamedByTensorBlockAndByte) {
@@ -85,14 +88,17 @@ TEST_F(StoreBadInput, DamageIsNamedByTensorBlockAndByte) {
   EXPECT_EQ(status.status.block, 0u);
   EXPECT_LE(status.status.byte, file.size() - 20000);
   EXPECT_GT(status.status.byte, file.size() - 90000);
-  EXPECT_EQ(to_string(status).find("corrupt: " + (folder_ / "x.snug.safetensors") + ": tensor \"large\": block 0, byte "), 0u)
+  EXPECT_EQ(to_string(status).find("corrupt: " + (folder_ / "x.snug.safetensors") +
+                                   ": tensor \"large\": block 0, byte "),
+            0u)
       << to_string(status);
 }
 
 TEST_F(StoreBadInput, SwappedTensorsOfEqualShapeAreFound) {
   // Every checksum of the frames still holds; only the whole file's hash knows.
   ScratchFolder folder;
-  write_file(folder / "x.safetensors", make_file({make_tensor("aa", "U64", {64}, 1), make_tensor("bb", "U64", {64}, 2)}));
+  write_file(folder / "x.safetensors",
+             make_file({make_tensor("aa", "U64", {64}, 1), make_tensor("bb", "U64", {64}, 2)}));
   StoreOptions raw;
   raw.codec = Codec::kRaw;
   ASSERT_TRUE(compress_path(folder / "x.safetensors", "", raw).ok());
@@ -100,7 +106,8 @@ TEST_F(StoreBadInput, SwappedTensorsOfEqualShapeAreFound) {
   file.replace(file.find("\"aa\""), 4, "\"cc\"");
   file.replace(file.find("\"bb\""), 4, "\"aa\"");
   file.replace(file.find("\"cc\""), 4, "\"bb\"");
-  EXPECT_STREQ(decompress(file).status.what, "restored bytes differ from the original: hash does not match");
+  EXPECT_STREQ(decompress(file).status.what,
+               "restored bytes differ from the original: hash does not match");
 }
 
 TEST_F(StoreBadInput, MetadataOfSnug) {
@@ -120,7 +127,9 @@ TEST_F(StoreBadInput, MetadataOfSnug) {
   EXPECT_EQ(edited("\"scalar\"", "\"scalor\""), Code::kCorrupt);
 }
 
-TEST_F(StoreBadInput, PlainFilesAreNotRestored) { EXPECT_EQ(decompress(plain()).status.code, Code::kBadMagic); }
+TEST_F(StoreBadInput, PlainFilesAreNotRestored) {
+  EXPECT_EQ(decompress(plain()).status.code, Code::kBadMagic);
+}
 
 TEST_F(StoreBadInput, CompressedFilesAreNotCompressedAgain) {
   EXPECT_STREQ(compress(compressed()).status.what, "already compressed by Snug");
@@ -133,7 +142,10 @@ TEST_F(StoreBadInput, ExistingOutputIsKept) {
   EXPECT_EQ(read_file(folder_ / "x.snug.safetensors"), "precious");
   StoreOptions force;
   force.force = true;
-  EXPECT_EQ(compress_path(folder_ / "x.safetensors", folder_ / "x.safetensors", force).status().status.code, Code::kUsage);
+  EXPECT_EQ(compress_path(folder_ / "x.safetensors", folder_ / "x.safetensors", force)
+                .status()
+                .status.code,
+            Code::kUsage);
   EXPECT_TRUE(compress_path(folder_ / "x.safetensors", "", force).ok());
 }
 
@@ -142,7 +154,8 @@ TEST_F(StoreBadInput, PathsThatAreNotThere) {
   EXPECT_EQ(compress_path(folder_ / "no", "").status().status.code, Code::kNotFound);
   EXPECT_EQ(verify_path(folder_ / "no").status().status.code, Code::kNotFound);
   write_file(folder_ / "x.safetensors", plain());
-  EXPECT_EQ(compress_path(folder_ / "x.safetensors", folder_ / "no/x").status().status.code, Code::kNotFound);
+  EXPECT_EQ(compress_path(folder_ / "x.safetensors", folder_ / "no/x").status().status.code,
+            Code::kNotFound);
   write_file(folder_ / "x.bin", plain());
   EXPECT_EQ(compress_path(folder_ / "x.bin", "").status().status.code, Code::kUsage);
 }
@@ -162,7 +175,8 @@ TEST_F(StoreBadInput, FullDisk) {
 }
 
 TEST_F(StoreBadInput, MessagesStayOnOneLine) {
-  const std::string text = to_string(StoreStatus{{Code::kCorrupt, "what"}, "a\nb", "t\x1b[31m", "d\te"});
+  const std::string text =
+      to_string(StoreStatus{{Code::kCorrupt, "what"}, "a\nb", "t\x1b[31m", "d\te"});
   EXPECT_EQ(text, "corrupt: a?b: tensor \"t?[31m\": what: d?e");
 }
 

@@ -3,10 +3,10 @@
 
 #include <fstream>
 
+#include "snug/store.h"
 #include "store/store_files.h"
 #include "support/prng.h"
 #include "support/sanitizer.h"
-#include "snug/store.h"
 
 namespace snug::test {
 namespace {
@@ -41,7 +41,9 @@ TEST(StoreBitFlips, AreDetectedOrHarmless) {
     if (!verify_path(folder / "x.snug.safetensors", options).ok()) {
       ++num_detected;
     } else {
-      ASSERT_TRUE(decompress_path(folder / "x.snug.safetensors", folder / "y.safetensors", options).ok()) << "byte " << at;
+      ASSERT_TRUE(
+          decompress_path(folder / "x.snug.safetensors", folder / "y.safetensors", options).ok())
+          << "byte " << at;
       ASSERT_TRUE(read_file(folder / "y.safetensors") == plain) << "byte " << at;
     }
     flip(folder / "x.snug.safetensors", at, bit);

@@ -31,7 +31,8 @@ ScratchFolder::~ScratchFolder() {
 std::vector<std::string> ScratchFolder::list() const {
   std::vector<std::string> names;
   for (const auto& entry : fs::recursive_directory_iterator(path_))
-    names.push_back(entry.path().lexically_relative(path_).string() + (entry.is_directory() ? "/" : ""));
+    names.push_back(entry.path().lexically_relative(path_).string() +
+                    (entry.is_directory() ? "/" : ""));
   std::sort(names.begin(), names.end());
   return names;
 }
@@ -66,8 +67,8 @@ std::string weight_bytes(const std::string& dtype, std::uint64_t num_elems, std:
   return bytes;
 }
 
-TestTensor make_tensor(const std::string& name, const std::string& dtype, std::vector<std::uint64_t> shape,
-                       std::uint64_t seed) {
+TestTensor make_tensor(const std::string& name, const std::string& dtype,
+                       std::vector<std::uint64_t> shape, std::uint64_t seed) {
   std::uint64_t n = 1;
   for (const std::uint64_t dim : shape) n *= dim;
   return {name, dtype, std::move(shape), weight_bytes(dtype, n, seed)};
@@ -75,7 +76,8 @@ TestTensor make_tensor(const std::string& name, const std::string& dtype, std::v
 
 std::string json_string(const std::string& text) {
   std::string out = "\"";
-  for (const char c : text) out += c == '"' || c == '\\' ? std::string("\\") + c : std::string(1, c);
+  for (const char c : text)
+    out += c == '"' || c == '\\' ? std::string("\\") + c : std::string(1, c);
   return out + "\"";
 }
 
@@ -91,7 +93,8 @@ std::string header_json(const std::vector<TestTensor>& tensors, const std::strin
       if (i > 0) json += ",";
       json += std::to_string(tensor.shape[i]);
     }
-    json += "],\"data_offsets\":[" + std::to_string(at) + "," + std::to_string(at + tensor.data.size()) + "]}";
+    json += "],\"data_offsets\":[" + std::to_string(at) + "," +
+            std::to_string(at + tensor.data.size()) + "]}";
     at += tensor.data.size();
   }
   return json + "}";
@@ -113,8 +116,8 @@ std::string make_file(const std::vector<TestTensor>& tensors, const std::string&
 std::vector<TestTensor> mixed_tensors() {
   std::vector<TestTensor> tensors;
   std::uint64_t seed = 1;
-  for (const char* dtype : {"BF16", "F16", "F32", "F64", "F8_E4M3", "F8_E5M2", "F8_E8M0", "F4", "I8", "U8", "I16", "U16",
-                            "I32", "U32", "I64", "U64", "BOOL"})
+  for (const char* dtype : {"BF16", "F16", "F32", "F64", "F8_E4M3", "F8_E5M2", "F8_E8M0", "F4",
+                            "I8", "U8", "I16", "U16", "I32", "U32", "I64", "U64", "BOOL"})
     tensors.push_back(make_tensor(std::string("layer.") + dtype, dtype, {10, 250}, ++seed));
   tensors.push_back(make_tensor("scalar", "F32", {}));
   tensors.push_back(make_tensor("nothing", "BF16", {0, 7}));

@@ -35,15 +35,17 @@ struct TestTensor {
 
 // Values as weights have them, of any dtype the store knows.
 std::string weight_bytes(const std::string& dtype, std::uint64_t num_elems, std::uint64_t seed);
-TestTensor make_tensor(const std::string& name, const std::string& dtype, std::vector<std::uint64_t> shape,
-                       std::uint64_t seed = 1);
+TestTensor make_tensor(const std::string& name, const std::string& dtype,
+                       std::vector<std::uint64_t> shape, std::uint64_t seed = 1);
 
 std::string json_string(const std::string& text);
 // The header JSON of tensors that lie one behind the other.
-std::string header_json(const std::vector<TestTensor>& tensors, const std::string& metadata_json = {});
+std::string header_json(const std::vector<TestTensor>& tensors,
+                        const std::string& metadata_json = {});
 // Length, JSON and data as one file.
 std::string with_length(const std::string& json, const std::string& data);
-std::string make_file(const std::vector<TestTensor>& tensors, const std::string& metadata_json = {});
+std::string make_file(const std::vector<TestTensor>& tensors,
+                      const std::string& metadata_json = {});
 
 // A few tensors of many kinds, about 200 kB.
 std::vector<TestTensor> mixed_tensors();

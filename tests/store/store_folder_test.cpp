@@ -4,8 +4,8 @@
 
 #include <filesystem>
 
-#include "store/store_files.h"
 #include "snug/store.h"
+#include "store/store_files.h"
 
 namespace snug::test {
 namespace {
@@ -13,17 +13,21 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kIndex[] =
-    "{\"metadata\":{\"total_size\":100},\"weight_map\":{\"a\":\"model-1.safetensors\",\"b\":\"model-2.safetensors\"}}";
+    "{\"metadata\":{\"total_size\":100},\"weight_map\":{\"a\":\"model-1.safetensors\",\"b\":"
+    "\"model-2.safetensors\"}}";
 
 class StoreFolder : public ::testing::Test {
  protected:
   void SetUp() override {
     fs::create_directories(folder_ / "model/sub/empty");
-    write_file(folder_ / "model/model-1.safetensors", make_file({make_tensor("a", "BF16", {300, 400})}));
-    write_file(folder_ / "model/model-2.safetensors", make_file({make_tensor("b", "F32", {30, 40})}));
+    write_file(folder_ / "model/model-1.safetensors",
+               make_file({make_tensor("a", "BF16", {300, 400})}));
+    write_file(folder_ / "model/model-2.safetensors",
+               make_file({make_tensor("b", "F32", {30, 40})}));
     write_file(folder_ / "model/model.safetensors.index.json", kIndex);
     write_file(folder_ / "model/config.json", "{}");
-    write_file(folder_ / "model/sub/adapter.safetensors", make_file({make_tensor("c", "F16", {10})}));
+    write_file(folder_ / "model/sub/adapter.safetensors",
+               make_file({make_tensor("c", "F16", {10})}));
     write_file(folder_ / "model/empty.txt", "");
   }
 
@@ -36,7 +40,8 @@ class StoreFolder : public ::testing::Test {
       EXPECT_TRUE(read_file(entry.path().string()) == read_file(b + "/" + name)) << name;
       ++num_files;
     }
-    for (const auto& entry : fs::recursive_directory_iterator(b)) num_files -= entry.is_directory() ? 0 : 1;
+    for (const auto& entry : fs::recursive_directory_iterator(b))
+      num_files -= entry.is_directory() ? 0 : 1;
     EXPECT_EQ(num_files, 0u);
   }
 
@@ -79,7 +84,8 @@ TEST_F(StoreFolder, LinksToFilesAreFollowed) {
 
 TEST_F(StoreFolder, RefusesWhatIsNoFile) {
   fs::create_directory_symlink("..", folder_ / "model/up");
-  expect_refused(folder_ / "model", folder_ / "out", Code::kUsage, "link to a folder is not followed");
+  expect_refused(folder_ / "model", folder_ / "out", Code::kUsage,
+                 "link to a folder is not followed");
   fs::remove(folder_ / "model/up");
   fs::create_symlink("nowhere", folder_ / "model/dangling");
   expect_refused(folder_ / "model", folder_ / "out", Code::kNotFound, "cannot open");
@@ -90,37 +96,48 @@ TEST_F(StoreFolder, RefusesWhatIsNoFile) {
 
 TEST_F(StoreFolder, RefusesMissingShards) {
   fs::remove(folder_ / "model/model-2.safetensors");
-  expect_refused(folder_ / "model", folder_ / "out", Code::kNotFound, "shard named by the index is missing");
-  write_file(folder_ / "model/model.safetensors.index.json", "{\"weight_map\":{\"a\":\"../model/model-1.safetensors\"}}");
-  expect_refused(folder_ / "model", folder_ / "out", Code::kNotFound, "shard named by the index is missing");
-  write_file(folder_ / "model/model.safetensors.index.json", "{\"weight_map\":{\"a\":\"/etc/hostname\"}}");
-  expect_refused(folder_ / "model", folder_ / "out", Code::kNotFound, "shard named by the index is missing");
+  expect_refused(folder_ / "model", folder_ / "out", Code::kNotFound,
+                 "shard named by the index is missing");
+  write_file(folder_ / "model/model.safetensors.index.json",
+             "{\"weight_map\":{\"a\":\"../model/model-1.safetensors\"}}");
+  expect_refused(folder_ / "model", folder_ / "out", Code::kNotFound,
+                 "shard named by the index is missing");
+  write_file(folder_ / "model/model.safetensors.index.json",
+             "{\"weight_map\":{\"a\":\"/etc/hostname\"}}");
+  expect_refused(folder_ / "model", folder_ / "out", Code::kNotFound,
+                 "shard named by the index is missing");
   write_file(folder_ / "model/model.safetensors.index.json", "{\"weight_map\":{\"a\":1}}");
   expect_refused(folder_ / "model", folder_ / "out", Code::kCorrupt, "JSON: expected a string");
 }
 
 TEST_F(StoreFolder, RefusesABadShardBeforeWriting) {
   write_file(folder_ / "model/model-2.safetensors", "not tensors at all");
-  expect_refused(folder_ / "model", folder_ / "out", Code::kBadMagic, "not a safetensors file: header too long");
+  expect_refused(folder_ / "model", folder_ / "out", Code::kBadMagic,
+                 "not a safetensors file: header too long");
 }
 
 TEST_F(StoreFolder, RefusesFoldersWithoutTensors) {
   fs::create_directory(folder_ / "none");
-  expect_refused(folder_ / "none", folder_ / "out", Code::kNotFound, "no .safetensors file in this folder");
+  expect_refused(folder_ / "none", folder_ / "out", Code::kNotFound,
+                 "no .safetensors file in this folder");
 }
 
 TEST_F(StoreFolder, RefusesOutputInsideInput) {
-  expect_refused(folder_ / "model", folder_ / "model/out", Code::kUsage, "output lies inside the input folder");
-  expect_refused(folder_ / "model", folder_ / "model", Code::kUsage, "output lies inside the input folder");
+  expect_refused(folder_ / "model", folder_ / "model/out", Code::kUsage,
+                 "output lies inside the input folder");
+  expect_refused(folder_ / "model", folder_ / "model", Code::kUsage,
+                 "output lies inside the input folder");
 }
 
 TEST_F(StoreFolder, ForceLosesNothing) {
   fs::create_directory(folder_ / "out");
-  expect_refused(folder_ / "model", folder_ / "out", Code::kExists, "already there; --force replaces it");
+  expect_refused(folder_ / "model", folder_ / "out", Code::kExists,
+                 "already there; --force replaces it");
   StoreOptions force;
   force.force = true;
   write_file(folder_ / "out/thesis.txt", "mine");
-  EXPECT_EQ(compress_path(folder_ / "model", folder_ / "out", force).status().status.code, Code::kExists);
+  EXPECT_EQ(compress_path(folder_ / "model", folder_ / "out", force).status().status.code,
+            Code::kExists);
   EXPECT_EQ(read_file(folder_ / "out/thesis.txt"), "mine");
   fs::rename(folder_ / "out/thesis.txt", folder_ / "out/config.json");
   ASSERT_TRUE(compress_path(folder_ / "model", folder_ / "out", force).ok());
@@ -133,7 +150,8 @@ TEST_F(StoreFolder, NamesTheDamagedShard) {
   ASSERT_TRUE(compress_path(folder_ / "model", folder_ / "out").ok());
   std::string shard = read_file(folder_ / "out/model-1.safetensors");
   shard[shard.size() / 2] ^= 4;
-  fs::permissions(folder_ / "out/model-1.safetensors", fs::perms::owner_write, fs::perm_options::add);
+  fs::permissions(folder_ / "out/model-1.safetensors", fs::perms::owner_write,
+                  fs::perm_options::add);
   write_file(folder_ / "out/model-1.safetensors", shard);
   const auto before = folder_.list();
   const auto report = decompress_path(folder_ / "out", folder_ / "again");

@@ -6,9 +6,9 @@
 #include <cstring>
 #include <filesystem>
 
+#include "snug/store.h"
 #include "store/safetensors.h"
 #include "store/store_files.h"
-#include "snug/store.h"
 
 namespace snug::test {
 namespace {
@@ -51,11 +51,13 @@ TEST(StoreRoundTrip, EveryDtypeCodecAndThreadCount) {
 }
 
 TEST(StoreRoundTrip, OutputIsValidSafetensors) {
-  const std::string file = make_file(mixed_tensors(), "{\"format\":\"pt\",\"snug.odd\":\"dropped\"}");
+  const std::string file =
+      make_file(mixed_tensors(), "{\"format\":\"pt\",\"snug.odd\":\"dropped\"}");
   const std::string stored = round_trip(file);
   std::uint64_t length;
   std::memcpy(&length, stored.data(), 8);
-  const auto layout = store::parse_layout(std::string_view(stored).substr(8, length), stored.size());
+  const auto layout =
+      store::parse_layout(std::string_view(stored).substr(8, length), stored.size());
   ASSERT_TRUE(layout.ok()) << to_string(layout.status());
   EXPECT_EQ(layout->slots.size(), mixed_tensors().size() + 1);
   EXPECT_EQ(*layout->find_metadata("format"), "pt");
@@ -71,13 +73,17 @@ TEST(StoreRoundTrip, OutputIsValidSafetensors) {
 }
 
 TEST(StoreRoundTrip, HeadersOfAnyForm) {
-  const std::vector<TestTensor> tensors = {make_tensor("b", "BF16", {20, 30}), make_tensor("a", "F32", {7})};
+  const std::vector<TestTensor> tensors = {make_tensor("b", "BF16", {20, 30}),
+                                           make_tensor("a", "F32", {7})};
   const std::string data = tensors[0].data + tensors[1].data;
   const std::string json = header_json(tensors);
   for (const std::string& header :
        {json, json + "   ", json + "\n\t ", json + std::string(100000, ' '),
-        std::string("{\"a\" : {\"data_offsets\":[1200,1228],\"x\":{\"y\":null},\"shape\":[7],\"dtype\":\"F32\"},\n"
-                    "\"\\u0062\":{\"shape\":[20,30],\"dtype\":\"BF16\",\"data_offsets\":[0,1200]},\"__metadata__\":{}}")})
+        std::string(
+            "{\"a\" : "
+            "{\"data_offsets\":[1200,1228],\"x\":{\"y\":null},\"shape\":[7],\"dtype\":\"F32\"},\n"
+            "\"\\u0062\":{\"shape\":[20,30],\"dtype\":\"BF16\",\"data_offsets\":[0,1200]},\"__"
+            "metadata__\":{}}")})
     round_trip(with_length(header, data));
 }
 
@@ -88,19 +94,23 @@ TEST(StoreRoundTrip, FilesWithoutData) {
 }
 
 TEST(StoreRoundTrip, BlockBoundaries) {
-  for (const std::uint64_t n : {1u, 131071u, 131072u, 131073u, 262143u, 262144u, 262145u, 700001u}) {
+  for (const std::uint64_t n :
+       {1u, 131071u, 131072u, 131073u, 262143u, 262144u, 262145u, 700001u}) {
     round_trip(make_file({make_tensor("w", "BF16", {n}), make_tensor("b", "U8", {n})}));
-    round_trip(make_file({make_tensor("w", "F64", {n / 4 + 1}), make_tensor("f", "F32", {n / 2 + 1})}));
+    round_trip(
+        make_file({make_tensor("w", "F64", {n / 4 + 1}), make_tensor("f", "F32", {n / 2 + 1})}));
   }
 }
 
 TEST(StoreRoundTrip, NameOfTheHeaderTensorMayBeTaken) {
-  round_trip(make_file({make_tensor("__snug__.header", "BF16", {5, 5}), make_tensor("__snug__.header.1", "U8", {3})}));
+  round_trip(make_file({make_tensor("__snug__.header", "BF16", {5, 5}),
+                        make_tensor("__snug__.header.1", "U8", {3})}));
 }
 
 TEST(StoreRoundTrip, ManyTensors) {
   std::vector<TestTensor> tensors;
-  for (int i = 0; i < 3000; ++i) tensors.push_back(make_tensor("t" + std::to_string(i), i % 3 == 0 ? "F32" : "BF16", {3, 4}));
+  for (int i = 0; i < 3000; ++i)
+    tensors.push_back(make_tensor("t" + std::to_string(i), i % 3 == 0 ? "F32" : "BF16", {3, 4}));
   round_trip(make_file(tensors));
 }
 
@@ -108,7 +118,9 @@ TEST(StoreRoundTrip, RealWeightsMeetTheBound) {
   const std::string file = read_file(std::string(SNUG_TEST_DIR) + "/data/sample.safetensors");
   round_trip(file);
   ScratchFolder folder;
-  ASSERT_TRUE(compress_path(std::string(SNUG_TEST_DIR) + "/data/sample.safetensors", folder / "s.snug.safetensors").ok());
+  ASSERT_TRUE(compress_path(std::string(SNUG_TEST_DIR) + "/data/sample.safetensors",
+                            folder / "s.snug.safetensors")
+                  .ok());
   const auto reader = Reader::open(folder / "s.snug.safetensors");
   ASSERT_TRUE(reader.ok());
   const auto stats = reader->stats();
@@ -116,7 +128,9 @@ TEST(StoreRoundTrip, RealWeightsMeetTheBound) {
   for (std::size_t i = 0; i < reader->tensors().size(); ++i) {
     const TensorEntry& tensor = reader->tensors()[i];
     if (tensor.raw_bytes < 90000) continue;  // lane states and tables weigh on small tensors
-    EXPECT_LT(static_cast<double>(tensor.stored_bytes), static_cast<double>(tensor.raw_bytes) * (*stats)[i].bound * 1.012) << tensor.name;
+    EXPECT_LT(static_cast<double>(tensor.stored_bytes),
+              static_cast<double>(tensor.raw_bytes) * (*stats)[i].bound * 1.012)
+        << tensor.name;
   }
 }
 
