@@ -11,6 +11,7 @@
 #include <bit>
 #include <cstring>
 #include <span>
+#include <type_traits>
 
 #include "codec/kernels.h"
 #include "frame/checksum.h"
@@ -59,7 +60,8 @@ struct ChecksumLanes {
 
   explicit HWY_INLINE ChecksumLanes(std::size_t first_word) {
     alignas(64) std::uint32_t first[kBytes / 4];
-    for (std::size_t i = 0; i < kBytes / 4; ++i) first[i] = frame::checksum_multiplier(first_word + i);
+    for (std::size_t i = 0; i < kBytes / 4; ++i)
+      first[i] = frame::checksum_multiplier(first_word + i);
     for (std::size_t v = 0; v < kVecs; ++v) {
       multiplier[v] = hn::Load(D32(), first + v * kVecBytes / 4);
       sum[v] = hn::Zero(D64());
@@ -73,9 +75,10 @@ struct ChecksumLanes {
     const D64 d64;
     const V32 words = hn::BitCast(d32, bytes);
     const V32 odd_words = hn::BitCast(d32, hn::ShiftRight<32>(hn::BitCast(d64, words)));
-    const V32 odd_multiplier = hn::BitCast(d32, hn::ShiftRight<32>(hn::BitCast(d64, multiplier[v])));
-    sum[v] = hn::Add(sum[v], hn::Add(hn::MulEven(words, multiplier[v]),
-                                     hn::MulEven(odd_words, odd_multiplier)));
+    const V32 odd_multiplier =
+        hn::BitCast(d32, hn::ShiftRight<32>(hn::BitCast(d64, multiplier[v])));
+    sum[v] = hn::Add(
+        sum[v], hn::Add(hn::MulEven(words, multiplier[v]), hn::MulEven(odd_words, odd_multiplier)));
     const V32 step = hn::Set(d32, static_cast<std::uint32_t>(kBytes / 4) * frame::kChecksumStep);
     multiplier[v] = hn::Add(multiplier[v], step);
   }
@@ -103,7 +106,8 @@ HWY_INLINE bool is_vector_aligned(const std::uint8_t* at) {
 
 std::uint64_t copy_out(const std::uint8_t* src, std::size_t num_bytes, std::uint8_t* dst,
                        std::span<const std::uint8_t> next) {
-  const std::size_t head = (kVecBytes - reinterpret_cast<std::uintptr_t>(dst) % kVecBytes) % kVecBytes;
+  const std::size_t head =
+      (kVecBytes - reinterpret_cast<std::uintptr_t>(dst) % kVecBytes) % kVecBytes;
   if (head % 4 != 0 || head > num_bytes) {
     std::memcpy(dst, src, num_bytes);
     return checksum_terms(src, num_bytes);
@@ -121,7 +125,8 @@ std::uint64_t copy_out(const std::uint8_t* src, std::size_t num_bytes, std::uint
       lanes.add(v, bytes);
     }
     if (fetched + kFetchBytes > next.size()) continue;
-    for (std::size_t i = 0; i < kFetchBytes; i += 64) hwy::Prefetch(next.data() + fetched + i);
+    for (std::size_t i = 0; i < kFetchBytes; i += 64)
+      __builtin_prefetch(next.data() + fetched + i, 0, 2);
     fetched += kFetchBytes;
   }
   std::memcpy(dst + pos, src + pos, num_bytes - pos);
@@ -219,8 +224,7 @@ struct Rows {
   }
 };
 
-HWY_INLINE void look_up(const Rows& rows, const V8 (&in)[kVecsPerBatch],
-                        V8 (&out)[kVecsPerBatch]) {
+HWY_INLINE void look_up(const Rows& rows, const V8 (&in)[kVecsPerBatch], V8 (&out)[kVecsPerBatch]) {
   const D8 d8;
   const V8 low_nibble = hn::Set(d8, 0x0F);
   V8 low[kVecsPerBatch], high[kVecsPerBatch];
@@ -253,7 +257,8 @@ std::size_t map_palette(const std::uint8_t* plane, std::size_t n, const std::uin
   std::size_t num_escapes = 0, i = 0;
   for (; i + kBatch <= n; i += kBatch) {
     V8 bytes[kVecsPerBatch], idx[kVecsPerBatch];
-    for (std::size_t v = 0; v < kVecsPerBatch; ++v) bytes[v] = hn::LoadU(d8, plane + i + v * kVecBytes);
+    for (std::size_t v = 0; v < kVecsPerBatch; ++v)
+      bytes[v] = hn::LoadU(d8, plane + i + v * kVecBytes);
     look_up(rows, bytes, idx);
     for (std::size_t v = 0; v < kVecsPerBatch; v += 2) {
       const V16 a = hn::BitCast(d16, idx[v]), b = hn::BitCast(d16, idx[v + 1]);
@@ -344,12 +349,11 @@ std::size_t fixed_pack(const std::uint8_t* high, std::size_t n, const std::uint8
     V32 words[kVecsPerBatch];  // of a group's two 32-bit lanes the lower counts
     for (std::size_t v = 0; v < kVecsPerBatch; ++v) {
       const V16 pair = hn::BitCast(d16, idx[v]);
-      const V8 nibble_pairs =
-          hn::TableLookupBytes(hn::BitCast(d8, hn::Or(pair, hn::ShiftRight<4>(pair))),
-                               hn::LoadDup128(d8, kEvenBytes));
+      const V8 nibble_pairs = hn::TableLookupBytes(
+          hn::BitCast(d8, hn::Or(pair, hn::ShiftRight<4>(pair))), hn::LoadDup128(d8, kEvenBytes));
       const V64 sign = hn::BitCast(d64, hn::AndNot(hn::Set(d8, 0x7F), bytes[v]));
-      words[v] = hn::BitCast(d32, hn::Or(hn::BitCast(d64, nibble_pairs),
-                                         hn::Or(sign, hn::ShiftRight<36>(sign))));
+      words[v] = hn::BitCast(
+          d32, hn::Or(hn::BitCast(d64, nibble_pairs), hn::Or(sign, hn::ShiftRight<36>(sign))));
     }
     for (std::size_t v = 0; v < kVecsPerBatch; v += 2)
       hn::StoreU(hn::BitCast(d8, hn::ConcatEven(d32, words[v + 1], words[v])), d8,
@@ -383,8 +387,8 @@ void fixed_unpack(const std::uint8_t* nibbles, std::size_t n, const std::uint8_t
     const V16 pair = hn::PromoteTo(d16, packed);
     const V16 idx = hn::And(hn::Or(pair, hn::ShiftLeft<4>(pair)), hn::Set(d16, 0x0707));
     const V64 word = hn::PromoteTo(d64, hn::BitCast(half32, packed));
-    const V8 sign = hn::And(hn::BitCast(d8, hn::Or(word, hn::ShiftLeft<36>(word))),
-                            hn::Set(d8, 0x80));
+    const V8 sign =
+        hn::And(hn::BitCast(d8, hn::Or(word, hn::ShiftLeft<36>(word))), hn::Set(d8, 0x80));
     hn::StoreU(hn::Or(hn::TableLookupBytes(values, hn::BitCast(d8, idx)), sign), d8, high + i);
   }
   kScalarKernels.fixed_unpack(nibbles + i / 2, n - i, palette, high + i);

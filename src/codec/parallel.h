@@ -43,48 +43,47 @@ class Turnstile {
 
   std::uint64_t take_ticket() noexcept { return next_ticket_.fetch_add(1); }
 
-  // Blocks until all earlier tickets passed; false once anybody failed.
+  // Waits until all earlier tickets passed; false once anybody failed. Tasks are
+  // short and alike, so a turn mostly comes within microseconds: look again a few
+  // times before going to sleep.
   bool wait_for(std::uint64_t ticket, std::uint64_t& position) noexcept {
-    std::unique_lock lock(mutex_);
-    passed_[ticket % kNumBells].wait(lock, [&] { return turn_ == ticket || failed_; });
-    position = position_;
-    return !failed_;
+    constexpr int kLooks = 64;
+    const auto my_turn = [&] { return turn_.load(std::memory_order_acquire) == ticket || failed(); };
+    for (int i = 0; i < kLooks && !my_turn(); ++i) std::this_thread::yield();
+    if (!my_turn()) {
+      std::unique_lock lock(mutex_);
+      passed_.wait(lock, my_turn);
+    }
+    position = position_.load(std::memory_order_relaxed);
+    return !failed();
   }
   void pass(std::uint64_t new_position) noexcept {
-    std::uint64_t next;
-    {
-      const std::lock_guard lock(mutex_);
-      position_ = new_position;
-      next = ++turn_;
-    }
-    passed_[next % kNumBells].notify_all();
+    position_.store(new_position, std::memory_order_relaxed);
+    wake([&] { turn_.fetch_add(1, std::memory_order_release); });
   }
   void fail() noexcept {
-    {
-      const std::lock_guard lock(mutex_);
-      failed_ = true;
-    }
-    for (auto& bell : passed_) bell.notify_all();
+    wake([&] { failed_.store(true, std::memory_order_release); });
   }
-  bool failed() noexcept {
-    const std::lock_guard lock(mutex_);
-    return failed_;
-  }
-  std::uint64_t position() noexcept {
-    const std::lock_guard lock(mutex_);
-    return position_;
-  }
+  bool failed() const noexcept { return failed_.load(std::memory_order_acquire); }
+  std::uint64_t position() const noexcept { return position_.load(std::memory_order_relaxed); }
 
  private:
+  // A change under the lock cannot slip between a sleeper's look and its sleep.
+  template <class Change>
+  void wake(Change change) noexcept {
+    {
+      const std::lock_guard lock(mutex_);
+      change();
+    }
+    passed_.notify_all();
+  }
+
   std::atomic<std::uint64_t> next_ticket_{0};
+  std::atomic<std::uint64_t> turn_{0};
+  std::atomic<std::uint64_t> position_;
+  std::atomic<bool> failed_{false};
   std::mutex mutex_;
-  // Neighbouring tickets wait for different bells: one for all would wake every
-  // thread each time, which costs more than the work with many threads.
-  static constexpr std::uint64_t kNumBells = 64;
-  std::condition_variable passed_[kNumBells];
-  std::uint64_t turn_ = 0;
-  std::uint64_t position_;
-  bool failed_ = false;
+  std::condition_variable passed_;
 };
 
 // The error of the earliest task, whichever thread saw it first.

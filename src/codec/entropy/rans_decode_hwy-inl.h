@@ -37,8 +37,7 @@ HWY_INLINE V8 pack_low_bytes(const V32* quad) {
   const V8 a = hn::OddEven(hn::BitCast(d8, hn::ShiftLeft<8>(quad[1])), hn::BitCast(d8, quad[0]));
   const V32 b = hn::BitCast(
       D32(), hn::OddEven(hn::BitCast(d8, hn::ShiftLeft<8>(quad[3])), hn::BitCast(d8, quad[2])));
-  return hn::BitCast(
-      d8, hn::OddEven(hn::BitCast(d16, hn::ShiftLeft<16>(b)), hn::BitCast(d16, a)));
+  return hn::BitCast(d8, hn::OddEven(hn::BitCast(d16, hn::ShiftLeft<16>(b)), hn::BitCast(d16, a)));
 }
 
 template <int kVec>
@@ -47,7 +46,8 @@ HWY_INLINE V32 unpack_bytes(V8 bytes) {
   if constexpr (kVec == 0) return hn::And(hn::BitCast(d32, bytes), hn::Set(d32, 0xFF));
   if constexpr (kVec == 3) return hn::ShiftRight<24>(hn::BitCast(d32, bytes));
   constexpr std::uint32_t kLane = 0x80808000u + kVec;  // 0x80: zero
-  alignas(16) static constexpr std::uint32_t kShuffle[4] = {kLane, kLane + 4, kLane + 8, kLane + 12};
+  alignas(16) static constexpr std::uint32_t kShuffle[4] = {kLane, kLane + 4, kLane + 8,
+                                                            kLane + 12};
   return hn::TableLookupBytesOr0(hn::BitCast(d32, bytes), hn::LoadDup128(d32, kShuffle));
 }
 
@@ -59,10 +59,10 @@ HWY_INLINE void store_steps(const V8* s, std::uint8_t* dst) {
   V16 even[2], odd[2];  // bytes 0 and 2, 1 and 3 of the lanes, for steps 0, 1 and 2, 3
   for (std::size_t i = 0; i < 2; ++i) {
     const V8 a = s[2 * i], b = s[2 * i + 1];
-    even[i] = hn::BitCast(
-        d16, hn::OddEven(hn::BitCast(d8, hn::ShiftLeft<8>(hn::BitCast(d16, b))), a));
-    odd[i] = hn::BitCast(
-        d16, hn::OddEven(b, hn::BitCast(d8, hn::ShiftRight<8>(hn::BitCast(d16, a)))));
+    even[i] =
+        hn::BitCast(d16, hn::OddEven(hn::BitCast(d8, hn::ShiftLeft<8>(hn::BitCast(d16, b))), a));
+    odd[i] =
+        hn::BitCast(d16, hn::OddEven(b, hn::BitCast(d8, hn::ShiftRight<8>(hn::BitCast(d16, a)))));
   }
   const auto lower = [&](V16 a, V16 b) HWY_ATTR {
     return hn::OddEven(hn::BitCast(d16, hn::ShiftLeft<16>(hn::BitCast(d32, b))), a);
@@ -79,7 +79,7 @@ HWY_INLINE void store_steps(const V8* s, std::uint8_t* dst) {
 // A frequency table for search. Symbols without a frequency are left out, so that
 // starts rise strictly: entry 0 starts at 0, those behind the last one at 256.
 struct SearchTable {
-  std::int8_t quarter_bounds[3];              // of entries 4, 8 and 12
+  std::int8_t quarter_bounds[3];               // of entries 4, 8 and 12
   alignas(16) std::int8_t bounds[3][16] = {};  // [k][q]: of entry 4q + k + 1
   alignas(16) std::uint8_t symbols[16] = {};
   alignas(16) std::uint8_t complements[16] = {};  // 256 - frequency
@@ -115,11 +115,10 @@ struct SearchTable {
     const auto reached = [&](VI8 bound) HWY_ATTR {  // -1 where true
       return hn::VecFromMask(di8, hn::Gt(slot, bound));
     };
-    const auto quarter_reached = [&](int k) HWY_ATTR {
-      return reached(hn::Set(di8, quarter_bounds[k]));
-    };
-    const VI8 quarter = hn::Sub(hn::Neg(quarter_reached(0)),
-                                hn::Add(quarter_reached(1), quarter_reached(2)));
+    const auto quarter_reached = [&](int k)
+                                     HWY_ATTR { return reached(hn::Set(di8, quarter_bounds[k])); };
+    const VI8 quarter =
+        hn::Sub(hn::Neg(quarter_reached(0)), hn::Add(quarter_reached(1), quarter_reached(2)));
     const auto entry_reached = [&](int k) HWY_ATTR {
       return reached(hn::TableLookupBytes(hn::LoadDup128(di8, bounds[k]), quarter));
     };
@@ -154,7 +153,9 @@ struct PaletteTables {
 
   explicit PaletteTables(const entropy::Model& model) : first(model.first) {}
 
-  HWY_INLINE V8 decode_second(V8 /*first_symbols*/, V32* x) const { return decode_symbol(first, x); }
+  HWY_INLINE V8 decode_second(V8 /*first_symbols*/, V32* x) const {
+    return decode_symbol(first, x);
+  }
 };
 
 // Byte streams: second tables differ from lane to lane, so these are gathered.
@@ -204,6 +205,8 @@ alignas(64) inline constexpr entropy::ShuffleTable kExpand = entropy::make_expan
 struct Cursor {
   States states;
   const std::uint8_t* words;
+
+  HWY_INLINE Cursor() {}
 
   // Lanes below kStateLow take one word each, in lane order. Reads up to 16
   // bytes an octet, however many it uses.
@@ -296,8 +299,8 @@ HWY_INLINE bool decode_group(Decoder<Tables>* const (&decoders)[kNum]) {
       for (std::size_t q = 0; q < kQuads; ++q) {
         const V8 second =
             decoders[i]->tables.decode_second(first[i][q], cursors[i].states.x + q * kQuad);
-        pairs[i][q][step] = hn::Or(
-            first[i][q], hn::BitCast(D8(), hn::ShiftLeft<4>(hn::BitCast(D16(), second))));
+        pairs[i][q][step] =
+            hn::Or(first[i][q], hn::BitCast(D8(), hn::ShiftLeft<4>(hn::BitCast(D16(), second))));
       }
     for (Cursor& cursor : cursors) cursor.renormalize();
   }
@@ -335,46 +338,43 @@ unsigned rans_decode(const entropy::Stream* streams, int num_streams) {
   return conditional ? decode_two<ByteTables>(streams) : decode_two<PaletteTables>(streams);
 }
 
-// Elements of a BF16 block, restored piece by piece from symbols still in the L1 cache.
+// Restores the elements of a BF16 block group by group: a few writes at a time
+// leave for memory while the next symbols are decoded. All at the end, or even
+// 4 KiB at a time, cost a quarter of the speed.
 struct Bf16Writer {
   const Bf16Block& block;
+  bool past_caches = is_vector_aligned(block.dst);
   std::size_t num_written = 0;
   std::size_t escapes_used = 0;
 
-  // Writes whole pieces of the first `num_ready` elements, and all at the end.
-  void write(std::size_t num_ready) {
-    constexpr std::size_t kPiece = kPastCachesFrom;
-    alignas(64) std::uint8_t high[kPiece];
-    num_ready = std::min(num_ready, block.num_elems);
-    while (num_written + kPiece <= num_ready ||
-           (num_ready == block.num_elems && num_written < num_ready)) {
-      const std::size_t n = std::min(kPiece, num_ready - num_written);
-      const std::size_t used = std::min(escapes_used, block.num_escapes);
-      escapes_used += unmap_palette(block.stream.symbols + num_written / 2, n, block.palette,
-                                    block.escape, block.escapes + used, block.num_escapes - used, high);
-      merge2(block.low + num_written, high, n, true, block.dst + 2 * num_written);
-      num_written += n;
-    }
+  void write_group() {
+    std::uint8_t high[2 * kGroupBytes];
+    const std::size_t n = std::min(sizeof high, block.num_elems - num_written);
+    const std::size_t used = std::min(escapes_used, block.num_escapes);
+    escapes_used +=
+        unmap_palette(block.stream.symbols + num_written / 2, n, block.palette, block.escape,
+                      block.escapes + used, block.num_escapes - used, high);
+    const std::uint8_t* low = block.low + num_written;
+    std::uint8_t* dst = block.dst + 2 * num_written;
+    past_caches ? merge2_as<true, true>(low, high, n, dst)
+                : merge2_as<true, false>(low, high, n, dst);
+    num_written += n;
   }
 };
 
 unsigned decode_bf16_pair(const Bf16Block (&blocks)[2], entropy::Prefetch hint) {
   Decoder<PaletteTables> a(blocks[0].stream), b(blocks[1].stream);
   Bf16Writer writer_a{blocks[0]}, writer_b{blocks[1]};
-  Prefetcher prefetcher(hint, 2);
-  const auto num_ready = [](const Bf16Block& block, const Decoder<PaletteTables>& decoder) {
-    return 2 * static_cast<std::size_t>(decoder.symbols - block.stream.symbols);
-  };
+  Prefetcher prefetcher(hint, 1);
   while (decode_group<2, PaletteTables>({&a, &b})) {
     prefetcher.for_group();
-    writer_a.write(num_ready(blocks[0], a));
-    writer_b.write(num_ready(blocks[1], b));
+    writer_a.write_group();
+    writer_b.write_group();
   }
-  const auto finish = [&](const Bf16Block& block, Decoder<PaletteTables>& decoder, Bf16Writer& writer) {
-    while (decode_group<1, PaletteTables>({&decoder})) writer.write(num_ready(block, decoder));
-    return decoder.intact() && writer.escapes_used == block.num_escapes;
-  };
-  const bool a_intact = finish(blocks[0], a, writer_a), b_intact = finish(blocks[1], b, writer_b);
+  while (decode_group<1, PaletteTables>({&a})) writer_a.write_group();
+  while (decode_group<1, PaletteTables>({&b})) writer_b.write_group();
+  const bool a_intact = a.intact() && writer_a.escapes_used == blocks[0].num_escapes;
+  const bool b_intact = b.intact() && writer_b.escapes_used == blocks[1].num_escapes;
   return unsigned{a_intact} | unsigned{b_intact} << 1;
 }
 

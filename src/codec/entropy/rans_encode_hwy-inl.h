@@ -10,8 +10,8 @@
 #include <bit>
 
 #include "codec/entropy/lane_shuffles.h"
-#include "codec/entropy/reciprocal.h"
 #include "codec/entropy/rans_hwy-inl.h"
+#include "codec/entropy/reciprocal.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace snug::codec {
@@ -100,8 +100,8 @@ HWY_INLINE V32 multiply_high(V32 a, V32 b) {
 HWY_INLINE V32 encode_symbol(V32 x, V32 reciprocal, V32 packed_shift, V32 step) {
   const D32 d32;
   const V32 shift = hn::And(packed_shift, hn::Set(d32, entropy::Reciprocal::kShiftMask));
-  const V32 increment = hn::And(hn::ShiftRight<entropy::Reciprocal::kIncrementBit>(packed_shift),
-                                hn::Set(d32, 1));
+  const V32 increment =
+      hn::And(hn::ShiftRight<entropy::Reciprocal::kIncrementBit>(packed_shift), hn::Set(d32, 1));
   const V32 quotient = hn::Shr(multiply_high(hn::Add(x, increment), reciprocal), shift);
   const V32 low_byte = hn::Set(d32, 0xFF);
   const V32 complement = hn::And(step, low_byte);
@@ -133,8 +133,8 @@ HWY_INLINE std::uint16_t* encode_octet(const PairTable& table, const std::uint8_
     x[v] = encode_pair(hn::IfThenElse(full[v], upper, x[v]), pair);
   }
   const std::size_t bits = octet_bits(full);
-  const auto out = hn::TableLookupBytesOr0(hn::BitCast(d128, words),
-                                           hn::Load(d128, kCompress[bits].bytes));
+  const auto out =
+      hn::TableLookupBytesOr0(hn::BitCast(d128, words), hn::Load(d128, kCompress[bits].bytes));
   hn::StoreU(hn::BitCast(d16x8, out), d16x8, word - 8);
   return word - std::popcount(bits);
 }
@@ -159,9 +159,8 @@ void rans_encode_one(entropy::EncodeStream& stream, Prefetcher& prefetcher) {
 }
 
 // One after the other: the four vectors of one stream keep the core busy.
-void rans_encode(entropy::EncodeStream* streams, int num_streams,
-                 entropy::Prefetch prefetch) {
-  Prefetcher prefetcher(prefetch, 1);
+void rans_encode(entropy::EncodeStream* streams, int num_streams, entropy::Prefetch prefetch) {
+  Prefetcher prefetcher(prefetch, num_streams);
   for (int i = 0; i < num_streams; ++i) rans_encode_one(streams[i], prefetcher);
 }
 

@@ -21,10 +21,12 @@ constexpr std::size_t kVecs = entropy::kLanes / kVecLanes;
 constexpr std::size_t kOctets = entropy::kLanes / 8;
 constexpr std::size_t kVecsPerOctet = 8 / kVecLanes;
 
-// Lane l is in vector l / kVecLanes.
+// Lane l is in vector l / kVecLanes. The constructors here and below are written
+// out because GCC compiles those it adds itself for the baseline target.
 struct States {
   V32 x[kVecs];
 
+  HWY_INLINE States() {}
   HWY_INLINE void load(const std::uint32_t* from) {
     for (std::size_t v = 0; v < kVecs; ++v) x[v] = hn::LoadU(D32(), from + v * kVecLanes);
   }
@@ -33,19 +35,20 @@ struct States {
   }
 };
 
-// Follows entropy::Prefetch group by group.
+// Follows entropy::Prefetch group by group, into the L2 cache: L1 is in use.
 struct Prefetcher {
   const std::uint8_t* next;
   std::size_t bytes_per_group;
 
-  Prefetcher(entropy::Prefetch hint, std::size_t num_streams)
+  // Streams that run one after the other share what the hint says.
+  Prefetcher(entropy::Prefetch hint, int num_sharing)
       : next(hint.next),
         bytes_per_group(hint.next == nullptr ? 0
-                                             : num_streams * hint.bytes_per_symbol_byte *
-                                                   entropy::kGroupBytes) {}
+                                             : hint.bytes_per_symbol_byte * entropy::kGroupBytes /
+                                                   static_cast<std::size_t>(num_sharing)) {}
 
   HWY_INLINE void for_group() {
-    for (std::size_t i = 0; i < bytes_per_group; i += 64) hwy::Prefetch(next + i);
+    for (std::size_t i = 0; i < bytes_per_group; i += 64) __builtin_prefetch(next + i, 0, 2);
     next += bytes_per_group;
   }
 };
