@@ -3,8 +3,9 @@
 
 #include "codec/kernels.h"
 
-// AVX-512 has its own kernels (kernels_avx512.cpp); older ones gain nothing over
-// AVX2. SVE vectors have no fixed length, and NEON runs where they do.
+// AVX-512 has its own kernels (kernels_avx512.cpp); CPUs that have only the older
+// half of it run the AVX2 table. SVE vectors have no fixed length, and NEON runs
+// wherever SVE does.
 #define HWY_DISABLED_TARGETS \
   (HWY_SSSE3 | HWY_AVX3 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
 #undef HWY_TARGET_INCLUDE
@@ -14,9 +15,11 @@
 #include "hwy/highway.h"
 
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_SSE4 || HWY_TARGET == HWY_NEON
+#include "codec/entropy/bf16_decode_hwy-inl.h"
 #include "codec/entropy/rans_decode_hwy-inl.h"
 #include "codec/entropy/rans_encode_hwy-inl.h"
 #include "codec/kernels_hwy-inl.h"
+#include "codec/palette_hwy-inl.h"
 
 namespace snug::codec::HWY_NAMESPACE {
 

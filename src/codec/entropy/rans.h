@@ -68,7 +68,7 @@ struct EncodeStream {
 };
 
 // Memory that will be read soon: a hint to fetch `bytes_per_symbol_byte` of it
-// for each symbol byte while arithmetic keeps the core busy.
+// for each symbol byte of the first stream while arithmetic keeps the core busy.
 struct Prefetch {
   const std::uint8_t* next = nullptr;
   std::size_t bytes_per_symbol_byte = 0;

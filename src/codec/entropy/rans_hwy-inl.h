@@ -76,7 +76,7 @@ HWY_INLINE V16x8 octet_words(const V32* octet) {
 #endif
 }
 
-// Part `part` of 8 words as 32-bit lanes.
+// The kPart-th vector of 8 words as 32-bit lanes.
 template <std::size_t kPart>
 HWY_INLINE V32 widen_words(V16x8 words) {
 #if HWY_MAX_BYTES == 16
