@@ -89,7 +89,7 @@ struct StoreReport {
   std::string output;             // path written; empty after verify
   std::vector<FileReport> files;  // every safetensors file, in order of names
   std::uint64_t num_copied_files = 0;
-  std::uint64_t raw_bytes = 0;     // sums over `files`
+  std::uint64_t raw_bytes = 0;  // sums over `files`
   std::uint64_t stored_bytes = 0;
   double seconds = 0;
 };
@@ -113,7 +113,8 @@ StoreResult<StoreReport> decompress_path(const std::string& in, const std::strin
                                          const StoreOptions& options = {}) noexcept;
 
 // Does all that decompress_path does except writing.
-StoreResult<StoreReport> verify_path(const std::string& in, const StoreOptions& options = {}) noexcept;
+StoreResult<StoreReport> verify_path(const std::string& in,
+                                     const StoreOptions& options = {}) noexcept;
 
 struct TensorEntry {
   std::string name;

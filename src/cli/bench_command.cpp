@@ -51,15 +51,19 @@ double median_seconds(int num_runs, const std::function<bool()>& body) {
   for (int i = 0; i < num_runs && pending_signal() == 0; ++i) {
     const auto start = std::chrono::steady_clock::now();
     if (!body()) return 0;
-    seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    seconds.push_back(
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }
   if (seconds.empty()) return 0;
-  std::nth_element(seconds.begin(), seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2), seconds.end());
+  std::nth_element(seconds.begin(),
+                   seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2),
+                   seconds.end());
   return seconds[seconds.size() / 2];
 }
 
 // Runs body(piece) for all pieces, in equal runs of neighbours on each thread.
-void for_pieces(std::size_t num_pieces, int num_threads, const std::function<void(std::size_t)>& body) {
+void for_pieces(std::size_t num_pieces, int num_threads,
+                const std::function<void(std::size_t)>& body) {
   std::vector<std::thread> threads;
   const auto n = static_cast<std::size_t>(num_threads);
   const auto run = [&](std::size_t t) {
@@ -77,7 +81,8 @@ BenchRow bench_memcpy(const BenchData& data, const int (&threads)[2], int num_ru
     row.seconds[0][t] = median_seconds(num_runs, [&] {
       for_pieces((data.raw.size() + kCopyChunk - 1) / kCopyChunk, threads[t], [&](std::size_t i) {
         const std::size_t at = i * kCopyChunk;
-        std::memcpy(copy.data() + at, data.raw.data() + at, std::min(kCopyChunk, data.raw.size() - at));
+        std::memcpy(copy.data() + at, data.raw.data() + at,
+                    std::min(kCopyChunk, data.raw.size() - at));
       });
       return true;
     });
@@ -92,17 +97,21 @@ BenchRow bench_zstd(const BenchData& data, const int (&threads)[2], int num_runs
   const std::size_t bound = ZSTD_compressBound(kZstdPiece);
   Bytes packed(num_pieces * bound), restored(data.raw.size());
   std::vector<std::size_t> sizes(num_pieces);
-  const auto piece = [&](std::size_t i) { return std::min(kZstdPiece, data.raw.size() - i * kZstdPiece); };
+  const auto piece = [&](std::size_t i) {
+    return std::min(kZstdPiece, data.raw.size() - i * kZstdPiece);
+  };
   for (int t = 0; t < 2; ++t) {
     row.seconds[0][t] = median_seconds(num_runs, [&] {
       for_pieces(num_pieces, threads[t], [&](std::size_t i) {
-        sizes[i] = ZSTD_compress(packed.data() + i * bound, bound, data.raw.data() + i * kZstdPiece, piece(i), 1);
+        sizes[i] = ZSTD_compress(packed.data() + i * bound, bound, data.raw.data() + i * kZstdPiece,
+                                 piece(i), 1);
       });
       return true;
     });
     row.seconds[1][t] = median_seconds(num_runs, [&] {
       for_pieces(num_pieces, threads[t], [&](std::size_t i) {
-        ZSTD_decompress(restored.data() + i * kZstdPiece, piece(i), packed.data() + i * bound, sizes[i]);
+        ZSTD_decompress(restored.data() + i * kZstdPiece, piece(i), packed.data() + i * bound,
+                        sizes[i]);
       });
       return true;
     });
@@ -114,7 +123,8 @@ BenchRow bench_zstd(const BenchData& data, const int (&threads)[2], int num_runs
 }
 
 // Each tensor is one frame, as in a compressed file.
-StoreResult<BenchRow> bench_codec(const BenchData& data, Codec codec, const int (&threads)[2], int num_runs) {
+StoreResult<BenchRow> bench_codec(const BenchData& data, Codec codec, const int (&threads)[2],
+                                  int num_runs) {
   BenchRow row{std::string("snug ") + codec_name(codec), 1, {}};
   std::vector<std::size_t> offsets, sizes(data.tensors.size());
   std::size_t room = 0;
@@ -128,9 +138,10 @@ StoreResult<BenchRow> bench_codec(const BenchData& data, Codec codec, const int 
     row.seconds[0][t] = median_seconds(num_runs, [&] {
       for (std::size_t i = 0; i < data.tensors.size(); ++i) {
         const BenchTensor& tensor = data.tensors[i];
-        const auto size = encode(std::span(data.raw).subspan(tensor.offset, tensor.num_bytes),
-                                 std::span(frames).subspan(offsets[i]),
-                                 {.dtype = tensor.dtype, .codec = codec, .num_threads = threads[t]});
+        const auto size =
+            encode(std::span(data.raw).subspan(tensor.offset, tensor.num_bytes),
+                   std::span(frames).subspan(offsets[i]),
+                   {.dtype = tensor.dtype, .codec = codec, .num_threads = threads[t]});
         if (!size) return error = size.status(), false;
         sizes[i] = *size;
       }
@@ -139,8 +150,9 @@ StoreResult<BenchRow> bench_codec(const BenchData& data, Codec codec, const int 
     row.seconds[1][t] = median_seconds(num_runs, [&] {
       for (std::size_t i = 0; i < data.tensors.size(); ++i) {
         const BenchTensor& tensor = data.tensors[i];
-        const auto size = decode(std::span(frames).subspan(offsets[i], sizes[i]),
-                                 std::span(restored).subspan(tensor.offset, tensor.num_bytes), threads[t]);
+        const auto size =
+            decode(std::span(frames).subspan(offsets[i], sizes[i]),
+                   std::span(restored).subspan(tensor.offset, tensor.num_bytes), threads[t]);
         if (!size) return error = size.status(), false;
       }
       return true;
@@ -163,54 +175,73 @@ StoreResult<BenchData> load(const Reader& reader, std::uint64_t limit) {
     std::uint64_t n = std::min(tensor.raw_bytes, limit - total);
     n -= n % elem_bytes(tensor.kind);
     if (n == 0) continue;
-    data.tensors.push_back({tensor.kind, static_cast<std::size_t>(total), static_cast<std::size_t>(n)});
+    data.tensors.push_back(
+        {tensor.kind, static_cast<std::size_t>(total), static_cast<std::size_t>(n)});
     data.raw.resize(static_cast<std::size_t>(total + n));
-    StoreStatus s = reader.read_bytes(tensor, 0, std::span(data.raw).subspan(static_cast<std::size_t>(total)), 0);
+    StoreStatus s = reader.read_bytes(
+        tensor, 0, std::span(data.raw).subspan(static_cast<std::size_t>(total)), 0);
     if (!s.ok()) return s;
     total += n;
   }
-  if (total == 0) return StoreStatus{{Code::kUsage, "no data to measure on"}, reader.path(), {}, {}};
+  if (total == 0)
+    return StoreStatus{{Code::kUsage, "no data to measure on"}, reader.path(), {}, {}};
   return data;
 }
 
-std::string to_text(const BenchArgs& args, const BenchData& data, const std::vector<BenchRow>& rows, const int (&threads)[2]) {
-  std::string text = fmt::format("{}: {} in {} tensor{}, {}, medians of {} runs\n\n", printable(args.file),
-                                 format_bytes(data.raw.size()), data.tensors.size(), data.tensors.size() == 1 ? "" : "s",
-                                 simd_target(), args.num_runs);
+std::string to_text(const BenchArgs& args, const BenchData& data, const std::vector<BenchRow>& rows,
+                    const int (&threads)[2]) {
+  std::string text =
+      fmt::format("{}: {} in {} tensor{}, {}, medians of {} runs\n\n", printable(args.file),
+                  format_bytes(data.raw.size()), data.tensors.size(),
+                  data.tensors.size() == 1 ? "" : "s", simd_target(), args.num_runs);
   const std::string many = fmt::format("{} threads", threads[1]);
-  text += fmt::format("{:<14}{:>9}{:>10}{:>24}{:>24}\n", "", "ratio", "size", "compress", "decompress");
-  text += fmt::format("{:<14}{:>9}{:>10}{:>12}{:>12}{:>12}{:>12}\n", "", "", "", "1 thread", many, "1 thread", many);
+  text +=
+      fmt::format("{:<14}{:>9}{:>10}{:>24}{:>24}\n", "", "ratio", "size", "compress", "decompress");
+  text += fmt::format("{:<14}{:>9}{:>10}{:>12}{:>12}{:>12}{:>12}\n", "", "", "", "1 thread", many,
+                      "1 thread", many);
   for (const BenchRow& row : rows) {
-    text += fmt::format("{:<14}{:>9}{:>10}", row.name, format_percent(row.ratio, 2),
-                        format_bytes(static_cast<std::uint64_t>(row.ratio * static_cast<double>(data.raw.size()))));
+    text += fmt::format(
+        "{:<14}{:>9}{:>10}", row.name, format_percent(row.ratio, 2),
+        format_bytes(static_cast<std::uint64_t>(row.ratio * static_cast<double>(data.raw.size()))));
     for (const auto& direction : row.seconds)
-      for (const double seconds : direction) text += fmt::format("{:>12}", format_rate(data.raw.size(), seconds));
+      for (const double seconds : direction)
+        text += fmt::format("{:>12}", format_rate(data.raw.size(), seconds));
     text += "\n";
   }
-  return text + "\nRates count original bytes. memcpy works in chunks of 256 KiB, zstd in pieces of 1 MiB.\n";
+  return text +
+         "\nRates count original bytes. memcpy works in chunks of 256 KiB, zstd in pieces of 1 "
+         "MiB.\n";
 }
 
-std::string to_json(const BenchArgs& args, const BenchData& data, const std::vector<BenchRow>& rows, const int (&threads)[2]) {
+std::string to_json(const BenchArgs& args, const BenchData& data, const std::vector<BenchRow>& rows,
+                    const int (&threads)[2]) {
   using Json = nlohmann::ordered_json;
   Json list = Json::array();
-  const auto rate = [&](double s) { return s > 0 ? static_cast<double>(data.raw.size()) / s : 0.0; };
+  const auto rate = [&](double s) {
+    return s > 0 ? static_cast<double>(data.raw.size()) / s : 0.0;
+  };
   for (const BenchRow& row : rows)
-    list.push_back({{"name", row.name}, {"ratio", row.ratio},
-                    {"compress_bytes_per_s", {rate(row.seconds[0][0]), rate(row.seconds[0][1])}},
-                    {"decompress_bytes_per_s", {rate(row.seconds[1][0]), rate(row.seconds[1][1])}}});
-  const Json all = {{"file", args.file}, {"raw_bytes", data.raw.size()}, {"simd", simd_target()},
-                    {"threads", threads}, {"runs", args.num_runs}, {"results", list}};
+    list.push_back(
+        {{"name", row.name},
+         {"ratio", row.ratio},
+         {"compress_bytes_per_s", {rate(row.seconds[0][0]), rate(row.seconds[0][1])}},
+         {"decompress_bytes_per_s", {rate(row.seconds[1][0]), rate(row.seconds[1][1])}}});
+  const Json all = {{"file", args.file},  {"raw_bytes", data.raw.size()}, {"simd", simd_target()},
+                    {"threads", threads}, {"runs", args.num_runs},        {"results", list}};
   return all.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 int run_bench(const BenchArgs& args) {
   const std::uint64_t limit = parse_bytes(args.limit);
-  if (limit == 0) return print_error(Code::kUsage, "--limit wants a number like 256MiB, not " + args.limit);
+  if (limit == 0)
+    return print_error(Code::kUsage, "--limit wants a number like 256MiB, not " + args.limit);
   const auto reader = Reader::open(args.file);
   if (!reader) return print_error(reader.status());
   const auto data = load(*reader, limit);
   if (!data) return print_error(data.status());
-  const int all = args.num_threads > 0 ? args.num_threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  const int all = args.num_threads > 0
+                      ? args.num_threads
+                      : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   const int threads[2] = {1, all};
   std::vector<BenchRow> rows = {bench_memcpy(*data, threads, args.num_runs)};
   for (const Codec codec : {Codec::kEntropy, Codec::kFixed}) {
@@ -220,18 +251,29 @@ int run_bench(const BenchArgs& args) {
   }
   rows.push_back(bench_zstd(*data, threads, args.num_runs));
   if (pending_signal() != 0) return print_error(StoreStatus{});
-  return print_stdout(args.json ? to_json(args, *data, rows, threads) : to_text(args, *data, rows, threads));
+  return print_stdout(args.json ? to_json(args, *data, rows, threads)
+                                : to_text(args, *data, rows, threads));
 }
 
 }  // namespace
 
 void add_bench(CLI::App& app, int& exit_code) {
-  auto* cmd = app.add_subcommand("bench", "Measure this machine on this file, next to memcpy and zstd");
+  auto* cmd =
+      app.add_subcommand("bench", "Measure this machine on this file, next to memcpy and zstd");
   auto args = std::make_shared<BenchArgs>();
   cmd->add_option("FILE", args->file, "A plain or compressed safetensors file")->required();
-  cmd->add_option("--limit", args->limit, "Use at most this much of it")->capture_default_str();
-  cmd->add_option("--runs", args->num_runs, "Runs of which the median counts")->check(CLI::Range(1, 1000))->capture_default_str();
-  cmd->add_option("-t,--threads", args->num_threads, "Threads to compare with one; 0 takes one per CPU")->check(CLI::Range(0, 256))->capture_default_str();
+  cmd->add_option("--limit", args->limit, "Use at most this much of it")
+      ->type_name("SIZE")
+      ->capture_default_str();
+  cmd->add_option("--runs", args->num_runs, "Runs of which the median counts")
+      ->check(CLI::Range(1, 1000).description(""))
+      ->type_name("N")
+      ->capture_default_str();
+  cmd->add_option("-t,--threads", args->num_threads,
+                  "Threads to compare with one; 0 takes one per CPU")
+      ->check(CLI::Range(0, 256).description(""))
+      ->type_name("N")
+      ->capture_default_str();
   cmd->add_flag("--json", args->json, "Print the result as JSON");
   cmd->footer("Works in memory: disks play no part.\n\nExample:\n  snug bench model.safetensors\n");
   cmd->callback([args, &exit_code] { exit_code = run_bench(*args); });

@@ -24,7 +24,8 @@ struct CatArgs {
 };
 
 // "A:B", either of which may be missing; false if it is something else.
-bool parse_rows(const std::string& text, std::uint64_t num_rows, std::uint64_t& first, std::uint64_t& last) {
+bool parse_rows(const std::string& text, std::uint64_t num_rows, std::uint64_t& first,
+                std::uint64_t& last) {
   const std::size_t colon = text.find(':');
   if (colon == std::string::npos) return false;
   const auto number = [](const std::string& digits, std::uint64_t& value) {
@@ -40,7 +41,9 @@ int run_cat(const CatArgs& args) {
   const auto reader = Reader::open(args.file);
   if (!reader) return print_error(reader.status());
   const TensorEntry* tensor = reader->find(args.tensor);
-  if (tensor == nullptr) return print_error({{Code::kNotFound, "no such tensor; snug inspect lists them"}, args.file, args.tensor, {}});
+  if (tensor == nullptr)
+    return print_error(
+        {{Code::kNotFound, "no such tensor; snug inspect lists them"}, args.file, args.tensor, {}});
   std::uint64_t first = 0, count = tensor->raw_bytes;
   if (!args.rows.empty()) {
     std::uint64_t first_row, last_row;
@@ -51,11 +54,13 @@ int run_cat(const CatArgs& args) {
     std::tie(first, count) = *range;
   }
   if (is_terminal(STDOUT_FILENO) && !args.force)
-    return print_error(Code::kUsage, "not writing binary data to a terminal; redirect it, or use --force");
+    return print_error(Code::kUsage,
+                       "not writing binary data to a terminal; redirect it, or use --force");
   std::vector<std::byte> piece(static_cast<std::size_t>(std::min(count, kPieceBytes)));
   for (std::uint64_t done = 0; done < count && pending_signal() == 0; done += piece.size()) {
     piece.resize(static_cast<std::size_t>(std::min(count - done, kPieceBytes)));
-    if (StoreStatus s = reader->read_bytes(*tensor, first + done, piece, args.num_threads); !s.ok()) return print_error(s);
+    if (StoreStatus s = reader->read_bytes(*tensor, first + done, piece, args.num_threads); !s.ok())
+      return print_error(s);
     if (!write_stdout(piece.data(), piece.size())) {
       if (errno == EPIPE) return static_cast<int>(Code::kIo);
       return print_error(Code::kIo, std::string("stdout: ") + std::strerror(errno));
@@ -71,11 +76,16 @@ void add_cat(CLI::App& app, int& exit_code) {
   auto args = std::make_shared<CatArgs>();
   cmd->add_option("FILE", args->file, "A plain or compressed safetensors file")->required();
   cmd->add_option("TENSOR", args->tensor, "Name of the tensor")->required();
-  cmd->add_option("--rows", args->rows, "Rows A:B along the first dimension, B not included");
-  cmd->add_option("-t,--threads", args->num_threads, "Threads; 0 takes one per CPU")->check(CLI::Range(0, 64))->capture_default_str();
+  cmd->add_option("--rows", args->rows, "Rows A:B along the first dimension, B not included")
+      ->type_name("A:B");
+  cmd->add_option("-t,--threads", args->num_threads, "Threads; 0 takes one per CPU")
+      ->check(CLI::Range(0, 64).description(""))
+      ->type_name("N")
+      ->capture_default_str();
   cmd->add_flag("-f,--force", args->force, "Write to a terminal, too");
-  cmd->footer("Only the blocks that hold the rows are read and decoded.\n\n"
-              "Example:\n  snug cat model.snug.safetensors model.norm.weight > norm.bin\n");
+  cmd->footer(
+      "Only the blocks that hold the rows are read and decoded.\n\n"
+      "Example:\n  snug cat model.snug.safetensors model.norm.weight > norm.bin\n");
   cmd->callback([args, &exit_code] { exit_code = run_cat(*args); });
 }
 

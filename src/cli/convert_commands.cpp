@@ -29,17 +29,26 @@ Json to_json(const StoreReport& report, Verb verb) {
   static constexpr const char* kVerbs[] = {"compress", "decompress", "verify"};
   Json files = Json::array();
   for (const FileReport& file : report.files)
-    files.push_back({{"name", file.name}, {"num_tensors", file.num_tensors}, {"raw_bytes", file.raw_bytes},
-                     {"stored_bytes", file.stored_bytes}, {"ratio", ratio(file.stored_bytes, file.raw_bytes)}});
-  return {{"command", kVerbs[static_cast<int>(verb)]}, {"output", report.output}, {"raw_bytes", report.raw_bytes},
-          {"stored_bytes", report.stored_bytes}, {"ratio", ratio(report.stored_bytes, report.raw_bytes)},
-          {"num_copied_files", report.num_copied_files}, {"seconds", report.seconds}, {"verified", true},
+    files.push_back({{"name", file.name},
+                     {"num_tensors", file.num_tensors},
+                     {"raw_bytes", file.raw_bytes},
+                     {"stored_bytes", file.stored_bytes},
+                     {"ratio", ratio(file.stored_bytes, file.raw_bytes)}});
+  return {{"command", kVerbs[static_cast<int>(verb)]},
+          {"output", report.output},
+          {"raw_bytes", report.raw_bytes},
+          {"stored_bytes", report.stored_bytes},
+          {"ratio", ratio(report.stored_bytes, report.raw_bytes)},
+          {"num_copied_files", report.num_copied_files},
+          {"seconds", report.seconds},
+          {"verified", true},
           {"files", files}};
 }
 
 std::string sizes(std::uint64_t raw, std::uint64_t stored, Verb verb) {
-  const std::string arrow = verb == Verb::kCompress ? format_bytes(raw) + " -> " + format_bytes(stored)
-                                                    : format_bytes(stored) + " -> " + format_bytes(raw);
+  const std::string arrow = verb == Verb::kCompress
+                                ? format_bytes(raw) + " -> " + format_bytes(stored)
+                                : format_bytes(stored) + " -> " + format_bytes(raw);
   return fmt::format("{}  {}", arrow, format_percent(ratio(stored, raw)));
 }
 
@@ -47,16 +56,20 @@ std::string to_text(const StoreReport& report, const ConvertArgs& args) {
   const bool folder = report.files.size() != 1 || report.num_copied_files > 0;
   std::string text;
   std::size_t width = 0;
-  for (const FileReport& file : report.files) width = std::max(width, display_width(printable(file.name)));
+  for (const FileReport& file : report.files)
+    width = std::max(width, display_width(printable(file.name)));
   if (folder)
     for (const FileReport& file : report.files)
-      text += fmt::format("  {}  {}\n", pad_right(printable(file.name), width), sizes(file.raw_bytes, file.stored_bytes, args.verb));
+      text += fmt::format("  {}  {}\n", pad_right(printable(file.name), width),
+                          sizes(file.raw_bytes, file.stored_bytes, args.verb));
   const std::string name = printable(report.output.empty() ? args.in : report.output);
-  text += fmt::format("{}  {}  {}  {}", name, sizes(report.raw_bytes, report.stored_bytes, args.verb),
-                      format_rate(report.raw_bytes, report.seconds),
-                      args.verb == Verb::kVerify ? "intact" : "verified");
+  text +=
+      fmt::format("{}  {}  {}  {}", name, sizes(report.raw_bytes, report.stored_bytes, args.verb),
+                  format_rate(report.raw_bytes, report.seconds),
+                  args.verb == Verb::kVerify ? "intact" : "verified");
   if (report.num_copied_files > 0)
-    text += fmt::format("  (+ {} other file{} copied)", report.num_copied_files, report.num_copied_files == 1 ? "" : "s");
+    text += fmt::format("  (+ {} other file{} copied)", report.num_copied_files,
+                        report.num_copied_files == 1 ? "" : "s");
   return text + "\n";
 }
 
@@ -64,7 +77,9 @@ int run_convert(const ConvertArgs& args) {
   StoreOptions options;
   options.num_threads = args.num_threads;
   options.force = args.force;
-  options.codec = args.codec == "raw" ? Codec::kRaw : args.codec == "fixed" ? Codec::kFixed : Codec::kEntropy;
+  options.codec = args.codec == "raw"     ? Codec::kRaw
+                  : args.codec == "fixed" ? Codec::kFixed
+                                          : Codec::kEntropy;
   auto bar = std::make_unique<ProgressBar>(args.in);
   options.progress = [&bar](const Progress& progress) { return bar->update(progress); };
   const auto report = args.verb == Verb::kCompress     ? compress_path(args.in, args.out, options)
@@ -73,12 +88,16 @@ int run_convert(const ConvertArgs& args) {
   bar.reset();
   if (!report) return print_error(report.status());
   if (args.json)
-    return print_stdout(to_json(*report, args.verb).dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+    return print_stdout(
+        to_json(*report, args.verb).dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
   return args.quiet ? 0 : print_stdout(to_text(*report, args));
 }
 
 void add_common(CLI::App& cmd, ConvertArgs& args) {
-  cmd.add_option("-t,--threads", args.num_threads, "Threads; 0 takes one per CPU")->check(CLI::Range(0, 64))->capture_default_str();
+  cmd.add_option("-t,--threads", args.num_threads, "Threads; 0 takes one per CPU")
+      ->check(CLI::Range(0, 64).description(""))
+      ->type_name("N")
+      ->capture_default_str();
   cmd.add_flag("--json", args.json, "Print the result as JSON");
   cmd.add_flag("-q,--quiet", args.quiet, "Print nothing but errors");
 }
@@ -89,10 +108,13 @@ void add_compress(CLI::App& app, int& exit_code) {
   auto* cmd = app.add_subcommand("compress", "Compress a safetensors file or a model folder");
   auto args = std::make_shared<ConvertArgs>();
   args->verb = Verb::kCompress;
-  cmd->add_option("IN", args->in, "x.safetensors, or a folder with shards, index and other files")->required();
+  cmd->add_option("IN", args->in, "x.safetensors, or a folder with shards, index and other files")
+      ->required();
   cmd->add_option("OUT", args->out, "Default: x.snug.safetensors, or folder x.snug");
   cmd->add_option("-c,--codec", args->codec, "entropy: smallest; fixed: fastest; raw: stored as is")
-      ->check(CLI::IsMember({"entropy", "fixed", "raw"}))->capture_default_str();
+      ->check(CLI::IsMember({"entropy", "fixed", "raw"}).description(""))
+      ->type_name("NAME")
+      ->capture_default_str();
   cmd->add_flag("-f,--force", args->force, "Replace an existing output");
   add_common(*cmd, *args);
   cmd->footer(
@@ -108,7 +130,8 @@ void add_decompress(CLI::App& app, int& exit_code) {
   auto* cmd = app.add_subcommand("decompress", "Restore the original, byte for byte");
   auto args = std::make_shared<ConvertArgs>();
   args->verb = Verb::kDecompress;
-  cmd->add_option("IN", args->in, "x.snug.safetensors, or a folder that compress wrote")->required();
+  cmd->add_option("IN", args->in, "x.snug.safetensors, or a folder that compress wrote")
+      ->required();
   cmd->add_option("OUT", args->out, "Default: x.safetensors, or folder x for x.snug");
   cmd->add_flag("-f,--force", args->force, "Replace an existing output");
   add_common(*cmd, *args);
@@ -120,13 +143,15 @@ void add_decompress(CLI::App& app, int& exit_code) {
 }
 
 void add_verify(CLI::App& app, int& exit_code) {
-  auto* cmd = app.add_subcommand("verify", "Check that a compressed file or folder restores the original");
+  auto* cmd =
+      app.add_subcommand("verify", "Check that a compressed file or folder restores the original");
   auto args = std::make_shared<ConvertArgs>();
   args->verb = Verb::kVerify;
   cmd->add_option("IN", args->in, "A compressed file or folder")->required();
   add_common(*cmd, *args);
-  cmd->footer("Restores in memory, checks every checksum and the hash of the original.\nWrites nothing.\n\n"
-              "Example:\n  snug verify model.snug.safetensors && rm model.safetensors\n");
+  cmd->footer(
+      "Restores in memory, checks every checksum and the hash of the original.\nWrites nothing.\n\n"
+      "Example:\n  snug verify model.snug.safetensors && rm model.safetensors\n");
   cmd->callback([args, &exit_code] { exit_code = run_convert(*args); });
 }
 

@@ -29,13 +29,15 @@ double entropy_bits(const std::vector<std::uint64_t>& counts) {
   double total = 0, sum = 0;
   for (const std::uint64_t count : counts) total += static_cast<double>(count);
   for (const std::uint64_t count : counts)
-    if (count != 0) sum -= static_cast<double>(count) * std::log2(static_cast<double>(count) / total);
+    if (count != 0)
+      sum -= static_cast<double>(count) * std::log2(static_cast<double>(count) / total);
   return total == 0 ? 0 : sum / total;
 }
 
 void add_to_groups(const InspectRow& row, std::vector<ExponentGroup>& groups) {
   if (!row.stats.of_exponents || row.tensor.raw_bytes == 0) return;
-  auto at = std::find_if(groups.begin(), groups.end(), [&](const ExponentGroup& g) { return g.dtype == row.tensor.dtype; });
+  auto at = std::find_if(groups.begin(), groups.end(),
+                         [&](const ExponentGroup& g) { return g.dtype == row.tensor.dtype; });
   if (at == groups.end()) at = groups.insert(at, {row.tensor.dtype, row.tensor.kind, 0, 0, {}, 0});
   at->histogram.resize(row.stats.histogram.size());
   for (std::size_t i = 0; i < at->histogram.size(); ++i) at->histogram[i] += row.stats.histogram[i];
@@ -43,7 +45,8 @@ void add_to_groups(const InspectRow& row, std::vector<ExponentGroup>& groups) {
   at->num_values += row.tensor.raw_bytes / elem_bytes(row.tensor.kind);
 }
 
-StoreStatus inspect_file(const std::string& path, const std::string& name, const InspectArgs& args, InspectReport& report) {
+StoreStatus inspect_file(const std::string& path, const std::string& name, const InspectArgs& args,
+                         InspectReport& report) {
   const auto reader = Reader::open(path);
   if (!reader) return reader.status();
   ProgressBar bar(path);
@@ -61,7 +64,8 @@ StoreStatus inspect_file(const std::string& path, const std::string& name, const
     }
     report.raw_bytes += row.tensor.raw_bytes;
     report.stored_bytes += row.tensor.stored_bytes;
-    report.bound += static_cast<double>(row.tensor.raw_bytes) * row.stats.bound;  // a sum until the end
+    report.bound +=
+        static_cast<double>(row.tensor.raw_bytes) * row.stats.bound;  // a sum until the end
     add_to_groups(row, report.groups);
     report.rows.push_back(std::move(row));
   }
@@ -75,10 +79,13 @@ StoreStatus inspect_file(const std::string& path, const std::string& name, const
 StoreResult<std::vector<std::string>> list_tensor_files(const std::string& folder) {
   std::vector<std::string> names;
   std::error_code error;
-  for (fs::recursive_directory_iterator it(folder, error), end; !error && it != end; it.increment(error))
-    if (it->path().extension() == ".safetensors") names.push_back(it->path().lexically_relative(folder).string());
+  for (fs::recursive_directory_iterator it(folder, error), end; !error && it != end;
+       it.increment(error))
+    if (it->path().extension() == ".safetensors")
+      names.push_back(it->path().lexically_relative(folder).string());
   if (error) return StoreStatus{{Code::kIo, "cannot list"}, folder, {}, error.message()};
-  if (names.empty()) return StoreStatus{{Code::kNotFound, "no .safetensors file in this folder"}, folder, {}, {}};
+  if (names.empty())
+    return StoreStatus{{Code::kNotFound, "no .safetensors file in this folder"}, folder, {}, {}};
   std::sort(names.begin(), names.end());
   return names;
 }
@@ -92,14 +99,16 @@ StoreResult<InspectReport> inspect(const InspectArgs& args) {
     const auto names = list_tensor_files(args.path);
     if (!names) return names.status();
     for (const std::string& name : *names)
-      if (StoreStatus s = inspect_file(args.path + "/" + name, name, args, report); !s.ok()) return s;
+      if (StoreStatus s = inspect_file(args.path + "/" + name, name, args, report); !s.ok())
+        return s;
   } else if (StoreStatus s = inspect_file(args.path, {}, args, report); !s.ok()) {
     return s;
   }
   report.bound = report.raw_bytes == 0 ? 1 : report.bound / static_cast<double>(report.raw_bytes);
   for (ExponentGroup& group : report.groups) group.entropy_bits = entropy_bits(group.histogram);
-  std::stable_sort(report.groups.begin(), report.groups.end(),
-                   [](const ExponentGroup& a, const ExponentGroup& b) { return a.num_bytes > b.num_bytes; });
+  std::stable_sort(
+      report.groups.begin(), report.groups.end(),
+      [](const ExponentGroup& a, const ExponentGroup& b) { return a.num_bytes > b.num_bytes; });
   return report;
 }
 
@@ -109,10 +118,13 @@ int write_html(const InspectReport& report, const InspectArgs& args) {
     return print_error({{Code::kExists, "already there; --force replaces it"}, args.html, {}, {}});
   const std::string page = inspect_html(report);
   std::FILE* file = std::fopen(args.html.c_str(), "wb");
-  const bool written = file != nullptr && std::fwrite(page.data(), 1, page.size(), file) == page.size();
+  const bool written =
+      file != nullptr && std::fwrite(page.data(), 1, page.size(), file) == page.size();
   const int error = errno;
   const bool closed = file != nullptr && std::fclose(file) == 0;
-  if (!written || !closed) return print_error({{Code::kIo, "cannot write"}, args.html, {}, std::strerror(written ? errno : error)});
+  if (!written || !closed)
+    return print_error(
+        {{Code::kIo, "cannot write"}, args.html, {}, std::strerror(written ? errno : error)});
   return 0;
 }
 
@@ -128,16 +140,23 @@ int run_inspect(const InspectArgs& args) {
 }  // namespace
 
 void add_inspect(CLI::App& app, int& exit_code) {
-  auto* cmd = app.add_subcommand("inspect", "Show tensors, ratios, exponent entropy and the bound it sets");
+  auto* cmd =
+      app.add_subcommand("inspect", "Show tensors, ratios, exponent entropy and the bound it sets");
   auto args = std::make_shared<InspectArgs>();
-  cmd->add_option("PATH", args->path, "A plain or compressed safetensors file, or a folder of them")->required();
+  cmd->add_option("PATH", args->path, "A plain or compressed safetensors file, or a folder of them")
+      ->required();
   cmd->add_flag("--json", args->json, "Print everything as JSON");
-  cmd->add_option("--html", args->html, "Also write one self-contained page with plots");
+  cmd->add_option("--html", args->html, "Also write one self-contained page with plots")
+      ->type_name("FILE");
   cmd->add_flag("-f,--force", args->force, "Replace an existing page");
-  cmd->add_option("-t,--threads", args->num_threads, "Threads; 0 takes one per CPU")->check(CLI::Range(0, 64))->capture_default_str();
-  cmd->footer("\"bound\" is the size at which exponents cost their entropy and all other bits\n"
-              "are stored as they are: (8 + H)/16 for BF16.\n\n"
-              "Example:\n  snug inspect model.snug.safetensors --html report.html\n");
+  cmd->add_option("-t,--threads", args->num_threads, "Threads; 0 takes one per CPU")
+      ->check(CLI::Range(0, 64).description(""))
+      ->type_name("N")
+      ->capture_default_str();
+  cmd->footer(
+      "\"bound\" is the size at which exponents cost their entropy and all other bits\n"
+      "are stored as they are: (8 + H)/16 for BF16.\n\n"
+      "Example:\n  snug inspect model.snug.safetensors --html report.html\n");
   cmd->callback([args, &exit_code] { exit_code = run_inspect(*args); });
 }
 

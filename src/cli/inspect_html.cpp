@@ -16,7 +16,7 @@ constexpr char kStyle[] = R"(
 }
 * { box-sizing:border-box }
 body { margin:0; background:var(--bg); color:var(--ink); font:15px/1.5 system-ui,sans-serif }
-main { max-width:1180px; margin:0 auto; padding:40px 24px 64px }
+main { max-width:1320px; margin:0 auto; padding:40px 24px 64px }
 h1 { font-size:22px; margin:0 0 4px; overflow-wrap:anywhere }
 h2 { font-size:16px; margin:36px 0 12px }
 p { color:var(--soft); margin:0 0 20px }
@@ -28,10 +28,10 @@ p { color:var(--soft); margin:0 0 20px }
 svg { display:block; width:100%; height:auto; min-width:560px } svg text { fill:var(--soft); font-size:11px }
 table { border-collapse:collapse; width:100%; font-variant-numeric:tabular-nums; font-size:13.5px }
 th { text-align:left; color:var(--soft); font-weight:550; border-bottom:1px solid var(--line) }
-th, td { padding:6px 10px; white-space:nowrap } tr + tr td { border-top:1px solid var(--line) }
+th, td { padding:6px 9px; white-space:nowrap } tr + tr td { border-top:1px solid var(--line) }
 td.n, th.n { text-align:right } td.name { font-family:ui-monospace,monospace; font-size:12.5px }
 tfoot td { font-weight:650; border-top:2px solid var(--line) }
-.meter { position:relative; width:160px; height:12px; background:var(--rest); border-radius:3px; overflow:hidden }
+.meter { position:relative; width:130px; height:12px; background:var(--rest); border-radius:3px; overflow:hidden }
 .meter i { position:absolute; inset:0 auto 0 0; background:var(--bar) }
 .meter u { position:absolute; top:0; bottom:0; width:2px; background:var(--bound) }
 .key { color:var(--soft); font-size:13px; margin-top:10px } .key em { color:var(--bound); font-style:normal }
@@ -59,15 +59,19 @@ std::string cards(const InspectReport& report) {
   std::string html = "<div class=cards>\n" + card(format_bytes(report.raw_file_bytes), "original");
   if (report.compressed) {
     html += card(format_bytes(report.stored_file_bytes), "compressed");
-    html += card(format_percent(ratio_of(report.stored_bytes, report.raw_bytes), 2), "of the original tensors");
+    html += card(format_percent(ratio_of(report.stored_bytes, report.raw_bytes), 2),
+                 "of the original tensors");
     html += card(format_percent(report.bound, 2), "entropy bound");
-    html += card(fmt::format("{:+.2f} %", over_bound(report.stored_bytes, report.raw_bytes, report.bound) * 100), "over the bound");
+    html += card(fmt::format("{:+.2f} %",
+                             over_bound(report.stored_bytes, report.raw_bytes, report.bound) * 100),
+                 "over the bound");
   } else {
     html += card(format_percent(report.bound, 2), "entropy bound: what compression can reach");
     html += card(format_percent(1 - report.bound), "can be saved");
   }
   if (!report.groups.empty())
-    html += card(fmt::format("{:.3f} bits", report.groups[0].entropy_bits), "entropy of the " + escape(report.groups[0].dtype) + " exponents");
+    html += card(fmt::format("{:.3f} bits", report.groups[0].entropy_bits),
+                 "entropy of the " + escape(report.groups[0].dtype) + " exponents");
   return html + "</div>\n";
 }
 
@@ -76,19 +80,26 @@ std::string histogram_svg(const ExponentGroup& group) {
   const std::size_t num_bars = window.last - window.first + 1;
   constexpr double kWidth = 1100, kHeight = 220, kBase = 190;
   const double step = kWidth / static_cast<double>(num_bars);
-  std::string svg = fmt::format("<svg viewBox='0 0 {} {}' role=img aria-label='exponent histogram'>\n", kWidth, kHeight);
+  std::string svg = fmt::format(
+      "<svg viewBox='0 0 {} {}' role=img aria-label='exponent histogram'>\n", kWidth, kHeight);
   const std::size_t label_every = num_bars / 24 + 1;
   for (std::size_t i = window.first; i <= window.last; ++i) {
-    const double share = static_cast<double>(group.histogram[i]) / static_cast<double>(group.num_values);
-    const double height = (kBase - 20) * static_cast<double>(group.histogram[i]) / static_cast<double>(window.peak);
+    const double share =
+        static_cast<double>(group.histogram[i]) / static_cast<double>(group.num_values);
+    const double height =
+        (kBase - 20) * static_cast<double>(group.histogram[i]) / static_cast<double>(window.peak);
     const double x = static_cast<double>(i - window.first) * step;
     const std::string power = fmt::format("2^{}", exponent_value(group.kind, i));
-    svg += fmt::format("<rect x='{:.1f}' y='{:.1f}' width='{:.1f}' height='{:.1f}' rx='2' fill='var(--bar)'><title>{}: {}</title></rect>\n",
-                       x + step * 0.1, kBase - height, step * 0.8, height, power, format_percent(share, 2));
+    svg += fmt::format(
+        "<rect x='{:.1f}' y='{:.1f}' width='{:.1f}' height='{:.1f}' rx='2' "
+        "fill='var(--bar)'><title>{}: {}</title></rect>\n",
+        x + step * 0.1, kBase - height, step * 0.8, height, power, format_percent(share, 2));
     if ((i - window.first) % label_every != 0) continue;
-    svg += fmt::format("<text x='{:.1f}' y='206' text-anchor='middle'>{}</text>\n", x + step / 2, power);
+    svg += fmt::format("<text x='{:.1f}' y='206' text-anchor='middle'>{}</text>\n", x + step / 2,
+                       power);
     if (num_bars <= 24)
-      svg += fmt::format("<text x='{:.1f}' y='{:.1f}' text-anchor='middle'>{:.1f}</text>\n", x + step / 2, kBase - height - 5, share * 100);
+      svg += fmt::format("<text x='{:.1f}' y='{:.1f}' text-anchor='middle'>{:.1f}</text>\n",
+                         x + step / 2, kBase - height - 5, share * 100);
   }
   return svg + "</svg>\n";
 }
@@ -96,18 +107,25 @@ std::string histogram_svg(const ExponentGroup& group) {
 std::string histograms(const InspectReport& report) {
   std::string html;
   for (const ExponentGroup& group : report.groups)
-    html += fmt::format("<h2>Exponents of {}: {:.3f} bits</h2>\n<div class=plot>{}<div class=key>Share of {} values in percent. Rare exponents at both ends are left out.</div></div>\n",
-                        escape(group.dtype), group.entropy_bits, histogram_svg(group), group.num_values);
+    html += fmt::format(
+        "<h2>Exponents of {}: {:.3f} bits</h2>\n<div class=plot>{}<div class=key>Share of {:.3g} "
+        "million values, in percent. Rare exponents at both ends are left out.</div></div>\n",
+        escape(group.dtype), group.entropy_bits, histogram_svg(group),
+        static_cast<double>(group.num_values) / 1e6);
   return html;
 }
 
 std::string meter(double value, double bound) {
   const auto percent = [](double x) { return std::clamp(x * 100, 0.0, 100.0); };
-  return fmt::format("<div class=meter><i style='width:{:.2f}%'></i><u style='left:{:.2f}%'></u></div>", percent(value), percent(bound));
+  return fmt::format(
+      "<div class=meter><i style='width:{:.2f}%'></i><u style='left:{:.2f}%'></u></div>",
+      percent(value), percent(bound));
 }
 
 std::string tensor_table(const InspectReport& report) {
-  std::string html = "<h2>Tensors</h2>\n<div class=table><table><thead><tr><th>name<th>dtype<th>shape<th class=n>size";
+  std::string html =
+      "<h2>Tensors</h2>\n<div class=table><table><thead><tr><th>name<th>dtype<th>shape<th "
+      "class=n>size";
   if (report.compressed) html += "<th class=n>stored<th class=n>ratio";
   html += "<th><th class=n>entropy<th class=n>bound";
   if (report.compressed) html += "<th class=n>over";
@@ -116,31 +134,50 @@ std::string tensor_table(const InspectReport& report) {
   for (const InspectRow& row : report.rows) {
     const TensorEntry& t = row.tensor;
     const double ratio = ratio_of(t.stored_bytes, t.raw_bytes);
-    html += fmt::format("<tr><td class=name>{}<td>{}<td>{}", escape(t.name), escape(t.dtype), format_shape(t.shape)) + number(format_bytes(t.raw_bytes));
-    if (report.compressed) html += number(format_bytes(t.stored_bytes)) + number(format_percent(ratio, 2));
+    html += fmt::format("<tr><td class=name>{}<td>{}<td>{}", escape(t.name), escape(t.dtype),
+                        format_shape(t.shape)) +
+            number(format_bytes(t.raw_bytes));
+    if (report.compressed)
+      html += number(format_bytes(t.stored_bytes)) + number(format_percent(ratio, 2));
     html += "<td>" + meter(report.compressed ? ratio : row.stats.bound, row.stats.bound);
-    html += number(fmt::format("{:.3f}{}", row.stats.entropy_bits, row.stats.of_exponents ? "" : "*")) + number(format_percent(row.stats.bound, 2));
-    if (report.compressed) html += number(fmt::format("{:+.2f} %", over_bound(t.stored_bytes, t.raw_bytes, row.stats.bound) * 100));
+    html +=
+        number(fmt::format("{:.3f}{}", row.stats.entropy_bits, row.stats.of_exponents ? "" : "*")) +
+        number(format_percent(row.stats.bound, 2));
+    if (report.compressed)
+      html += number(
+          fmt::format("{:+.2f} %", over_bound(t.stored_bytes, t.raw_bytes, row.stats.bound) * 100));
     html += "</tr>\n";
   }
   html += "</tbody><tfoot><tr><td>total<td><td>" + number(format_bytes(report.raw_bytes));
-  if (report.compressed) html += number(format_bytes(report.stored_bytes)) + number(format_percent(ratio_of(report.stored_bytes, report.raw_bytes), 2));
-  html += "<td>" + meter(report.compressed ? ratio_of(report.stored_bytes, report.raw_bytes) : report.bound, report.bound) + "<td>" + number(format_percent(report.bound, 2));
-  if (report.compressed) html += number(fmt::format("{:+.2f} %", over_bound(report.stored_bytes, report.raw_bytes, report.bound) * 100));
-  return html + "</tr></tfoot></table>\n<div class=key>Bar: stored size against the original. <em>Mark</em>: the entropy bound, where exponents cost "
-                "their entropy and all other bits are stored as they are. * entropy of bytes: no exponent in this dtype.</div></div>\n";
+  if (report.compressed)
+    html += number(format_bytes(report.stored_bytes)) +
+            number(format_percent(ratio_of(report.stored_bytes, report.raw_bytes), 2));
+  html += "<td>" +
+          meter(report.compressed ? ratio_of(report.stored_bytes, report.raw_bytes) : report.bound,
+                report.bound) +
+          "<td>" + number(format_percent(report.bound, 2));
+  if (report.compressed)
+    html += number(fmt::format(
+        "{:+.2f} %", over_bound(report.stored_bytes, report.raw_bytes, report.bound) * 100));
+  return html +
+         "</tr></tfoot></table>\n<div class=key>Bar: stored size against the original. "
+         "<em>Mark</em>: the entropy bound, where exponents cost "
+         "their entropy and all other bits are stored as they are. * entropy of bytes: no exponent "
+         "in this dtype.</div></div>\n";
 }
 
 }  // namespace
 
 std::string inspect_html(const InspectReport& report) {
   return fmt::format(
-      "<!doctype html>\n<html lang=en><head><meta charset=utf-8><meta name=viewport content='width=device-width,initial-scale=1'>"
+      "<!doctype html>\n<html lang=en><head><meta charset=utf-8><meta name=viewport "
+      "content='width=device-width,initial-scale=1'>"
       "<title>{0} - snug inspect</title><style>{1}</style></head><body><main>\n<h1>{0}</h1>\n"
       "<p>{2} tensors{3}, {4}</p>\n{5}{6}{7}</main></body></html>\n",
       escape(report.path), kStyle, report.rows.size(),
       report.num_files > 1 ? fmt::format(" in {} files", report.num_files) : "",
-      report.compressed ? "compressed by Snug" : "not compressed", cards(report), histograms(report), tensor_table(report));
+      report.compressed ? "compressed by Snug" : "not compressed", cards(report),
+      histograms(report), tensor_table(report));
 }
 
 }  // namespace snug::cli

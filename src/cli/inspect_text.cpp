@@ -18,12 +18,14 @@ constexpr double kRareShare = 0.0005;
 std::string table(const std::vector<Cells>& lines) {
   std::vector<std::size_t> widths(lines[0].size());
   for (const Cells& line : lines)
-    for (std::size_t i = 0; i < line.size(); ++i) widths[i] = std::max(widths[i], display_width(line[i]));
+    for (std::size_t i = 0; i < line.size(); ++i)
+      widths[i] = std::max(widths[i], display_width(line[i]));
   std::string text;
   for (const Cells& line : lines) {
     std::string row;
     for (std::size_t i = 0; i < line.size(); ++i)
-      row += (i == 0 ? "" : "  ") + (i < 3 ? pad_right(line[i], widths[i]) : pad_left(line[i], widths[i]));
+      row += (i == 0 ? "" : "  ") +
+             (i < 3 ? pad_right(line[i], widths[i]) : pad_left(line[i], widths[i]));
     row.erase(row.find_last_not_of(' ') + 1);
     text += row + "\n";
   }
@@ -34,33 +36,41 @@ std::string signed_percent(double share) { return fmt::format("{:+.2f} %", share
 
 Cells tensor_cells(const InspectRow& row, bool compressed) {
   const TensorEntry& t = row.tensor;
-  Cells cells = {printable(t.name), printable(t.dtype), format_shape(t.shape), format_bytes(t.raw_bytes)};
+  Cells cells = {printable(t.name), printable(t.dtype), format_shape(t.shape),
+                 format_bytes(t.raw_bytes)};
   if (compressed) {
     cells.push_back(format_bytes(t.stored_bytes));
     cells.push_back(format_percent(ratio_of(t.stored_bytes, t.raw_bytes), 2));
   }
-  cells.push_back(fmt::format("{:.3f}{}", row.stats.entropy_bits, row.stats.of_exponents ? "" : "*"));
+  cells.push_back(
+      fmt::format("{:.3f}{}", row.stats.entropy_bits, row.stats.of_exponents ? "" : "*"));
   cells.push_back(format_percent(row.stats.bound, 2));
-  if (compressed) cells.push_back(signed_percent(over_bound(t.stored_bytes, t.raw_bytes, row.stats.bound)));
+  if (compressed)
+    cells.push_back(signed_percent(over_bound(t.stored_bytes, t.raw_bytes, row.stats.bound)));
   return cells;
 }
 
 std::string histogram_text(const ExponentGroup& group) {
   static constexpr const char* kEighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
-  std::string text = fmt::format("\nExponents of {} ({:.3g} M values, entropy {:.3f} bits)\n", group.dtype,
-                                 static_cast<double>(group.num_values) / 1e6, group.entropy_bits);
+  std::string text =
+      fmt::format("\nExponents of {} ({:.3g} M values, entropy {:.3f} bits)\n", group.dtype,
+                  static_cast<double>(group.num_values) / 1e6, group.entropy_bits);
   const HistogramWindow window = histogram_window(group);
-  const auto share = [&](std::uint64_t n) { return static_cast<double>(n) / static_cast<double>(group.num_values); };
+  const auto share = [&](std::uint64_t n) {
+    return static_cast<double>(n) / static_cast<double>(group.num_values);
+  };
   for (std::size_t i = window.first; i <= window.last; ++i) {
     const std::uint64_t eighths = group.histogram[i] * kBarColumns * 8 / window.peak;
     std::string bar;
     for (std::uint64_t j = 0; j < eighths / 8; ++j) bar += "█";
     bar += kEighths[eighths % 8];
     text += fmt::format("  {:>6}  {} {}\n", fmt::format("2^{}", exponent_value(group.kind, i)),
-                        pad_right(bar, kBarColumns), pad_left(format_percent(share(group.histogram[i]), 2), 8));
+                        pad_right(bar, kBarColumns),
+                        pad_left(format_percent(share(group.histogram[i]), 2), 8));
   }
   if (window.outside > 0)
-    text += fmt::format("  {:>6}  {} {}\n", "other", std::string(kBarColumns, ' '), pad_left(format_percent(share(window.outside), 2), 8));
+    text += fmt::format("  {:>6}  {} {}\n", "other", std::string(kBarColumns, ' '),
+                        pad_left(format_percent(share(window.outside), 2), 8));
   return text;
 }
 
@@ -74,7 +84,9 @@ double over_bound(std::uint64_t stored, std::uint64_t raw, double bound) {
   return raw == 0 || bound <= 0 ? 0.0 : ratio_of(stored, raw) / bound - 1;
 }
 
-std::string format_shape(const std::vector<std::uint64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
+std::string format_shape(const std::vector<std::uint64_t>& shape) {
+  return fmt::format("[{}]", fmt::join(shape, ", "));
+}
 
 HistogramWindow histogram_window(const ExponentGroup& group) {
   HistogramWindow window;
@@ -101,17 +113,22 @@ int exponent_value(DType kind, std::size_t field) {
 }
 
 std::string inspect_text(const InspectReport& report) {
-  std::string text = fmt::format("{}: {} tensor{}", printable(report.path), report.rows.size(), report.rows.size() == 1 ? "" : "s");
+  std::string text = fmt::format("{}: {} tensor{}", printable(report.path), report.rows.size(),
+                                 report.rows.size() == 1 ? "" : "s");
   if (report.num_files > 1) text += fmt::format(" in {} files", report.num_files);
   if (report.compressed)
-    text += fmt::format(", {} -> {}, {}\n\n", format_bytes(report.raw_file_bytes), format_bytes(report.stored_file_bytes),
-                        format_percent(ratio_of(report.stored_file_bytes, report.raw_file_bytes), 2));
+    text +=
+        fmt::format(", {} -> {}, {}\n\n", format_bytes(report.raw_file_bytes),
+                    format_bytes(report.stored_file_bytes),
+                    format_percent(ratio_of(report.stored_file_bytes, report.raw_file_bytes), 2));
   else
     text += fmt::format(", {}, not compressed\n\n", format_bytes(report.raw_file_bytes));
 
   std::vector<Cells> lines;
-  lines.push_back(report.compressed ? Cells{"tensor", "dtype", "shape", "size", "stored", "ratio", "entropy", "bound", "over"}
-                                    : Cells{"tensor", "dtype", "shape", "size", "entropy", "bound"});
+  lines.push_back(
+      report.compressed
+          ? Cells{"tensor", "dtype", "shape", "size", "stored", "ratio", "entropy", "bound", "over"}
+          : Cells{"tensor", "dtype", "shape", "size", "entropy", "bound"});
   bool any_bytes = false;
   for (const InspectRow& row : report.rows) {
     lines.push_back(tensor_cells(row, report.compressed));
@@ -124,13 +141,16 @@ std::string inspect_text(const InspectReport& report) {
   }
   total.push_back("");
   total.push_back(format_percent(report.bound, 2));
-  if (report.compressed) total.push_back(signed_percent(over_bound(report.stored_bytes, report.raw_bytes, report.bound)));
+  if (report.compressed)
+    total.push_back(
+        signed_percent(over_bound(report.stored_bytes, report.raw_bytes, report.bound)));
   lines.push_back(total);
   text += table(lines);
   if (any_bytes) text += "* entropy of bytes: this dtype has no exponent\n";
   if (!report.compressed)
     text += fmt::format("\nsnug compress would come close to {} of {} ({} less).\n",
-                        format_bytes(static_cast<std::uint64_t>(report.bound * static_cast<double>(report.raw_bytes))),
+                        format_bytes(static_cast<std::uint64_t>(
+                            report.bound * static_cast<double>(report.raw_bytes))),
                         format_bytes(report.raw_bytes), format_percent(1 - report.bound));
   if (!report.groups.empty()) text += histogram_text(report.groups[0]);
   return text;
@@ -141,26 +161,39 @@ std::string inspect_json(const InspectReport& report) {
   Json tensors = Json::array(), groups = Json::array();
   for (const InspectRow& row : report.rows) {
     const TensorEntry& t = row.tensor;
-    Json item = {{"name", t.name}, {"dtype", t.dtype}, {"shape", t.shape}, {"raw_bytes", t.raw_bytes},
-                 {"entropy_bits", row.stats.entropy_bits}, {"entropy_of", row.stats.of_exponents ? "exponents" : "bytes"},
+    Json item = {{"name", t.name},
+                 {"dtype", t.dtype},
+                 {"shape", t.shape},
+                 {"raw_bytes", t.raw_bytes},
+                 {"entropy_bits", row.stats.entropy_bits},
+                 {"entropy_of", row.stats.of_exponents ? "exponents" : "bytes"},
                  {"bound", row.stats.bound}};
     if (!row.file.empty()) item["file"] = row.file;
     if (report.compressed) {
       item["stored_bytes"] = t.stored_bytes;
       item["ratio"] = ratio_of(t.stored_bytes, t.raw_bytes);
       item["over_bound"] = over_bound(t.stored_bytes, t.raw_bytes, row.stats.bound);
-      for (int c = 0; c < kNumCodecs; ++c) item["blocks"][codec_name(static_cast<Codec>(c))] = row.frames.num_blocks[c];
+      for (int c = 0; c < kNumCodecs; ++c)
+        item["blocks"][codec_name(static_cast<Codec>(c))] = row.frames.num_blocks[c];
     }
     tensors.push_back(std::move(item));
   }
   for (const ExponentGroup& group : report.groups)
-    groups.push_back({{"dtype", group.dtype}, {"num_values", group.num_values}, {"entropy_bits", group.entropy_bits},
+    groups.push_back({{"dtype", group.dtype},
+                      {"num_values", group.num_values},
+                      {"entropy_bits", group.entropy_bits},
                       {"histogram", group.histogram}});
-  Json all = {{"path", report.path}, {"compressed", report.compressed}, {"num_files", report.num_files},
-              {"raw_file_bytes", report.raw_file_bytes}, {"stored_file_bytes", report.stored_file_bytes},
-              {"raw_bytes", report.raw_bytes}, {"stored_bytes", report.stored_bytes},
-              {"ratio", ratio_of(report.stored_bytes, report.raw_bytes)}, {"bound", report.bound},
-              {"tensors", std::move(tensors)}, {"exponents", std::move(groups)}};
+  Json all = {{"path", report.path},
+              {"compressed", report.compressed},
+              {"num_files", report.num_files},
+              {"raw_file_bytes", report.raw_file_bytes},
+              {"stored_file_bytes", report.stored_file_bytes},
+              {"raw_bytes", report.raw_bytes},
+              {"stored_bytes", report.stored_bytes},
+              {"ratio", ratio_of(report.stored_bytes, report.raw_bytes)},
+              {"bound", report.bound},
+              {"tensors", std::move(tensors)},
+              {"exponents", std::move(groups)}};
   return all.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

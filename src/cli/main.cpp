@@ -24,8 +24,7 @@ constexpr char kFooter[] =
     "SNUG_FORCE=scalar|avx2|avx512|neon chooses the instruction set.\n";
 
 std::string version_text() {
-  return fmt::format("snug {} ({})", SNUG_VERSION_STRING,
-                     snug::simd_target());
+  return fmt::format("snug {} ({})", SNUG_VERSION_STRING, snug::simd_target());
 }
 
 // The first line is the error; what CLI11 appends is advice for --help.
@@ -44,6 +43,8 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   app.footer(kFooter);
   app.get_formatter()->column_width(28);
+  app.get_formatter()->label("TEXT", "");
+  app.get_formatter()->label("REQUIRED", "");
   int exit_code = 0;
   snug::cli::add_compress(app, exit_code);
   snug::cli::add_decompress(app, exit_code);
@@ -52,6 +53,10 @@ int main(int argc, char** argv) {
   snug::cli::add_cat(app, exit_code);
   snug::cli::add_bench(app, exit_code);
   snug::cli::add_sample(app, exit_code);
+  const auto named = [&](const CLI::App* command) { return command->get_name() == argv[1]; };
+  if (argc > 1 && argv[1][0] != '-' && app.get_subcommands(named).empty())
+    return snug::cli::print_error(snug::Code::kUsage,
+                                  fmt::format("no command {} (see snug --help)", argv[1]));
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp& e) {

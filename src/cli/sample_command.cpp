@@ -77,10 +77,14 @@ struct SampleTensor {
 // A Llama-like model of about `num_bytes`: ten layers, width to match.
 std::vector<SampleTensor> design_model(std::uint64_t num_bytes) {
   const double params = static_cast<double>(num_bytes) / 2;
-  const std::uint64_t width = std::max<std::uint64_t>(1, static_cast<std::uint64_t>(std::lround(std::sqrt(params / 128) / 64))) * 64;
+  const std::uint64_t width =
+      std::max<std::uint64_t>(
+          1, static_cast<std::uint64_t>(std::lround(std::sqrt(params / 128) / 64))) *
+      64;
   const std::uint64_t ffn = width * 11 / 4, kv = width / 4, vocab = width * 16;
   const double layer = 10.75 * static_cast<double>(width) * static_cast<double>(width);
-  const auto num_layers = std::max<long>(1, std::lround((params - static_cast<double>(vocab * width)) / layer));
+  const auto num_layers =
+      std::max<long>(1, std::lround((params - static_cast<double>(vocab * width)) / layer));
   std::vector<SampleTensor> model = {
       {"model.rotary_emb.inv_freq", true, {32}, Fill::kInverseFrequency},
       {"value_head.weight", true, {16, width}, Fill::kWeights},
@@ -106,8 +110,9 @@ std::string header_of(const std::vector<SampleTensor>& model) {
   std::string json = R"({"__metadata__":{"format":"pt"})";
   std::uint64_t at = 0;
   for (const SampleTensor& tensor : model) {
-    json += fmt::format(R"(,"{}":{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})", tensor.name,
-                        tensor.is_f32 ? "F32" : "BF16", fmt::join(tensor.shape, ","), at, at + tensor.num_bytes());
+    json += fmt::format(R"(,"{}":{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})",
+                        tensor.name, tensor.is_f32 ? "F32" : "BF16", fmt::join(tensor.shape, ","),
+                        at, at + tensor.num_bytes());
     at += tensor.num_bytes();
   }
   json += "}";
@@ -124,7 +129,8 @@ std::uint16_t to_bf16(float value) {
 }
 
 // One row; its scale is lognormal, as the rows of trained matrices differ.
-void fill_row(const SampleTensor& tensor, std::uint64_t num_values, Random& random, std::vector<char>& row) {
+void fill_row(const SampleTensor& tensor, std::uint64_t num_values, Random& random,
+              std::vector<char>& row) {
   const std::size_t width = tensor.is_f32 ? 4 : 2;
   row.resize(num_values * width);
   const double scale = 0.02 * std::exp(0.25 * random.gauss());
@@ -135,11 +141,13 @@ void fill_row(const SampleTensor& tensor, std::uint64_t num_values, Random& rand
       value = std::pow(10000.0, -static_cast<double>(i) / static_cast<double>(num_values));
     const auto narrow = static_cast<float>(value);
     const std::uint16_t bf16 = to_bf16(narrow);
-    std::memcpy(row.data() + i * width, tensor.is_f32 ? static_cast<const void*>(&narrow) : &bf16, width);
+    std::memcpy(row.data() + i * width, tensor.is_f32 ? static_cast<const void*>(&narrow) : &bf16,
+                width);
   }
 }
 
-bool write_model(std::FILE* file, const std::vector<SampleTensor>& model, std::uint64_t total, const SampleArgs& args) {
+bool write_model(std::FILE* file, const std::vector<SampleTensor>& model, std::uint64_t total,
+                 const SampleArgs& args) {
   const std::string header = header_of(model);
   if (std::fwrite(header.data(), 1, header.size(), file) != header.size()) return false;
   Random random(args.seed);
@@ -160,7 +168,8 @@ bool write_model(std::FILE* file, const std::vector<SampleTensor>& model, std::u
 
 int run_sample(const SampleArgs& args) {
   const std::uint64_t size = parse_bytes(args.size);
-  if (size < 1000) return print_error(Code::kUsage, "--size wants a number like 64MiB, not " + args.size);
+  if (size < 1000)
+    return print_error(Code::kUsage, "--size wants a number like 64MiB, not " + args.size);
   struct stat info;
   if (!args.force && ::lstat(args.out.c_str(), &info) == 0)
     return print_error({{Code::kExists, "already there; --force replaces it"}, args.out, {}, {}});
@@ -168,7 +177,8 @@ int run_sample(const SampleArgs& args) {
   std::uint64_t total = 0;
   for (const SampleTensor& tensor : model) total += tensor.num_bytes();
   const std::string temporary = args.out + ".tmp-" + std::to_string(::getpid());
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(temporary.c_str(), "wbx"), std::fclose);
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(temporary.c_str(), "wbx"),
+                                                             std::fclose);
   const bool written = file && write_model(file.get(), model, total, args) &&
                        std::rename(temporary.c_str(), args.out.c_str()) == 0;
   if (!written) {
@@ -176,21 +186,28 @@ int run_sample(const SampleArgs& args) {
     if (file) ::unlink(temporary.c_str());
     return print_error({{Code::kIo, "cannot write"}, args.out, {}, std::strerror(error)});
   }
-  return print_stdout(fmt::format("{}  {}  {} tensors\n", printable(args.out), format_bytes(total), model.size()));
+  return print_stdout(
+      fmt::format("{}  {}  {} tensors\n", printable(args.out), format_bytes(total), model.size()));
 }
 
 }  // namespace
 
 void add_sample(CLI::App& app, int& exit_code) {
-  auto* cmd = app.add_subcommand("sample", "Make a small model with realistic values, to try things on");
+  auto* cmd =
+      app.add_subcommand("sample", "Make a small model with realistic values, to try things on");
   auto args = std::make_shared<SampleArgs>();
   cmd->add_option("OUT", args->out, "The safetensors file to write")->required();
-  cmd->add_option("--size", args->size, "About how large: 64MiB, 1GB, ...")->capture_default_str();
-  cmd->add_option("--seed", args->seed, "Other seeds, other values")->capture_default_str();
+  cmd->add_option("--size", args->size, "About how large: 64MiB, 1GB, ...")
+      ->type_name("SIZE")
+      ->capture_default_str();
+  cmd->add_option("--seed", args->seed, "Other seeds, other values")
+      ->type_name("N")
+      ->capture_default_str();
   cmd->add_flag("-f,--force", args->force, "Replace an existing file");
-  cmd->footer("Llama-like names and shapes; BF16 Gaussian weights whose rows have lognormal\n"
-              "scales, norms near 1, and two F32 tensors.\n\n"
-              "Example:\n  snug sample demo.safetensors --size 256MiB\n");
+  cmd->footer(
+      "Llama-like names and shapes; BF16 Gaussian weights whose rows have lognormal\n"
+      "scales, norms near 1, and two F32 tensors.\n\n"
+      "Example:\n  snug sample demo.safetensors --size 256MiB\n");
   cmd->callback([args, &exit_code] { exit_code = run_sample(*args); });
 }
 

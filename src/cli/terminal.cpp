@@ -82,7 +82,8 @@ int print_stdout(const std::string& text) {
   return print_error(Code::kIo, std::string("stdout: ") + std::strerror(errno));
 }
 
-ProgressBar::ProgressBar(std::string title) : title_(printable(title)), enabled_(is_terminal(STDERR_FILENO)) {}
+ProgressBar::ProgressBar(std::string title)
+    : title_(printable(title)), enabled_(is_terminal(STDERR_FILENO)) {}
 
 ProgressBar::~ProgressBar() {
   if (shown_) fmt::print(stderr, "\r\033[K");
@@ -92,26 +93,30 @@ bool ProgressBar::update(const Progress& progress) {
   if (pending_signal() != 0) return false;
   const Clock::time_point now = Clock::now();
   // Short jobs end before a bar would be readable.
-  if (!enabled_ || now - start_ < std::chrono::milliseconds(200) || now - last_draw_ < std::chrono::milliseconds(100)) return true;
+  if (!enabled_ || now - start_ < std::chrono::milliseconds(200) ||
+      now - last_draw_ < std::chrono::milliseconds(100))
+    return true;
   last_draw_ = now;
   draw(progress, std::chrono::duration<double>(now - start_).count());
   return true;
 }
 
 void ProgressBar::draw(const Progress& progress, double seconds) {
-  const double share = progress.total_bytes == 0
-                           ? 1.0
-                           : static_cast<double>(progress.done_bytes) / static_cast<double>(progress.total_bytes);
+  const double share = progress.total_bytes == 0 ? 1.0
+                                                 : static_cast<double>(progress.done_bytes) /
+                                                       static_cast<double>(progress.total_bytes);
   const double left = share > 0 ? seconds / share - seconds : 0;
   const std::string before = fmt::format("{:<11} {}  ", progress.phase, title_);
-  const std::string after = fmt::format("  {:>3.0f} %  {}  {} left", share * 100,
-                                        format_rate(progress.done_bytes, seconds), format_seconds(left));
+  const std::string after =
+      fmt::format("  {:>3.0f} %  {}  {} left", share * 100,
+                  format_rate(progress.done_bytes, seconds), format_seconds(left));
   const std::size_t used = display_width(before) + display_width(after) + 3;
   const std::size_t columns = terminal_columns();
   std::string line = before;
   if (columns > used + 8) line += "▕" + bar(share, std::min<std::size_t>(columns - used, 40)) + "▏";
   // A line that is wider than the terminal would scroll it with every update.
-  line = display_width(line + after) < columns ? line + after : fmt::format("{:>3.0f} %", share * 100);
+  line =
+      display_width(line + after) < columns ? line + after : fmt::format("{:>3.0f} %", share * 100);
   fmt::print(stderr, "\r{}\033[K", line);
   std::fflush(stderr);
   shown_ = true;

@@ -30,15 +30,19 @@ std::string format_bytes(std::uint64_t num_bytes) {
 std::string format_rate(std::uint64_t num_bytes, double seconds) {
   if (seconds <= 0) return "-";
   const double rate = static_cast<double>(num_bytes) / seconds;
+  if (rate < 1e6) return fmt::format("{:.0f} kB/s", rate / 1e3);
   if (rate < 1e9) return fmt::format("{:.0f} MB/s", rate / 1e6);
   return fmt::format("{:.2f} GB/s", rate / 1e9);
 }
 
-std::string format_percent(double share, int digits) { return fmt::format("{:.{}f} %", share * 100, digits); }
+std::string format_percent(double share, int digits) {
+  return fmt::format("{:.{}f} %", share * 100, digits);
+}
 
 std::string format_seconds(double seconds) {
   const auto total = static_cast<long long>(std::ceil(seconds));
-  if (total >= 3600) return fmt::format("{}:{:02}:{:02}", total / 3600, total / 60 % 60, total % 60);
+  if (total >= 3600)
+    return fmt::format("{}:{:02}:{:02}", total / 3600, total / 60 % 60, total % 60);
   return fmt::format("{}:{:02}", total / 60, total % 60);
 }
 
@@ -50,7 +54,8 @@ std::uint64_t parse_bytes(const std::string& text) {
   double factor = 0;
   if (unit.empty() || unit == "B") factor = 1;
   const std::string prefixes = "kMGT";
-  const std::size_t at = unit.empty() ? std::string::npos : prefixes.find(unit[0] == 'K' ? 'k' : unit[0]);
+  const std::size_t at =
+      unit.empty() ? std::string::npos : prefixes.find(unit[0] == 'K' ? 'k' : unit[0]);
   if (at != std::string::npos) {
     const std::string rest = unit.substr(1);
     if (rest == "B" || rest.empty()) factor = std::pow(1000.0, static_cast<double>(at + 1));

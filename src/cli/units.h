@@ -5,10 +5,10 @@
 
 namespace snug::cli {
 
-std::string format_bytes(std::uint64_t num_bytes);               // "15.7 MB": decimal units
+std::string format_bytes(std::uint64_t num_bytes);                 // "15.7 MB": decimal units
 std::string format_rate(std::uint64_t num_bytes, double seconds);  // "2.31 GB/s"
-std::string format_percent(double share, int digits = 1);        // 0.661 -> "66.1 %"
-std::string format_seconds(double seconds);                      // "0:07", "1:02:03"
+std::string format_percent(double share, int digits = 1);          // 0.661 -> "66.1 %"
+std::string format_seconds(double seconds);                        // "0:07", "1:02:03"
 
 // "64MiB", "1.5 GB", "4096"; 0 if it is none of these.
 std::uint64_t parse_bytes(const std::string& text);

@@ -81,7 +81,8 @@ class JobQueue {
 
 class Scan {
  public:
-  Scan(const TensorFile& file, std::uint64_t start, ProgressMeter& meter, const MakeVisitor& make_visitor)
+  Scan(const TensorFile& file, std::uint64_t start, ProgressMeter& meter,
+       const MakeVisitor& make_visitor)
       : file_(file), queue_(file), turn_(start), meter_(meter), make_visitor_(make_visitor) {}
 
   StoreStatus run(int num_threads) {
@@ -95,6 +96,9 @@ class Scan {
       work();
     } catch (const std::bad_alloc&) {
       fail(0, {{Code::kInternal, "out of memory"}, file_.path(), {}, {}});
+    } catch (const std::exception&) {
+      fail(0,
+           {{Code::kInternal, "unexpected error of the standard library"}, file_.path(), {}, {}});
     }
   }
 
@@ -111,7 +115,8 @@ class Scan {
       }
       status = load(job, raw, payload, *workspace);
       if (status.ok()) status = visitor->visit(job.chunk, turn_, *workspace);
-      if (status.ok() && !meter_.add(job.num_bytes)) status = {{Code::kIo, "stopped on request"}, file_.path(), {}, {}};
+      if (status.ok() && !meter_.add(job.num_bytes))
+        status = {{Code::kIo, "stopped on request"}, file_.path(), {}, {}};
       if (!status.ok()) return fail(job.chunk.ticket, std::move(status));
     }
   }
@@ -125,7 +130,8 @@ class Scan {
     const frame::Header& header = job.head->header;
     if (job.chunk.last)
       std::memcpy(dst + job.num_bytes - header.num_tail_bytes, header.tail, header.num_tail_bytes);
-    return read_blocks(file_, idx, *job.head, job.first_block, job.num_blocks, dst, payload, workspace);
+    return read_blocks(file_, idx, *job.head, job.first_block, job.num_blocks, dst, payload,
+                       workspace);
   }
 
   void fail(std::uint64_t ticket, StoreStatus status) {
@@ -166,19 +172,22 @@ bool ProgressMeter::add(std::uint64_t num_bytes) {
 StoreStatus scan_tensors(const TensorFile& file, int num_threads, std::uint64_t start,
                          ProgressMeter& meter, const MakeVisitor& make_visitor) {
   const std::uint64_t num_chunks = file.plain().file_bytes / kChunkBytes + 1;
-  return Scan(file, start, meter, make_visitor).run(codec::thread_count(store_threads(num_threads), num_chunks));
+  return Scan(file, start, meter, make_visitor)
+      .run(codec::thread_count(store_threads(num_threads), num_chunks));
 }
 
 StoreStatus read_blocks(const TensorFile& file, std::size_t idx, const FrameHead& head,
-                        std::uint64_t first, std::uint64_t count, std::uint8_t* dst, Buffer& payload,
-                        codec::Workspace& workspace) {
+                        std::uint64_t first, std::uint64_t count, std::uint8_t* dst,
+                        Buffer& payload, codec::Workspace& workspace) {
   if (count == 0) return {};
   const frame::Header& header = head.header;
   const std::uint64_t begin = head.entry(first).offset;
   const frame::Entry last = head.entry(first + count - 1);
   const auto num_bytes = static_cast<std::size_t>(last.offset + last.num_bytes - begin);
   std::uint8_t* bytes = payload.ensure(num_bytes);
-  if (StoreStatus s = file.file().read_at(file.stored_offset(idx) + begin, bytes, num_bytes); !s.ok()) return s;
+  if (StoreStatus s = file.file().read_at(file.stored_offset(idx) + begin, bytes, num_bytes);
+      !s.ok())
+    return s;
   const std::uint64_t block_bytes = header.block_elems() * elem_bytes(header.dtype);
   for (std::uint64_t i = 0; i < count; i += 2) {
     codec::BlockJob jobs[2];
@@ -187,9 +196,11 @@ StoreStatus read_blocks(const TensorFile& file, std::size_t idx, const FrameHead
       const std::uint64_t block = first + i + j;
       const frame::Entry entry = head.entry(block);
       jobs[j] = {entry, block, bytes + (entry.offset - begin),
-                 static_cast<std::size_t>(header.elems_in_block(block)), dst + (i + j) * block_bytes};
+                 static_cast<std::size_t>(header.elems_in_block(block)),
+                 dst + (i + j) * block_bytes};
     }
-    if (Status s = codec::decode_blocks({jobs, num_jobs}, header.dtype, workspace); !s.ok()) return file.blame(idx, s);
+    if (Status s = codec::decode_blocks({jobs, num_jobs}, header.dtype, workspace); !s.ok())
+      return file.blame(idx, s);
   }
   return {};
 }

@@ -24,7 +24,7 @@ inline constexpr std::size_t kChunkBytes = std::size_t{512} << 10;
 struct Chunk {
   std::uint64_t ticket = 0;  // chunks of the whole file, counted
   std::size_t tensor_idx = 0;
-  std::uint64_t offset = 0;  // bytes from the start of the tensor
+  std::uint64_t offset = 0;          // bytes from the start of the tensor
   bool first = false, last = false;  // of its tensor
   std::span<const std::uint8_t> raw;
 };
@@ -34,7 +34,9 @@ struct Chunk {
 class ProgressMeter {
  public:
   ProgressMeter(const StoreOptions& options, std::uint64_t total_bytes, int num_passes)
-      : callback_(options.progress), total_(total_bytes), num_passes_(static_cast<std::uint64_t>(num_passes)) {}
+      : callback_(options.progress),
+        total_(total_bytes),
+        num_passes_(static_cast<std::uint64_t>(num_passes)) {}
 
   void set_phase(const char* phase) noexcept { phase_ = phase; }
   // False if the caller wants to stop.
@@ -55,7 +57,8 @@ class ProgressMeter {
 class ChunkVisitor {
  public:
   virtual ~ChunkVisitor() = default;
-  virtual StoreStatus visit(const Chunk& chunk, codec::Turnstile& turn, codec::Workspace& workspace) = 0;
+  virtual StoreStatus visit(const Chunk& chunk, codec::Turnstile& turn,
+                            codec::Workspace& workspace) = 0;
 };
 using MakeVisitor = std::function<std::unique_ptr<ChunkVisitor>()>;
 
@@ -81,8 +84,8 @@ class Buffer {
 
 // Reads blocks [first, first + count) of tensor `idx` and decodes them to dst.
 StoreStatus read_blocks(const TensorFile& file, std::size_t idx, const FrameHead& head,
-                        std::uint64_t first, std::uint64_t count, std::uint8_t* dst, Buffer& payload,
-                        codec::Workspace& workspace);
+                        std::uint64_t first, std::uint64_t count, std::uint8_t* dst,
+                        Buffer& payload, codec::Workspace& workspace);
 
 int store_threads(int asked) noexcept;
 

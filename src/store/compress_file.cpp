@@ -31,7 +31,8 @@ void append_slot(std::string& json, const std::string& name, std::uint64_t begin
 // touched only by the holder of the turn, so the bytes do not depend on threads.
 class FileCompressor {
  public:
-  FileCompressor(const TensorFile& in, const File& out, Codec codec) : in_(in), out_(out), codec_(codec) {
+  FileCompressor(const TensorFile& in, const File& out, Codec codec)
+      : in_(in), out_(out), codec_(codec) {
     slots_.resize(in.plain().slots.size());
   }
 
@@ -78,7 +79,11 @@ Header FileCompressor::frame_header(std::size_t idx) const noexcept {
 
 std::string FileCompressor::header_tensor_name() const {
   std::string name = kHeaderTensor;
-  for (int i = 1; in_.plain().find(name) != nullptr; ++i) name = kHeaderTensor + ("." + std::to_string(i));
+  for (int i = 1; in_.plain().find(name) != nullptr; ++i) {
+    name = kHeaderTensor;
+    name += '.';
+    name += std::to_string(i);
+  }
   return name;
 }
 
@@ -103,11 +108,13 @@ std::string FileCompressor::header_json(const std::string& hash, bool largest) c
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     const StoredSlot slot = largest ? StoredSlot{largest_, largest_} : slots_[i];
     json += ",";
-    append_slot(json, plain.slots[i].name, slot.begin, slot.end, largest ? largest_ : slot.end - slot.begin);
+    append_slot(json, plain.slots[i].name, slot.begin, slot.end,
+                largest ? largest_ : slot.end - slot.begin);
   }
   json += ",";
   const std::uint64_t begin = largest ? largest_ : data_end_ - data_start_;
-  append_slot(json, header_tensor, begin, begin + (largest ? 0 : packed_header_.size()), packed_header_.size());
+  append_slot(json, header_tensor, begin, begin + (largest ? 0 : packed_header_.size()),
+              packed_header_.size());
   json += "}";
   return json;
 }
@@ -132,7 +139,10 @@ StoreStatus FileCompressor::plan() {
   data_start_ = frame::align_up(kLengthBytes + json.size());
   if (data_start_ - kLengthBytes > kMaxHeaderBytes)
     return {{Code::kUsage, "too many tensors for one safetensors header", kNowhere, kNowhere,
-             data_start_ - kLengthBytes, kMaxHeaderBytes}, in_.path(), {}, {}};
+             data_start_ - kLengthBytes, kMaxHeaderBytes},
+            in_.path(),
+            {},
+            {}};
   return {};
 }
 
@@ -140,7 +150,8 @@ class CompressVisitor : public ChunkVisitor {
  public:
   explicit CompressVisitor(FileCompressor& shared) : shared_(shared) {}
 
-  StoreStatus visit(const Chunk& chunk, codec::Turnstile& turn, codec::Workspace& workspace) override {
+  StoreStatus visit(const Chunk& chunk, codec::Turnstile& turn,
+                    codec::Workspace& workspace) override {
     const Header header = shared_.frame_header(chunk.tensor_idx);
     encode(chunk, header, workspace);
 
@@ -157,7 +168,8 @@ class CompressVisitor : public ChunkVisitor {
     pos = put_entries(chunk, header, pos);
     FileCompressor::OpenFrame done;
     if (chunk.last) {
-      shared_.slots_[chunk.tensor_idx] = {frame.start - shared_.data_start_, pos - shared_.data_start_};
+      shared_.slots_[chunk.tensor_idx] = {frame.start - shared_.data_start_,
+                                          pos - shared_.data_start_};
       frame.header.frame_bytes = pos - frame.start;
       std::swap(done, frame);
     }
@@ -191,7 +203,8 @@ class CompressVisitor : public ChunkVisitor {
     const std::uint64_t first = chunk.offset / elem_bytes(header.dtype) >> header.log2_block;
     for (std::size_t i = 0; i < num_entries_; ++i) {
       entries_[i].offset = pos - shared_.frame_.start;
-      frame::write_entry(entries_[i], shared_.frame_.head.data() + frame::kHeaderBytes + (first + i) * frame::kEntryBytes);
+      frame::write_entry(entries_[i], shared_.frame_.head.data() + frame::kHeaderBytes +
+                                          (first + i) * frame::kEntryBytes);
       pos += entries_[i].num_bytes;
     }
     return pos;
@@ -199,7 +212,8 @@ class CompressVisitor : public ChunkVisitor {
 
   StoreStatus write_payloads(std::uint64_t at, const codec::Workspace& workspace) const {
     std::span<const std::uint8_t> pieces[2];
-    for (std::size_t i = 0; i < num_entries_; ++i) pieces[i] = {workspace.payloads[i], entries_[i].num_bytes};
+    for (std::size_t i = 0; i < num_entries_; ++i)
+      pieces[i] = {workspace.payloads[i], entries_[i].num_bytes};
     return shared_.out_.write_at(at, {pieces, num_entries_});
   }
 
@@ -224,7 +238,9 @@ StoreStatus FileCompressor::run(int num_threads, ProgressMeter& meter) {
 }
 
 StoreStatus FileCompressor::finish() {
-  if (StoreStatus s = out_.write_at(data_end_, packed_header_.data(), packed_header_.size()); !s.ok()) return s;
+  if (StoreStatus s = out_.write_at(data_end_, packed_header_.data(), packed_header_.size());
+      !s.ok())
+    return s;
   const std::uint64_t json_bytes = data_start_ - kLengthBytes;
   std::string header(kLengthBytes, '\0');
   std::memcpy(header.data(), &json_bytes, kLengthBytes);
@@ -278,7 +294,8 @@ StoreResult<FileReport> compress_file(const TensorFile& in, const std::string& p
   out.copy_attributes(in.file());
   meter.set_phase("verifying");
   FileReport report;
-  if (StoreStatus s = sync_and_verify(out, compressor.hash_hex(), options, meter, report); !s.ok()) return s;
+  if (StoreStatus s = sync_and_verify(out, compressor.hash_hex(), options, meter, report); !s.ok())
+    return s;
   if (StoreStatus s = output->commit(); !s.ok()) return s;
   report.name = path;
   return report;

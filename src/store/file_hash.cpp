@@ -1,24 +1,30 @@
 #include "store/file_hash.h"
 
+#include <xxhash.h>
+
+#include <cstring>
 #include <new>
 
 namespace snug::store {
+namespace {
+#include "store/file_hash-inl.h"
+}  // namespace
 
-FileHash::FileHash() : state_(XXH3_createState()) {
-  if (!state_) throw std::bad_alloc();
-  XXH3_128bits_reset(state_.get());
-}
+const HashFunctions kPortableHash = {create, update, digest, destroy};
 
-void FileHash::update(const void* bytes, std::size_t num_bytes) noexcept {
-  XXH3_128bits_update(state_.get(), bytes, num_bytes);
+FileHash::FileHash() : FileHash(avx2_hash() != nullptr ? *avx2_hash() : kPortableHash) {}
+
+FileHash::FileHash(const HashFunctions& functions)
+    : functions_(functions), state_(functions.create()) {
+  if (state_ == nullptr) throw std::bad_alloc();
 }
 
 std::string FileHash::hex() const {
   static constexpr char kHex[] = "0123456789abcdef";
-  XXH128_canonical_t digest;
-  XXH128_canonicalFromHash(&digest, XXH3_128bits_digest(state_.get()));
+  unsigned char bytes[kHashBytes];
+  functions_.digest(state_, bytes);
   std::string text;
-  for (const unsigned char byte : digest.digest) {
+  for (const unsigned char byte : bytes) {
     text.push_back(kHex[byte >> 4]);
     text.push_back(kHex[byte & 15]);
   }

@@ -22,7 +22,9 @@ StoreStatus io_error(const char* what, const std::string& path, int error, std::
 }
 
 File::File(File&& other) noexcept
-    : fd_(std::exchange(other.fd_, -1)), num_bytes_(other.num_bytes_), path_(std::move(other.path_)) {}
+    : fd_(std::exchange(other.fd_, -1)),
+      num_bytes_(other.num_bytes_),
+      path_(std::move(other.path_)) {}
 
 File& File::operator=(File&& other) noexcept {
   std::swap(fd_, other.fd_);
@@ -43,7 +45,8 @@ StoreResult<File> File::open(const std::string& path) {
   if (file.fd_ < 0) return io_error("cannot open", path, errno);
   struct stat info;
   if (::fstat(file.fd_, &info) != 0) return io_error("cannot open", path, errno);
-  if (!S_ISREG(info.st_mode)) return StoreStatus{{Code::kUsage, "not a regular file"}, path, {}, {}};
+  if (!S_ISREG(info.st_mode))
+    return StoreStatus{{Code::kUsage, "not a regular file"}, path, {}, {}};
   file.num_bytes_ = static_cast<std::uint64_t>(info.st_size);
   return file;
 }
@@ -54,7 +57,9 @@ StoreStatus File::read_at(std::uint64_t offset, void* dst, std::size_t num_bytes
     const ssize_t n = ::pread(fd_, to, num_bytes, static_cast<off_t>(offset));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return io_error("cannot read", path_, errno, offset);
-    if (n == 0) return {{Code::kIo, "file became shorter while it was read", kNowhere, offset}, path_, {}, {}};
+    if (n == 0)
+      return {
+          {Code::kIo, "file became shorter while it was read", kNowhere, offset}, path_, {}, {}};
     to += n;
     offset += static_cast<std::uint64_t>(n);
     num_bytes -= static_cast<std::size_t>(n);
@@ -75,18 +80,21 @@ StoreStatus File::write_at(std::uint64_t offset, const void* src, std::size_t nu
   return {};
 }
 
-StoreStatus File::write_at(std::uint64_t offset, std::span<const std::span<const std::uint8_t>> pieces) const {
+StoreStatus File::write_at(std::uint64_t offset,
+                           std::span<const std::span<const std::uint8_t>> pieces) const {
   constexpr std::size_t kMaxPieces = 8;
   assert(pieces.size() <= kMaxPieces);
   struct iovec parts[kMaxPieces];
   for (std::size_t i = 0; i < pieces.size(); ++i)
     parts[i] = {const_cast<std::uint8_t*>(pieces[i].data()), pieces[i].size()};
-  const ssize_t n = ::pwritev(fd_, parts, static_cast<int>(pieces.size()), static_cast<off_t>(offset));
+  const ssize_t n =
+      ::pwritev(fd_, parts, static_cast<int>(pieces.size()), static_cast<off_t>(offset));
   // Errors come again, and are reported, in the loop that writes what is left.
   auto done = static_cast<std::size_t>(n < 0 ? 0 : n);
   for (const auto& piece : pieces) {
     const std::size_t skip = std::min(done, piece.size());
-    if (StoreStatus s = write_at(offset + skip, piece.data() + skip, piece.size() - skip); !s.ok()) return s;
+    if (StoreStatus s = write_at(offset + skip, piece.data() + skip, piece.size() - skip); !s.ok())
+      return s;
     offset += piece.size();
     done -= skip;
   }
@@ -110,7 +118,8 @@ void File::copy_attributes(const File& source) const noexcept {
 
 void File::start_writeback(std::uint64_t offset, std::uint64_t num_bytes) const noexcept {
 #ifdef SYNC_FILE_RANGE_WRITE
-  (void)!::sync_file_range(fd_, static_cast<off_t>(offset), static_cast<off_t>(num_bytes), SYNC_FILE_RANGE_WRITE);
+  (void)!::sync_file_range(fd_, static_cast<off_t>(offset), static_cast<off_t>(num_bytes),
+                           SYNC_FILE_RANGE_WRITE);
 #endif
 }
 
@@ -118,7 +127,8 @@ StoreStatus File::reserve(std::uint64_t num_bytes) const {
 #ifdef __linux__
   // The size is kept, so that writes extend the file: writes inside its size are
   // three times slower on ext4 (0.33 against 1.3 s for 1 GiB, Linux 6.18).
-  if (num_bytes > 0 && ::fallocate(fd_, FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(num_bytes)) != 0 &&
+  if (num_bytes > 0 &&
+      ::fallocate(fd_, FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(num_bytes)) != 0 &&
       (errno == ENOSPC || errno == EFBIG || errno == EDQUOT))
     return io_error("cannot write", path_, errno, num_bytes);
 #endif
@@ -187,7 +197,8 @@ StoreStatus rename_path(const std::string& from, const std::string& to, bool for
 void sync_parent(const std::string& path) noexcept {
   try {
     const std::string parent = std::filesystem::path(path).parent_path().string();
-    const int fd = ::open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const int fd =
+        ::open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return;
     ::fsync(fd);
     ::close(fd);

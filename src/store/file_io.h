@@ -28,7 +28,8 @@ class File {
   StoreStatus read_at(std::uint64_t offset, void* dst, std::size_t num_bytes) const;
   StoreStatus write_at(std::uint64_t offset, const void* src, std::size_t num_bytes) const;
   // Several pieces of memory to neighbouring places, in one call to the system.
-  StoreStatus write_at(std::uint64_t offset, std::span<const std::span<const std::uint8_t>> pieces) const;
+  StoreStatus write_at(std::uint64_t offset,
+                       std::span<const std::span<const std::uint8_t>> pieces) const;
   StoreStatus sync() const;
   // Copies permissions and modification time of `source`.
   void copy_attributes(const File& source) const noexcept;

@@ -21,6 +21,7 @@ StoreResult<FileReport> restore_file(const TensorFile& in, const std::string& pa
                                      const StoreOptions& options, ProgressMeter& meter);
 
 // Restores `in` in memory and compares it with the recorded hash.
-StoreResult<FileReport> verify_file(const TensorFile& in, const StoreOptions& options, ProgressMeter& meter);
+StoreResult<FileReport> verify_file(const TensorFile& in, const StoreOptions& options,
+                                    ProgressMeter& meter);
 
 }  // namespace snug::store

@@ -16,7 +16,8 @@ constexpr char kIndexSuffix[] = ".safetensors.index.json";
 constexpr char kTensorsSuffix[] = ".safetensors";
 
 bool ends_with(const std::string& text, std::string_view suffix) {
-  return text.size() >= suffix.size() && text.compare(text.size() - suffix.size(), suffix.size(), suffix) == 0;
+  return text.size() >= suffix.size() &&
+         text.compare(text.size() - suffix.size(), suffix.size(), suffix) == 0;
 }
 
 StoreStatus system_error(const char* what, const std::string& path, const std::error_code& error) {
@@ -37,7 +38,11 @@ StoreStatus list_files(Folder& folder) {
     } else if (fs::is_directory(status) && !it->is_symlink()) {
       folder.sub_folders.push_back(name);
     } else {
-      return {{Code::kUsage, fs::is_directory(status) ? "link to a folder is not followed" : "neither file nor folder"}, path, {}, {}};
+      return {{Code::kUsage, fs::is_directory(status) ? "link to a folder is not followed"
+                                                      : "neither file nor folder"},
+              path,
+              {},
+              {}};
     }
     it.increment(error);
     if (error) return system_error("cannot list", folder.root, error);
@@ -54,7 +59,9 @@ StoreStatus check_tensors(const Folder& folder, FolderFile& file, bool expect_co
   if ((*tensors)->compressed() != expect_compressed)
     return {expect_compressed ? Status{Code::kBadMagic, "plain safetensors, not compressed by Snug"}
                               : Status{Code::kUsage, "already compressed by Snug"},
-            (*tensors)->path(), {}, {}};
+            (*tensors)->path(),
+            {},
+            {}};
   file.raw_bytes = (*tensors)->plain().file_bytes;
   return {};
 }
@@ -64,7 +71,11 @@ StoreResult<std::set<std::string>> read_index(const std::string& path) {
   auto file = File::open(path);
   if (!file) return file.status();
   if (file->num_bytes() > kMaxHeaderBytes)
-    return StoreStatus{{Code::kCorrupt, "index too long", kNowhere, kNowhere, file->num_bytes(), kMaxHeaderBytes}, path, {}, {}};
+    return StoreStatus{
+        {Code::kCorrupt, "index too long", kNowhere, kNowhere, file->num_bytes(), kMaxHeaderBytes},
+        path,
+        {},
+        {}};
   std::string text(file->num_bytes(), '\0');
   if (StoreStatus s = file->read_at(0, text.data(), text.size()); !s.ok()) return s;
   JsonReader json(text);
@@ -95,7 +106,11 @@ StoreStatus check_index(const Folder& folder, const std::string& index_name) {
     const std::string name = (parent / shard).lexically_normal().generic_string();
     const bool found = std::any_of(folder.files.begin(), folder.files.end(),
                                    [&](const FolderFile& file) { return file.name == name; });
-    if (!found) return {{Code::kNotFound, "shard named by the index is missing"}, folder.path_of(index_name), {}, shard};
+    if (!found)
+      return {{Code::kNotFound, "shard named by the index is missing"},
+              folder.path_of(index_name),
+              {},
+              shard};
   }
   return {};
 }
@@ -107,7 +122,8 @@ StoreStatus copy_file(const std::string& from, const std::string& to) {
   if (!out) return out.status();
   Buffer buffer;
   for (std::uint64_t at = 0; at < in->num_bytes(); at += kChunkBytes) {
-    const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(kChunkBytes, in->num_bytes() - at));
+    const auto n =
+        static_cast<std::size_t>(std::min<std::uint64_t>(kChunkBytes, in->num_bytes() - at));
     if (StoreStatus s = in->read_at(at, buffer.ensure(kChunkBytes), n); !s.ok()) return s;
     if (StoreStatus s = out->file().write_at(at, buffer.ensure(0), n); !s.ok()) return s;
   }
@@ -119,7 +135,8 @@ StoreStatus copy_file(const std::string& from, const std::string& to) {
 // A folder under a temporary name; deleted with all it holds if not committed.
 class OutputFolder {
  public:
-  OutputFolder(const std::string& path, const Folder& in) : in_(in), final_(path), temporary_(temporary_name(path)) {}
+  OutputFolder(const std::string& path, const Folder& in)
+      : in_(in), final_(path), temporary_(temporary_name(path)) {}
   ~OutputFolder() {
     std::error_code ignored;
     if (!committed_) fs::remove_all(temporary_, ignored);
@@ -127,15 +144,18 @@ class OutputFolder {
 
   StoreStatus create() {
     std::error_code error;
-    if (!fs::create_directory(temporary_, error)) return system_error("cannot create", final_, error);
+    if (!fs::create_directory(temporary_, error))
+      return system_error("cannot create", final_, error);
     fs::permissions(temporary_, fs::perms::owner_all, error);
     for (const std::string& name : in_.sub_folders)
-      if (!fs::create_directory(path_of(name), error)) return system_error("cannot create", path_of(name), error);
+      if (!fs::create_directory(path_of(name), error))
+        return system_error("cannot create", path_of(name), error);
     return {};
   }
 
   StoreStatus commit(bool force) {
-    for (const std::string& name : in_.sub_folders) copy_permissions(in_.path_of(name), path_of(name));
+    for (const std::string& name : in_.sub_folders)
+      copy_permissions(in_.path_of(name), path_of(name));
     copy_permissions(in_.root, temporary_);
     sync_parent(path_of("any"));
     for (const std::string& name : in_.sub_folders) sync_parent(path_of(name) + "/any");
@@ -181,7 +201,11 @@ StoreStatus check_target(const Folder& in, const std::string& out, bool force) {
   for (const FolderFile& file : old.files) {
     const bool replaced = std::any_of(in.files.begin(), in.files.end(),
                                       [&](const FolderFile& f) { return f.name == file.name; });
-    if (!replaced) return {{Code::kExists, "holds a file that is not part of the output; not replaced"}, out, {}, file.name};
+    if (!replaced)
+      return {{Code::kExists, "holds a file that is not part of the output; not replaced"},
+              out,
+              {},
+              file.name};
   }
   return {};
 }
@@ -191,7 +215,8 @@ StoreStatus check_not_inside(const std::string& in, const std::string& out) {
   std::error_code error;
   const fs::path inner = fs::weakly_canonical(out, error), outer = fs::weakly_canonical(in, error);
   const auto [at, _] = std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end());
-  if (at == outer.end()) return {{Code::kUsage, "output lies inside the input folder"}, out, {}, {}};
+  if (at == outer.end())
+    return {{Code::kUsage, "output lies inside the input folder"}, out, {}, {}};
   return {};
 }
 
@@ -223,7 +248,8 @@ StoreResult<Folder> read_folder(const std::string& root, bool expect_compressed)
     any = true;
     if (StoreStatus s = check_tensors(folder, file, expect_compressed); !s.ok()) return s;
   }
-  if (!any) return StoreStatus{{Code::kNotFound, "no .safetensors file in this folder"}, root, {}, {}};
+  if (!any)
+    return StoreStatus{{Code::kNotFound, "no .safetensors file in this folder"}, root, {}, {}};
   return folder;
 }
 
@@ -245,7 +271,8 @@ StoreResult<StoreReport> convert_folder(const Folder& in, const std::string& out
     }
     auto tensors = TensorFile::open(from);
     if (!tensors) return tensors.status();
-    auto done = compress ? compress_file(**tensors, to, options, meter) : restore_file(**tensors, to, options, meter);
+    auto done = compress ? compress_file(**tensors, to, options, meter)
+                         : restore_file(**tensors, to, options, meter);
     if (!done) return done.status();
     add_report(report, std::move(*done), file.name);
   }

@@ -128,7 +128,10 @@ bool JsonReader::read_hex4(std::uint32_t& out) noexcept {
   if (text_.size() - pos_ < 4) return fail("JSON: string does not end");
   for (int i = 0; i < 4; ++i) {
     const char c = text_[pos_++];
-    const int digit = is_digit(c) ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+    const int digit = is_digit(c)            ? c - '0'
+                      : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                      : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                             : -1;
     if (digit < 0) return fail("JSON: unknown escape");
     out = out << 4 | static_cast<std::uint32_t>(digit);
   }
@@ -138,7 +141,8 @@ bool JsonReader::read_hex4(std::uint32_t& out) noexcept {
 bool JsonReader::read_utf8(std::string& out) {
   const auto lead = static_cast<unsigned char>(text_[pos_]);
   const std::size_t n = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-  if (lead < 0xC2 || lead > 0xF4 || text_.size() - pos_ < n) return fail("header is not UTF-8", lead);
+  if (lead < 0xC2 || lead > 0xF4 || text_.size() - pos_ < n)
+    return fail("header is not UTF-8", lead);
   std::uint32_t code = lead & (0x7Fu >> n);
   for (std::size_t i = 1; i < n; ++i) {
     const auto c = static_cast<unsigned char>(text_[pos_ + i]);

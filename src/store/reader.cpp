@@ -20,7 +20,11 @@ const StoreStatus kNoMemory{{Code::kInternal, "out of memory"}, {}, {}, {}};
 class RangeRead {
  public:
   RangeRead(const TensorFile& file, std::size_t idx, std::uint64_t first, std::span<std::byte> dst)
-      : file_(file), idx_(idx), first_(first), dst_(reinterpret_cast<std::uint8_t*>(dst.data())), end_(first + dst.size()) {}
+      : file_(file),
+        idx_(idx),
+        first_(first),
+        dst_(reinterpret_cast<std::uint8_t*>(dst.data())),
+        end_(first + dst.size()) {}
 
   StoreStatus run(int num_threads) {
     step_ = kChunkBytes;
@@ -33,7 +37,8 @@ class RangeRead {
     }
     next_ = first_ / step_;
     const std::uint64_t num_steps = (end_ + step_ - 1) / step_ - next_;
-    codec::parallel(codec::thread_count(store_threads(num_threads), num_steps), [this] { work_guarded(); });
+    codec::parallel(codec::thread_count(store_threads(num_threads), num_steps),
+                    [this] { work_guarded(); });
     return std::move(error_);
   }
 
@@ -53,35 +58,44 @@ class RangeRead {
   }
 
   StoreStatus work() {
-    const std::unique_ptr<codec::Workspace> workspace(file_.compressed() ? new codec::Workspace : nullptr);
+    const std::unique_ptr<codec::Workspace> workspace(file_.compressed() ? new codec::Workspace
+                                                                         : nullptr);
     Buffer payload, partial;
     for (std::uint64_t i; !failed_ && (i = next_.fetch_add(1)) * step_ < end_;) {
       const std::uint64_t from = std::max(first_, i * step_), to = std::min(end_, (i + 1) * step_);
-      StoreStatus status = file_.compressed()
-                               ? decode(from, to, payload, partial, *workspace)
-                               : file_.file().read_at(file_.stored_offset(idx_) + from, dst_ + (from - first_),
-                                                      static_cast<std::size_t>(to - from));
+      StoreStatus status =
+          file_.compressed()
+              ? decode(from, to, payload, partial, *workspace)
+              : file_.file().read_at(file_.stored_offset(idx_) + from, dst_ + (from - first_),
+                                     static_cast<std::size_t>(to - from));
       if (!status.ok()) return status;
     }
     return {};
   }
 
-  StoreStatus decode(std::uint64_t from, std::uint64_t to, Buffer& payload, Buffer& partial, codec::Workspace& workspace) {
+  StoreStatus decode(std::uint64_t from, std::uint64_t to, Buffer& payload, Buffer& partial,
+                     codec::Workspace& workspace) {
     const frame::Header& header = head_->header;
     const std::uint64_t blocks_end = header.num_elems * elem_bytes(header.dtype);
     std::uint8_t* out = dst_ + (from - first_);
     if (to > blocks_end) {  // the tail of less than an element
       const std::uint64_t tail_from = std::max(from, blocks_end);
-      std::memcpy(out + (tail_from - from), header.tail + (tail_from - blocks_end), static_cast<std::size_t>(to - tail_from));
+      std::memcpy(out + (tail_from - from), header.tail + (tail_from - blocks_end),
+                  static_cast<std::size_t>(to - tail_from));
       to = blocks_end;
       if (from >= to) return {};
     }
-    const std::uint64_t block = from / block_bytes_, block_end = (to + block_bytes_ - 1) / block_bytes_;
-    const std::uint64_t covered_from = block * block_bytes_, covered_to = std::min(block_end * block_bytes_, blocks_end);
+    const std::uint64_t block = from / block_bytes_,
+                        block_end = (to + block_bytes_ - 1) / block_bytes_;
+    const std::uint64_t covered_from = block * block_bytes_,
+                        covered_to = std::min(block_end * block_bytes_, blocks_end);
     if (covered_from == from && covered_to == to)
       return read_blocks(file_, idx_, *head_, block, block_end - block, out, payload, workspace);
     std::uint8_t* all = partial.ensure(static_cast<std::size_t>(covered_to - covered_from));
-    if (StoreStatus s = read_blocks(file_, idx_, *head_, block, block_end - block, all, payload, workspace); !s.ok()) return s;
+    if (StoreStatus s =
+            read_blocks(file_, idx_, *head_, block, block_end - block, all, payload, workspace);
+        !s.ok())
+      return s;
     std::memcpy(out, all + (from - covered_from), static_cast<std::size_t>(to - from));
     return {};
   }
@@ -167,8 +181,9 @@ StoreResult<Reader> Reader::open(const std::string& path) noexcept try {
   const Layout& plain = impl->file->plain();
   for (std::size_t i = 0; i < plain.slots.size(); ++i) {
     const Slot& slot = plain.slots[i];
-    impl->entries.push_back({slot.name, slot.dtype, dtype_of(slot.dtype), slot.shape, slot.num_bytes(),
-                             impl->file->stored_slot(i).num_bytes(), impl->file->stored_offset(i)});
+    impl->entries.push_back({slot.name, slot.dtype, dtype_of(slot.dtype), slot.shape,
+                             slot.num_bytes(), impl->file->stored_slot(i).num_bytes(),
+                             impl->file->stored_offset(i)});
   }
   return Reader(std::move(impl));
 } catch (const std::bad_alloc&) {
@@ -186,22 +201,33 @@ std::span<const std::pair<std::string, std::string>> Reader::metadata() const no
 
 const TensorEntry* Reader::find(std::string_view name) const noexcept {
   const Slot* slot = impl_->file->plain().find(name);
-  return slot == nullptr ? nullptr : &impl_->entries[static_cast<std::size_t>(slot - impl_->file->plain().slots.data())];
+  return slot == nullptr
+             ? nullptr
+             : &impl_->entries[static_cast<std::size_t>(slot - impl_->file->plain().slots.data())];
 }
 
-StoreStatus Reader::read(const TensorEntry& tensor, std::span<std::byte> dst, int num_threads) const noexcept {
+StoreStatus Reader::read(const TensorEntry& tensor, std::span<std::byte> dst,
+                         int num_threads) const noexcept {
   if (dst.size() != tensor.raw_bytes)
-    return {{Code::kUsage, "buffer is not as large as the tensor", kNowhere, kNowhere, dst.size(), tensor.raw_bytes}, {}, tensor.name, {}};
+    return {{Code::kUsage, "buffer is not as large as the tensor", kNowhere, kNowhere, dst.size(),
+             tensor.raw_bytes},
+            {},
+            tensor.name,
+            {}};
   return read_bytes(tensor, 0, dst, num_threads);
 }
 
-StoreStatus Reader::read_bytes(const TensorEntry& tensor, std::uint64_t first, std::span<std::byte> dst,
-                               int num_threads) const noexcept try {
+StoreStatus Reader::read_bytes(const TensorEntry& tensor, std::uint64_t first,
+                               std::span<std::byte> dst, int num_threads) const noexcept try {
   const std::size_t idx = impl_->index_of(tensor);
   if (idx == Impl::npos) return impl_->not_found(tensor);
   const std::uint64_t total = impl_->entries[idx].raw_bytes;
   if (first > total || dst.size() > total - first)
-    return {{Code::kUsage, "range outside the tensor", kNowhere, kNowhere, first + dst.size(), total}, path(), tensor.name, {}};
+    return {
+        {Code::kUsage, "range outside the tensor", kNowhere, kNowhere, first + dst.size(), total},
+        path(),
+        tensor.name,
+        {}};
   if (dst.empty()) return {};
   return RangeRead(*impl_->file, idx, first, dst).run(num_threads);
 } catch (const std::bad_alloc&) {
@@ -212,10 +238,15 @@ StoreResult<std::pair<std::uint64_t, std::uint64_t>> Reader::row_bytes(
     const TensorEntry& tensor, std::uint64_t first_row, std::uint64_t last_row) const noexcept try {
   const std::uint64_t num_rows = tensor.num_rows();
   if (first_row > last_row || last_row > num_rows)
-    return StoreStatus{{Code::kUsage, "rows outside the tensor", kNowhere, kNowhere, last_row, num_rows}, path(), tensor.name, {}};
+    return StoreStatus{
+        {Code::kUsage, "rows outside the tensor", kNowhere, kNowhere, last_row, num_rows},
+        path(),
+        tensor.name,
+        {}};
   if (num_rows == 0) return std::pair<std::uint64_t, std::uint64_t>{0, 0};
   if (tensor.raw_bytes % num_rows != 0)
-    return StoreStatus{{Code::kUsage, "rows of this tensor are no whole bytes"}, path(), tensor.name, {}};
+    return StoreStatus{
+        {Code::kUsage, "rows of this tensor are no whole bytes"}, path(), tensor.name, {}};
   const std::uint64_t row = tensor.raw_bytes / num_rows;
   return std::pair<std::uint64_t, std::uint64_t>{first_row * row, (last_row - first_row) * row};
 } catch (const std::bad_alloc&) {
@@ -225,7 +256,8 @@ StoreResult<std::pair<std::uint64_t, std::uint64_t>> Reader::row_bytes(
 StoreResult<FrameStats> Reader::frame_stats(const TensorEntry& tensor) const noexcept try {
   const std::size_t idx = impl_->index_of(tensor);
   if (idx == Impl::npos) return impl_->not_found(tensor);
-  if (!compressed()) return StoreStatus{{Code::kUsage, "plain file: no frames in it"}, path(), tensor.name, {}};
+  if (!compressed())
+    return StoreStatus{{Code::kUsage, "plain file: no frames in it"}, path(), tensor.name, {}};
   auto head = impl_->file->load_head(idx);
   if (!head) return head.status();
   FrameStats stats;
@@ -239,14 +271,16 @@ StoreResult<FrameStats> Reader::frame_stats(const TensorEntry& tensor) const noe
   return kNoMemory;
 }
 
-StoreResult<std::vector<TensorStats>> Reader::stats(const StoreOptions& options) const noexcept try {
+StoreResult<std::vector<TensorStats>> Reader::stats(const StoreOptions& options) const noexcept
+    try {
   StatsCollector collector(impl_->file->plain());
   std::uint64_t total = 0;
   for (const TensorEntry& entry : impl_->entries) total += entry.raw_bytes;
   ProgressMeter meter(options, total, 1);
   meter.set_phase("reading");
   const MakeVisitor make = [&] { return std::make_unique<StatsVisitor>(collector); };
-  if (StoreStatus s = scan_tensors(*impl_->file, options.num_threads, 0, meter, make); !s.ok()) return s;
+  if (StoreStatus s = scan_tensors(*impl_->file, options.num_threads, 0, meter, make); !s.ok())
+    return s;
   return collector.take();
 } catch (const std::bad_alloc&) {
   return kNoMemory;

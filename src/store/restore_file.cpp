@@ -10,7 +10,8 @@ constexpr std::uint64_t kWritebackBytes = std::uint64_t{16} << 20;
 // Hashes chunks in order and, if there is an output, writes them.
 class RestoreVisitor : public ChunkVisitor {
  public:
-  RestoreVisitor(const Layout& plain, FileHash& hash, const File* out) : plain_(plain), hash_(hash), out_(out) {}
+  RestoreVisitor(const Layout& plain, FileHash& hash, const File* out)
+      : plain_(plain), hash_(hash), out_(out) {}
 
   StoreStatus visit(const Chunk& chunk, codec::Turnstile& turn, codec::Workspace&) override {
     std::uint64_t pos;
@@ -18,7 +19,8 @@ class RestoreVisitor : public ChunkVisitor {
     hash_.update(chunk.raw.data(), chunk.raw.size());
     turn.pass(pos + chunk.raw.size());
     if (out_ == nullptr) return {};
-    const std::uint64_t at = plain_.data_start + plain_.slots[chunk.tensor_idx].begin + chunk.offset;
+    const std::uint64_t at =
+        plain_.data_start + plain_.slots[chunk.tensor_idx].begin + chunk.offset;
     if (StoreStatus s = out_->write_at(at, chunk.raw.data(), chunk.raw.size()); !s.ok()) return s;
     const std::uint64_t end = at + chunk.raw.size();
     if (end / kWritebackBytes != at / kWritebackBytes && end > 2 * kWritebackBytes)
@@ -32,7 +34,8 @@ class RestoreVisitor : public ChunkVisitor {
   const File* out_;
 };
 
-StoreStatus restore(const TensorFile& in, const File* out, const StoreOptions& options, ProgressMeter& meter) {
+StoreStatus restore(const TensorFile& in, const File* out, const StoreOptions& options,
+                    ProgressMeter& meter) {
   if (!in.compressed())
     return {{Code::kBadMagic, "plain safetensors, not compressed by Snug"}, in.path(), {}, {}};
   FileHash hash;
@@ -40,7 +43,10 @@ StoreStatus restore(const TensorFile& in, const File* out, const StoreOptions& o
   const MakeVisitor make = [&] { return std::make_unique<RestoreVisitor>(in.plain(), hash, out); };
   if (StoreStatus s = scan_tensors(in, options.num_threads, 0, meter, make); !s.ok()) return s;
   if (hash.hex() != in.recorded_hash())
-    return {{Code::kCorrupt, "restored bytes differ from the original: hash does not match"}, in.path(), {}, {}};
+    return {{Code::kCorrupt, "restored bytes differ from the original: hash does not match"},
+            in.path(),
+            {},
+            {}};
   return {};
 }
 
@@ -58,14 +64,16 @@ StoreResult<FileReport> restore_file(const TensorFile& in, const std::string& pa
   meter.set_phase("restoring");
   if (StoreStatus s = out.reserve(in.plain().file_bytes); !s.ok()) return s;
   if (StoreStatus s = restore(in, &out, options, meter); !s.ok()) return s;
-  if (StoreStatus s = out.write_at(0, in.plain_header().data(), in.plain_header().size()); !s.ok()) return s;
+  if (StoreStatus s = out.write_at(0, in.plain_header().data(), in.plain_header().size()); !s.ok())
+    return s;
   out.copy_attributes(in.file());
   if (StoreStatus s = out.sync(); !s.ok()) return s;
   if (StoreStatus s = output->commit(); !s.ok()) return s;
   return report_on(in, path);
 }
 
-StoreResult<FileReport> verify_file(const TensorFile& in, const StoreOptions& options, ProgressMeter& meter) {
+StoreResult<FileReport> verify_file(const TensorFile& in, const StoreOptions& options,
+                                    ProgressMeter& meter) {
   if (StoreStatus s = restore(in, nullptr, options, meter); !s.ok()) return s;
   return report_on(in, in.path());
 }

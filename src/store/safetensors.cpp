@@ -16,17 +16,17 @@ struct KnownDType {
 };
 
 constexpr KnownDType kKnownDTypes[] = {
-    {"BF16", 16, DType::kBF16},      {"F16", 16, DType::kF16},
-    {"F32", 32, DType::kF32},        {"F64", 64, DType::kF64},
-    {"F8_E4M3", 8, DType::kF8E4M3},  {"F8_E4M3FN", 8, DType::kF8E4M3},
-    {"F8_E5M2", 8, DType::kF8E5M2},  {"F8_E4M3FNUZ", 8, DType::kF8E4M3},
-    {"F8_E8M0", 8, DType::kBytes},   {"F8_E5M2FNUZ", 8, DType::kF8E5M2},
-    {"F4", 4, DType::kF4},           {"F6_E2M3", 6, DType::kBytes},
-    {"F6_E3M2", 6, DType::kBytes},   {"BOOL", 8, DType::kBool},
-    {"U8", 8, DType::kBytes},          {"I8", 8, DType::kI8},
-    {"U16", 16, DType::kI16},        {"I16", 16, DType::kI16},
-    {"U32", 32, DType::kI32},        {"I32", 32, DType::kI32},
-    {"U64", 64, DType::kI64},        {"I64", 64, DType::kI64},
+    {"BF16", 16, DType::kBF16},     {"F16", 16, DType::kF16},
+    {"F32", 32, DType::kF32},       {"F64", 64, DType::kF64},
+    {"F8_E4M3", 8, DType::kF8E4M3}, {"F8_E4M3FN", 8, DType::kF8E4M3},
+    {"F8_E5M2", 8, DType::kF8E5M2}, {"F8_E4M3FNUZ", 8, DType::kF8E4M3},
+    {"F8_E8M0", 8, DType::kBytes},  {"F8_E5M2FNUZ", 8, DType::kF8E5M2},
+    {"F4", 4, DType::kF4},          {"F6_E2M3", 6, DType::kBytes},
+    {"F6_E3M2", 6, DType::kBytes},  {"BOOL", 8, DType::kBool},
+    {"U8", 8, DType::kBytes},       {"I8", 8, DType::kI8},
+    {"U16", 16, DType::kI16},       {"I16", 16, DType::kI16},
+    {"U32", 32, DType::kI32},       {"I32", 32, DType::kI32},
+    {"U64", 64, DType::kI64},       {"I64", 64, DType::kI64},
     {"C64", 64, DType::kBytes},
 };
 
@@ -67,8 +67,10 @@ bool read_slot(JsonReader& json, Slot& slot) {
   std::string key;
   for (bool first = true; json.next_member('}', first);) {
     if (!json.read_key(key)) return false;
-    bool* seen = key == "dtype" ? &has_dtype : key == "shape" ? &has_shape
-                                           : key == "data_offsets" ? &has_offsets : nullptr;
+    bool* seen = key == "dtype"          ? &has_dtype
+                 : key == "shape"        ? &has_shape
+                 : key == "data_offsets" ? &has_offsets
+                                         : nullptr;
     if (seen != nullptr && std::exchange(*seen, true)) return json.fail("key given twice");
     if (seen == &has_dtype) {
       if (!json.read_string(slot.dtype)) return false;
@@ -91,15 +93,18 @@ bool read_slot(JsonReader& json, Slot& slot) {
 bool bits_of(const Slot& slot, std::uint64_t bits_per_elem, std::uint64_t& bits) noexcept {
   bits = bits_per_elem;
   // A zero dimension makes the product zero, however large the others are.
-  if (std::find(slot.shape.begin(), slot.shape.end(), 0) != slot.shape.end()) return (bits = 0, true);
+  if (std::find(slot.shape.begin(), slot.shape.end(), 0) != slot.shape.end())
+    return (bits = 0, true);
   for (const std::uint64_t dim : slot.shape)
     if (__builtin_mul_overflow(bits, dim, &bits)) return false;
   return true;
 }
 
 Status check_slot(const Slot& slot, std::uint64_t data_bytes, std::uint64_t byte) noexcept {
-  if (slot.begin > slot.end) return corrupt("data_offsets run backwards", byte, slot.begin, slot.end);
-  if (slot.end > data_bytes) return corrupt("tensor reaches beyond the end of the file", byte, slot.end, data_bytes);
+  if (slot.begin > slot.end)
+    return corrupt("data_offsets run backwards", byte, slot.begin, slot.end);
+  if (slot.end > data_bytes)
+    return corrupt("tensor reaches beyond the end of the file", byte, slot.end, data_bytes);
   const std::uint64_t bits_per_elem = dtype_bits(slot.dtype);
   if (bits_per_elem == 0) return {};
   std::uint64_t bits;
@@ -117,20 +122,25 @@ StoreStatus check_cover(const Layout& layout) {
   std::uint64_t end = 0;
   for (const Slot& slot : layout.slots) {
     const std::uint64_t at = layout.data_start + slot.begin;
-    if (slot.begin < end) return blame(corrupt("tensor overlaps the one before it", at, slot.begin, end), slot.name);
-    if (slot.begin > end) return blame(corrupt("hole before the tensor", at, slot.begin, end), slot.name);
+    if (slot.begin < end)
+      return blame(corrupt("tensor overlaps the one before it", at, slot.begin, end), slot.name);
+    if (slot.begin > end)
+      return blame(corrupt("hole before the tensor", at, slot.begin, end), slot.name);
     end = slot.end;
   }
   const std::uint64_t data_bytes = layout.file_bytes - layout.data_start;
   if (end != data_bytes)
-    return blame(corrupt("bytes after the last tensor", layout.data_start + end, data_bytes, end), {});
+    return blame(corrupt("bytes after the last tensor", layout.data_start + end, data_bytes, end),
+                 {});
   return {};
 }
 
 StoreStatus index_names(Layout& layout) {
   layout.by_name.resize(layout.slots.size());
   std::iota(layout.by_name.begin(), layout.by_name.end(), 0u);
-  const auto name = [&layout](std::uint32_t i) -> const std::string& { return layout.slots[i].name; };
+  const auto name = [&layout](std::uint32_t i) -> const std::string& {
+    return layout.slots[i].name;
+  };
   std::sort(layout.by_name.begin(), layout.by_name.end(),
             [&](std::uint32_t a, std::uint32_t b) { return name(a) < name(b); });
   for (std::size_t i = 1; i < layout.by_name.size(); ++i)
@@ -152,8 +162,9 @@ Status check_metadata(const Metadata& metadata, std::uint64_t byte) {
 }  // namespace
 
 const Slot* Layout::find(std::string_view name) const noexcept {
-  const auto at = std::lower_bound(by_name.begin(), by_name.end(), name,
-                                   [this](std::uint32_t i, std::string_view n) { return slots[i].name < n; });
+  const auto at =
+      std::lower_bound(by_name.begin(), by_name.end(), name,
+                       [this](std::uint32_t i, std::string_view n) { return slots[i].name < n; });
   return at != by_name.end() && slots[*at].name == name ? &slots[*at] : nullptr;
 }
 
@@ -168,9 +179,12 @@ Result<std::uint64_t> check_header_length(std::span<const std::byte, kLengthByte
   std::uint64_t json_bytes;
   std::memcpy(&json_bytes, length.data(), sizeof json_bytes);
   if (json_bytes > kMaxHeaderBytes)
-    return Status{Code::kBadMagic, "not a safetensors file: header too long", kNowhere, 0, json_bytes, kMaxHeaderBytes};
+    return Status{Code::kBadMagic, "not a safetensors file: header too long",
+                  kNowhere,        0,
+                  json_bytes,      kMaxHeaderBytes};
   if (json_bytes > file_bytes - kLengthBytes)
-    return corrupt("file ends inside its header", file_bytes, file_bytes, kLengthBytes + json_bytes);
+    return corrupt("file ends inside its header", file_bytes, file_bytes,
+                   kLengthBytes + json_bytes);
   return json_bytes;
 }
 
@@ -180,7 +194,9 @@ StoreResult<Layout> parse_layout(std::string_view json_text, std::uint64_t file_
   layout.data_start = kLengthBytes + json_text.size();
   layout.file_bytes = file_bytes;
   if (json_text.empty() || json_text[0] != '{')
-    return blame({Code::kBadMagic, "not a safetensors file: header is no JSON object", kNowhere, kLengthBytes}, {});
+    return blame({Code::kBadMagic, "not a safetensors file: header is no JSON object", kNowhere,
+                  kLengthBytes},
+                 {});
   json.expect('{');
   std::string key;
   bool has_metadata = false;
@@ -197,7 +213,8 @@ StoreResult<Layout> parse_layout(std::string_view json_text, std::uint64_t file_
     Slot& slot = layout.slots.emplace_back();
     slot.name = std::move(key);
     if (!read_slot(json, slot)) return blame(json.status(), slot.name);
-    if (Status s = check_slot(slot, file_bytes - layout.data_start, key_at); !s.ok()) return blame(s, slot.name);
+    if (Status s = check_slot(slot, file_bytes - layout.data_start, key_at); !s.ok())
+      return blame(s, slot.name);
   }
   if (!json.expect_end()) return blame(json.status(), {});
   std::stable_sort(layout.slots.begin(), layout.slots.end(), [](const Slot& a, const Slot& b) {

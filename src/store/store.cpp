@@ -37,7 +37,8 @@ std::string without_slashes(std::string path) {
 }
 
 // What to write to: as asked, into a folder that is there, or by rule.
-StoreResult<std::string> choose_output(const std::string& in, const std::string& out, const std::string& by_rule) {
+StoreResult<std::string> choose_output(const std::string& in, const std::string& out,
+                                       const std::string& by_rule) {
   const std::string target = without_slashes(out);
   if (!target.empty() && (is_folder(in) || !is_folder(target))) return target;
   std::error_code error;
@@ -61,7 +62,8 @@ StoreReport report_of(FileReport file, const std::string& output) {
   return report;
 }
 
-StoreResult<StoreReport> convert(const std::string& in, const std::string& out, FolderJob job, const StoreOptions& options) {
+StoreResult<StoreReport> convert(const std::string& in, const std::string& out, FolderJob job,
+                                 const StoreOptions& options) {
   const bool compress = job == FolderJob::kCompress;
   if (is_folder(in)) {
     auto folder = read_folder(without_slashes(in), !compress);
@@ -73,8 +75,10 @@ StoreResult<StoreReport> convert(const std::string& in, const std::string& out, 
   if (compress && (*tensors)->compressed())
     return StoreStatus{{Code::kUsage, "already compressed by Snug"}, in, {}, {}};
   if (StoreStatus s = refuse_same(**tensors, out); !s.ok()) return s;
-  ProgressMeter meter(options, (*tensors)->plain().file_bytes, compress ? kCompressPasses : kRestorePasses);
-  auto done = compress ? compress_file(**tensors, out, options, meter) : restore_file(**tensors, out, options, meter);
+  ProgressMeter meter(options, (*tensors)->plain().file_bytes,
+                      compress ? kCompressPasses : kRestorePasses);
+  auto done = compress ? compress_file(**tensors, out, options, meter)
+                       : restore_file(**tensors, out, options, meter);
   if (!done) return done.status();
   return report_of(std::move(*done), out);
 }
@@ -85,7 +89,9 @@ StoreResult<StoreReport> guarded(Job job) noexcept {
   try {
     const auto start = std::chrono::steady_clock::now();
     StoreResult<StoreReport> report = job();
-    if (report) report->seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    if (report)
+      report->seconds =
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     return report;
   } catch (const std::bad_alloc&) {
     return StoreStatus{{Code::kInternal, "out of memory"}, {}, {}, {}};
@@ -118,7 +124,8 @@ std::string default_compressed_path(const std::string& in) {
   }
   const std::string folder = without_slashes(in);
   const std::string name = fs::path(folder).filename().string();
-  return name.empty() || name == "." || name == ".." ? std::string() : folder + std::string(kFolderSuffix);
+  return name.empty() || name == "." || name == ".." ? std::string()
+                                                     : folder + std::string(kFolderSuffix);
 }
 
 std::string default_restored_path(const std::string& in) {
@@ -130,7 +137,8 @@ std::string default_restored_path(const std::string& in) {
 StoreResult<StoreReport> compress_path(const std::string& in, const std::string& out,
                                        const StoreOptions& options) noexcept {
   return guarded([&]() -> StoreResult<StoreReport> {
-    if (static_cast<int>(options.codec) >= kNumCodecs) return StoreStatus{{Code::kUsage, "not a codec"}, {}, {}, {}};
+    if (static_cast<int>(options.codec) >= kNumCodecs)
+      return StoreStatus{{Code::kUsage, "not a codec"}, {}, {}, {}};
     const auto target = choose_output(in, out, default_compressed_path(in));
     return target ? convert(in, *target, FolderJob::kCompress, options) : target.status();
   });

@@ -30,7 +30,10 @@ StoreResult<std::unique_ptr<TensorFile>> TensorFile::open(const std::string& pat
   const std::string* format = self->stored_.find_metadata(kFormatKey);
   if (format == nullptr) return self;
   if (*format != kFormatVersion)
-    return StoreStatus{{Code::kUnsupportedVersion, "file format not known to this Snug; update it"}, path, {}, *format};
+    return StoreStatus{{Code::kUnsupportedVersion, "file format not known to this Snug; update it"},
+                       path,
+                       {},
+                       *format};
   self->compressed_ = true;
   if (StoreStatus s = self->read_plain_header(); !s.ok()) return s;
   if (StoreStatus s = self->match_tensors(); !s.ok()) return s;
@@ -39,14 +42,20 @@ StoreResult<std::unique_ptr<TensorFile>> TensorFile::open(const std::string& pat
 
 StoreStatus TensorFile::read_layout() {
   if (file_.num_bytes() < kLengthBytes)
-    return {{Code::kBadMagic, "not a safetensors file: shorter than 8 bytes", kNowhere, 0, file_.num_bytes()}, path(), {}, {}};
+    return {{Code::kBadMagic, "not a safetensors file: shorter than 8 bytes", kNowhere, 0,
+             file_.num_bytes()},
+            path(),
+            {},
+            {}};
   std::byte length[kLengthBytes];
   if (StoreStatus s = file_.read_at(0, length, sizeof length); !s.ok()) return s;
   const auto json_bytes = check_header_length(length, file_.num_bytes());
   if (!json_bytes) return {json_bytes.status(), path(), {}, {}};
   plain_header_.resize(kLengthBytes + *json_bytes);
-  if (StoreStatus s = file_.read_at(0, plain_header_.data(), plain_header_.size()); !s.ok()) return s;
-  auto layout = parse_layout(std::string_view(plain_header_).substr(kLengthBytes), file_.num_bytes());
+  if (StoreStatus s = file_.read_at(0, plain_header_.data(), plain_header_.size()); !s.ok())
+    return s;
+  auto layout =
+      parse_layout(std::string_view(plain_header_).substr(kLengthBytes), file_.num_bytes());
   if (!layout) {
     StoreStatus status = layout.status();
     status.file = path();
@@ -62,17 +71,22 @@ StoreStatus TensorFile::read_plain_header() {
   const std::string* size = stored_.find_metadata(kSizeKey);
   const std::string* hash = stored_.find_metadata(kHashKey);
   if (tensor == nullptr || size == nullptr || hash == nullptr)
-    return bad("metadata of Snug incomplete", tensor == nullptr ? kHeaderKey : size == nullptr ? kSizeKey : kHashKey);
+    return bad("metadata of Snug incomplete", tensor == nullptr ? kHeaderKey
+                                              : size == nullptr ? kSizeKey
+                                                                : kHashKey);
   recorded_hash_ = *hash;
   const Slot* slot = stored_.find(*tensor);
   if (slot == nullptr) return bad("original header missing", *tensor);
   std::string packed(slot->num_bytes(), '\0');
   const std::uint64_t at = stored_.data_start + slot->begin;
-  if (packed.size() > ZSTD_compressBound(kLengthBytes + kMaxHeaderBytes)) return bad("original header too long");
+  if (packed.size() > ZSTD_compressBound(kLengthBytes + kMaxHeaderBytes))
+    return bad("original header too long");
   if (StoreStatus s = file_.read_at(at, packed.data(), packed.size()); !s.ok()) return s;
   const unsigned long long raw = ZSTD_getFrameContentSize(packed.data(), packed.size());
-  if (raw < kLengthBytes || raw > kLengthBytes + kMaxHeaderBytes || raw / kMaxZstdRatio > packed.size())
-    return {{Code::kCorrupt, "original header of impossible size", kNowhere, at}, path(), *tensor, {}};
+  if (raw < kLengthBytes || raw > kLengthBytes + kMaxHeaderBytes ||
+      raw / kMaxZstdRatio > packed.size())
+    return {
+        {Code::kCorrupt, "original header of impossible size", kNowhere, at}, path(), *tensor, {}};
   plain_header_.assign(raw, '\0');
   const std::size_t got = ZSTD_decompress(plain_header_.data(), raw, packed.data(), packed.size());
   if (ZSTD_isError(got) || got != raw)
@@ -81,11 +95,17 @@ StoreStatus TensorFile::read_plain_header() {
   std::byte length[kLengthBytes];
   std::memcpy(length, plain_header_.data(), sizeof length);
   const std::uint64_t plain_bytes = std::strtoull(size->c_str(), nullptr, 10);
-  if (std::to_string(plain_bytes) != *size || plain_bytes < raw) return bad("original size not valid", *size);
+  if (std::to_string(plain_bytes) != *size || plain_bytes < raw)
+    return bad("original size not valid", *size);
   const auto json_bytes = check_header_length(length, plain_bytes);
-  if (!json_bytes || *json_bytes != raw - kLengthBytes) return bad("original header damaged: length does not match");
+  if (!json_bytes || *json_bytes != raw - kLengthBytes)
+    return bad("original header damaged: length does not match");
   auto layout = parse_layout(std::string_view(plain_header_).substr(kLengthBytes), plain_bytes);
-  if (!layout) return {{Code::kCorrupt, "original header damaged"}, path(), layout.status().tensor, layout.status().status.what};
+  if (!layout)
+    return {{Code::kCorrupt, "original header damaged"},
+            path(),
+            layout.status().tensor,
+            layout.status().status.what};
   original_ = std::move(*layout);
   return {};
 }
@@ -95,11 +115,13 @@ StoreStatus TensorFile::match_tensors() {
   for (const Slot& slot : original_.slots) {
     const Slot* found = stored_.find(slot.name);
     if (found == nullptr) return {{Code::kCorrupt, "tensor missing"}, path(), slot.name, {}};
-    if (found->dtype != "U8") return {{Code::kCorrupt, "tensor is no frame: dtype is not U8"}, path(), slot.name, {}};
+    if (found->dtype != "U8")
+      return {{Code::kCorrupt, "tensor is no frame: dtype is not U8"}, path(), slot.name, {}};
     stored_idx_.push_back(static_cast<std::uint32_t>(found - stored_.slots.data()));
   }
   // All but the original header must be accounted for.
-  if (stored_.slots.size() != original_.slots.size() + 1) return bad("tensors that the original header does not list");
+  if (stored_.slots.size() != original_.slots.size() + 1)
+    return bad("tensors that the original header does not list");
   return {};
 }
 
@@ -112,10 +134,11 @@ StoreResult<std::shared_ptr<const FrameHead>> TensorFile::load_head(std::size_t 
   auto header = frame::read_header({first, num_first});
   if (!header) return blame(idx, header.status());
   if (header->frame_bytes != size)
-    return blame(idx, {Code::kCorrupt, "frame size does not match the tensor's", kNowhere, 16, header->frame_bytes, size});
+    return blame(idx, {Code::kCorrupt, "frame size does not match the tensor's", kNowhere, 16,
+                       header->frame_bytes, size});
   if (header->raw_bytes() != plain().slots[idx].num_bytes())
-    return blame(idx, {Code::kCorrupt, "frame holds another number of bytes", kNowhere, 8, header->raw_bytes(),
-                       plain().slots[idx].num_bytes()});
+    return blame(idx, {Code::kCorrupt, "frame holds another number of bytes", kNowhere, 8,
+                       header->raw_bytes(), plain().slots[idx].num_bytes()});
   head->header = *header;
   head->bytes.resize(header->payload_start());
   if (StoreStatus s = file_.read_at(at, head->bytes.data(), head->bytes.size()); !s.ok()) return s;

@@ -34,8 +34,8 @@ struct FrameHead {
   std::vector<std::byte> bytes;
 
   frame::Entry entry(std::uint64_t block_idx) const noexcept {
-    return frame::read_entry(reinterpret_cast<const std::uint8_t*>(bytes.data()) + frame::kHeaderBytes +
-                             block_idx * frame::kEntryBytes);
+    return frame::read_entry(reinterpret_cast<const std::uint8_t*>(bytes.data()) +
+                             frame::kHeaderBytes + block_idx * frame::kEntryBytes);
   }
 };
 

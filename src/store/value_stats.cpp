@@ -26,7 +26,8 @@ FloatFormat float_format(DType dtype) noexcept {
 constexpr double kNoiseBits = 7.5;
 
 template <class Word>
-void count_exponents(std::span<const std::uint8_t> raw, FloatFormat format, std::uint64_t* counts) noexcept {
+void count_exponents(std::span<const std::uint8_t> raw, FloatFormat format,
+                     std::uint64_t* counts) noexcept {
   const unsigned mask = (1u << format.exponent_bits) - 1;
   for (std::size_t i = 0; i + sizeof(Word) <= raw.size(); i += sizeof(Word)) {
     Word word;
@@ -42,13 +43,15 @@ double entropy_bits(std::span<const std::uint64_t> counts) noexcept {
   for (const std::uint64_t count : counts) total += static_cast<double>(count);
   if (total == 0) return 0;
   for (const std::uint64_t count : counts)
-    if (count != 0) sum -= static_cast<double>(count) * std::log2(static_cast<double>(count) / total);
+    if (count != 0)
+      sum -= static_cast<double>(count) * std::log2(static_cast<double>(count) / total);
   return sum / total;
 }
 
 ValueCounter::ValueCounter(DType dtype) : dtype_(dtype) {
   const FloatFormat format = float_format(dtype);
-  const auto num_planes = format.exponent_bits == 0 ? static_cast<int>(elem_bytes(dtype)) : format.mantissa_bits / 8;
+  const auto num_planes =
+      format.exponent_bits == 0 ? static_cast<int>(elem_bytes(dtype)) : format.mantissa_bits / 8;
   planes_.resize(static_cast<std::size_t>(num_planes));
   if (format.exponent_bits != 0) exponents_.resize(std::size_t{1} << format.exponent_bits);
 }
@@ -66,7 +69,8 @@ void ValueCounter::add(std::span<const std::uint8_t> raw) noexcept {
     }
   }
   for (std::size_t plane = 0; plane < planes_.size(); ++plane)
-    for (std::size_t i = plane; i < raw.size() / width * width; i += width) ++planes_[plane][raw[i]];
+    for (std::size_t i = plane; i < raw.size() / width * width; i += width)
+      ++planes_[plane][raw[i]];
 }
 
 void ValueCounter::merge(const ValueCounter& other) noexcept {

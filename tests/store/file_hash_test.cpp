@@ -33,7 +33,8 @@ std::string in_pieces(store::FileHash& hash, const std::string& bytes) {
 }
 
 TEST(FileHash, AgreesWithXxhash) {
-  for (const std::size_t size : {0u, 1u, 16u, 17u, 128u, 240u, 241u, 1023u, 1024u, 100000u, 1234567u}) {
+  for (const std::size_t size :
+       {0u, 1u, 16u, 17u, 128u, 240u, 241u, 1023u, 1024u, 100000u, 1234567u}) {
     const std::string bytes = weight_bytes("U8", size, size);
     store::FileHash portable(store::kPortableHash), chosen;
     EXPECT_EQ(in_pieces(portable, bytes), one_shot(bytes)) << size;

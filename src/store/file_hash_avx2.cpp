@@ -1,0 +1,54 @@
+// The hash once more, compiled for AVX2 within this file alone.
+#include "store/file_hash.h"
+
+#if defined(__x86_64__) && defined(__GNUC__)
+
+// Everything that xxhash.h includes comes first, so that nothing but the hash is
+// compiled for the instruction set below.
+#include <immintrin.h>
+
+#include <climits>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx2")
+#endif
+
+#define XXH_INLINE_ALL
+#define XXH_VECTOR XXH_AVX2
+#include <xxhash.h>
+
+namespace snug::store {
+namespace {
+#include "store/file_hash-inl.h"
+}  // namespace
+}  // namespace snug::store
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+
+namespace snug::store {
+
+const HashFunctions* avx2_hash() noexcept {
+  static constexpr HashFunctions kFunctions = {create, update, digest, destroy};
+  static const bool available = __builtin_cpu_supports("avx2");
+  return available ? &kFunctions : nullptr;
+}
+
+}  // namespace snug::store
+
+#else
+
+namespace snug::store {
+const HashFunctions* avx2_hash() noexcept { return nullptr; }
+}  // namespace snug::store
+
+#endif
