@@ -5,39 +5,47 @@ PREFIX ?= /usr/local
 JOBS   ?= $(shell nproc 2>/dev/null || echo 2)
 CMAKE_FLAGS ?=
 
-.PHONY: all demo test build setup bench gpu-test gpu-bench format install clean
+CONFIGURE = cmake -S . -B $(BUILD) -DCMAKE_BUILD_TYPE=Release $(CMAKE_FLAGS)
+COMPILE   = cmake --build $(BUILD) -j $(JOBS)
+
+.PHONY: all setup build demo test bench gpu-test gpu-bench format install clean
 all: build
 
 setup:
 	@scripts/setup.sh
 
-build: setup
-	@cmake -S . -B $(BUILD) -DCMAKE_BUILD_TYPE=Release $(CMAKE_FLAGS)
-	@cmake --build $(BUILD) -j $(JOBS)
+build: setup  # the tool, at build/snug, and the libraries
+	@$(CONFIGURE)
+	@$(COMPILE) --target shipped
 
 demo: setup
-	@cmake -S . -B $(BUILD) -DCMAKE_BUILD_TYPE=Release $(CMAKE_FLAGS)
-	@cmake --build $(BUILD) -j $(JOBS) --target snug-cli
+	@$(CONFIGURE)
+	@$(COMPILE) --target snug-cli
 	@SNUG_CLI=$(BUILD)/snug scripts/demo.sh
 
-test: build
+test: setup
+	@$(CONFIGURE)
+	@$(COMPILE)
 	@ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS) -LE gpu
 
-bench: build
+bench: setup
+	@$(CONFIGURE)
+	@$(COMPILE) --target bench
 	@scripts/bench.sh $(BUILD)
 
 gpu-test: setup
-	@scripts/gpu.sh test $(BUILD)
+	@scripts/gpu.sh test $(BUILD) $(JOBS)
 
 gpu-bench: setup
-	@scripts/gpu.sh bench $(BUILD)
+	@scripts/gpu.sh bench $(BUILD) $(JOBS)
 
 format:
 	@command -v clang-format >/dev/null || { echo "make format needs the package clang-format"; exit 1; }
-	@find include src tests bench -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' | xargs clang-format -i
+	@find include src tests bench -name '*.h' -o -name '*.c' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' \
+	  | xargs clang-format -i
 
 install: build
 	@cmake --install $(BUILD) --prefix $(PREFIX)
 
 clean:
-	@rm -rf $(BUILD) build-*
+	@rm -rf $(BUILD) build-asan build-tsan build-fuzz build-debug build-cuda build-cuda-all

@@ -20,14 +20,18 @@ cmake --build --preset fuzz -j "$(nproc)" --target fuzzers
 
 targets=(build-fuzz/tests/fuzz/*_fuzz)
 seconds=$(((budget + ${#targets[@]} - 1) / ${#targets[@]}))
+mkdir -p build-fuzz/findings
 for target in "${targets[@]}"; do
   name=$(basename "$target")
   echo "--- $name for $seconds s"
-  mkdir -p "build-fuzz/corpus/$name" "build-fuzz/findings"
-  seeds="tests/fuzz/corpus/${name%_fuzz}"
-  mkdir -p "build-fuzz/seeds/$name"
-  [[ -d $seeds ]] && cp "$seeds"/* "build-fuzz/seeds/$name/"
-  "$target" "build-fuzz/corpus/$name" "build-fuzz/seeds/$name" -max_total_time="$seconds" \
-    -timeout=20 -rss_limit_mb=4096 -max_len=200000 -print_final_stats=1 \
-    -artifact_prefix="build-fuzz/findings/$name-" 2>&1 | grep -vE '^#|NEW|REDUCE' | tail -n 12
+  # libFuzzer adds what it finds to the first folder and only reads the others.
+  folders=("build-fuzz/corpus/$name")
+  mkdir -p "${folders[0]}"
+  for seeds in "tests/fuzz/corpus/${name%_fuzz}" tests/golden/valid tests/golden/invalid; do
+    if [[ -d $seeds ]]; then folders+=("$seeds"); fi
+  done
+  "$target" "${folders[@]}" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=4096 \
+    -max_len=100000 -print_final_stats=1 -artifact_prefix="build-fuzz/findings/$name-" 2>&1 |
+    grep -vE '^#|NEW|REDUCE' | tail -n 12
 done
+echo "fuzz: ${#targets[@]} targets, nothing found"

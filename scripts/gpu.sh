@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# gpu.sh test|bench BUILD_DIR: the GPU tests or benchmarks, or what is missing for them.
+# gpu.sh test|bench BUILD_DIR JOBS: the GPU tests or benchmarks, or what is missing for them.
 set -euo pipefail
-what=$1 build=$2
+what=$1 build=$2 jobs=$3
 
 nvcc=$(command -v nvcc || ls "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" 2>/dev/null || true)
 if [[ -z $nvcc ]]; then
@@ -9,8 +9,10 @@ if [[ -z $nvcc ]]; then
   exit 1
 fi
 cmake -S . -B "$build" -DCMAKE_BUILD_TYPE=Release -DSNUG_CUDA=ON
-cmake --build "$build" -j "$(nproc)"
-if ! command -v nvidia-smi >/dev/null || ! nvidia-smi -L 2>/dev/null | grep -q GPU; then
+targets=()
+if [[ $what == bench ]]; then targets=(--target bench); fi
+cmake --build "$build" -j "$jobs" "${targets[@]}"
+if [[ ! -e /dev/nvidia0 ]] && ! nvidia-smi -L 2>/dev/null | grep -q GPU; then
   echo "gpu-$what: built, but there is no NVIDIA GPU on this machine to run on"
   exit 1
 fi

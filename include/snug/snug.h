@@ -84,14 +84,15 @@ typedef struct snug_status {
   uint64_t expected;
 } snug_status;
 
-/* Zero-initialise, or use SNUG_ENCODE_OPTIONS_INIT and change what you need. */
+/* Start from SNUG_ENCODE_OPTIONS_INIT, the defaults, and change what you need. */
 typedef struct snug_encode_options {
   int32_t dtype;       /* enum snug_dtype */
   int32_t codec;       /* enum snug_codec: what to try; raw where it does not help */
   int32_t log2_block;  /* elements of a block: 12 to 17, or 0 for the best for files */
   int32_t num_threads; /* 0: one per CPU */
 } snug_encode_options;
-#define SNUG_ENCODE_OPTIONS_INIT {SNUG_BF16, SNUG_ENTROPY, 0, 1}
+#define SNUG_ENCODE_OPTIONS_INIT \
+  { SNUG_BF16, SNUG_ENTROPY, 0, 1 }
 
 typedef struct snug_frame_info {
   int32_t dtype;        /* enum snug_dtype */

@@ -18,7 +18,8 @@ using snug::Status;
 
 static_assert(SNUG_NO_DEVICE == static_cast<int>(Code::kNoDevice));
 static_assert(SNUG_BOOL == static_cast<int>(DType::kBool) && SNUG_BOOL + 1 == snug::kNumDTypes);
-static_assert(SNUG_ENTROPY == static_cast<int>(Codec::kEntropy) && SNUG_NUM_CODECS == snug::kNumCodecs);
+static_assert(SNUG_ENTROPY == static_cast<int>(Codec::kEntropy) &&
+              SNUG_NUM_CODECS == snug::kNumCodecs);
 static_assert(SNUG_NOWHERE == snug::kNowhere);
 
 std::span<const std::byte> in(const void* data, size_t num_bytes) noexcept {
@@ -30,7 +31,13 @@ std::span<std::byte> out(void* data, size_t num_bytes) noexcept {
 
 int report(const Status& from, snug_status* to) noexcept {
   if (to != nullptr)
-    *to = {static_cast<int32_t>(from.code), 0, from.what, from.block, from.byte, from.found, from.expected};
+    *to = {static_cast<int32_t>(from.code),
+           0,
+           from.what,
+           from.block,
+           from.byte,
+           from.found,
+           from.expected};
   return static_cast<int>(from.code);
 }
 
@@ -43,7 +50,9 @@ int finish(const Result<std::size_t>& result, size_t* value, snug_status* status
 constexpr Status usage(const char* what) noexcept { return {Code::kUsage, what}; }
 constexpr Status kNullBuffer = usage("a buffer is NULL but its size is not 0");
 
-bool is_null(const void* data, size_t num_bytes) noexcept { return data == nullptr && num_bytes != 0; }
+bool is_null(const void* data, size_t num_bytes) noexcept {
+  return data == nullptr && num_bytes != 0;
+}
 
 // A number that is no enumerator of a byte-sized enum must not become one by wrapping around.
 template <class Enum>
@@ -82,34 +91,42 @@ int snug_encode_in(const void* raw, size_t raw_bytes, void* dst, size_t dst_byte
                 frame_bytes, status);
 }
 
-int snug_inspect(const void* frame, size_t frame_bytes, snug_frame_info* info, snug_status* status) {
+int snug_inspect(const void* frame, size_t frame_bytes, snug_frame_info* info,
+                 snug_status* status) {
   if (is_null(frame, frame_bytes)) return report(kNullBuffer, status);
   const auto result = snug::inspect(in(frame, frame_bytes));
   if (result && info != nullptr)
-    *info = {static_cast<int32_t>(result->dtype), result->block_elems, result->raw_bytes,
-             result->frame_bytes, result->num_elems, result->num_blocks};
+    *info = {static_cast<int32_t>(result->dtype),
+             result->block_elems,
+             result->raw_bytes,
+             result->frame_bytes,
+             result->num_elems,
+             result->num_blocks};
   return report(result.status(), status);
 }
 
 int snug_decode(const void* frame, size_t frame_bytes, void* dst, size_t dst_bytes, int num_threads,
                 size_t* raw_bytes, snug_status* status) {
   if (is_null(frame, frame_bytes) || is_null(dst, dst_bytes)) return report(kNullBuffer, status);
-  return finish(snug::decode(in(frame, frame_bytes), out(dst, dst_bytes), num_threads), raw_bytes, status);
+  return finish(snug::decode(in(frame, frame_bytes), out(dst, dst_bytes), num_threads), raw_bytes,
+                status);
 }
 
 int snug_decode_in(const void* frame, size_t frame_bytes, void* dst, size_t dst_bytes,
-                   void* workspace, size_t workspace_bytes, size_t* raw_bytes, snug_status* status) {
+                   void* workspace, size_t workspace_bytes, size_t* raw_bytes,
+                   snug_status* status) {
   if (is_null(frame, frame_bytes) || is_null(dst, dst_bytes) || is_null(workspace, workspace_bytes))
     return report(kNullBuffer, status);
-  return finish(snug::decode(in(frame, frame_bytes), out(dst, dst_bytes), out(workspace, workspace_bytes)),
-                raw_bytes, status);
+  return finish(
+      snug::decode(in(frame, frame_bytes), out(dst, dst_bytes), out(workspace, workspace_bytes)),
+      raw_bytes, status);
 }
 
 int snug_decode_range(const void* frame, size_t frame_bytes, uint64_t first, uint64_t count,
                       void* dst, size_t dst_bytes, size_t* written, snug_status* status) {
   if (is_null(frame, frame_bytes) || is_null(dst, dst_bytes)) return report(kNullBuffer, status);
-  return finish(snug::decode_range(in(frame, frame_bytes), first, count, out(dst, dst_bytes)), written,
-                status);
+  return finish(snug::decode_range(in(frame, frame_bytes), first, count, out(dst, dst_bytes)),
+                written, status);
 }
 
 int snug_verify(const void* frame, size_t frame_bytes, snug_status* status) {
@@ -132,8 +149,12 @@ int snug_frame_stats_of(const void* frame, size_t frame_bytes, snug_frame_stats*
 size_t snug_status_text(const snug_status* status, char* buffer, size_t buffer_bytes) {
   Status cpp;
   if (status != nullptr)
-    cpp = {static_cast<Code>(status->code), status->what != nullptr ? status->what : "",
-           status->block, status->byte, status->found, status->expected};
+    cpp = {static_cast<Code>(status->code),
+           status->what != nullptr ? status->what : "",
+           status->block,
+           status->byte,
+           status->found,
+           status->expected};
   try {
     const std::string text = snug::to_string(cpp);
     if (buffer != nullptr && buffer_bytes != 0) {

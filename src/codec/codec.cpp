@@ -203,7 +203,8 @@ Result<std::size_t> decode_with(std::span<const std::byte> frame, std::span<std:
     });
   }
   if (error) return error.status();
-  std::memcpy(bytes_of(dst) + header->raw_bytes() - header->num_tail_bytes, header->tail, header->num_tail_bytes);
+  if (header->num_tail_bytes != 0)  // dst may be null where there is nothing
+    std::memcpy(bytes_of(dst) + header->raw_bytes() - header->num_tail_bytes, header->tail, header->num_tail_bytes);
   return header->raw_bytes();
 }
 

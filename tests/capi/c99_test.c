@@ -5,12 +5,12 @@
 
 #include "snug/snug.h"
 
-#define CHECK(condition)                                             \
-  do {                                                               \
-    if (!(condition)) {                                              \
+#define CHECK(condition)                                                \
+  do {                                                                  \
+    if (!(condition)) {                                                 \
       fprintf(stderr, "line %d: not true: %s\n", __LINE__, #condition); \
-      exit(1);                                                       \
-    }                                                                \
+      exit(1);                                                          \
+    }                                                                   \
   } while (0)
 
 enum { kNumElems = 10000 };
@@ -45,8 +45,8 @@ static void round_trip(int codec) {
 
   CHECK(snug_encode(raw, sizeof raw, frame, bound, &options, &size, &status) == SNUG_OK);
   CHECK(status.code == SNUG_OK && size <= bound);
-  CHECK(snug_encode_in(raw, sizeof raw, copy, bound, &options, workspace, snug_workspace_bytes(), &again, NULL) ==
-        SNUG_OK);
+  CHECK(snug_encode_in(raw, sizeof raw, copy, bound, &options, workspace, snug_workspace_bytes(),
+                       &again, NULL) == SNUG_OK);
   CHECK(again == size && memcmp(frame, copy, size) == 0);
 
   CHECK(snug_inspect(frame, 64, &info, NULL) == SNUG_OK);
@@ -59,10 +59,11 @@ static void round_trip(int codec) {
   CHECK(snug_decode(frame, size, restored, sizeof restored, 2, &restored_size, &status) == SNUG_OK);
   CHECK(restored_size == sizeof raw && memcmp(raw, restored, sizeof raw) == 0);
   memset(restored, 0, sizeof restored);
-  CHECK(snug_decode_in(frame, size, restored, sizeof restored, workspace, snug_workspace_bytes(), NULL, NULL) ==
-        SNUG_OK);
+  CHECK(snug_decode_in(frame, size, restored, sizeof restored, workspace, snug_workspace_bytes(),
+                       NULL, NULL) == SNUG_OK);
   CHECK(memcmp(raw, restored, sizeof raw) == 0);
-  CHECK(snug_decode_range(frame, size, 4000, 100, part, sizeof part, &restored_size, &status) == SNUG_OK);
+  CHECK(snug_decode_range(frame, size, 4000, 100, part, sizeof part, &restored_size, &status) ==
+        SNUG_OK);
   CHECK(restored_size == sizeof part && memcmp(raw + 4000, part, sizeof part) == 0);
 
   free(frame);

@@ -31,10 +31,13 @@ TEST(CApi, WritesTheSameFramesAsTheCppApi) {
     for (const Codec codec : all_codecs()) {
       const Bytes raw = make_input(input_named("outliers"), dtype, 9001);
       const Bytes expected = encode_or_fail(view(raw), {dtype, codec, 13, 1});
-      const snug_encode_options options{static_cast<int32_t>(dtype), static_cast<int32_t>(codec), 13, 2};
+      const snug_encode_options options{static_cast<int32_t>(dtype), static_cast<int32_t>(codec),
+                                        13, 2};
       Bytes frame(snug_encode_bound(raw.size(), &options));
       size_t size = 0;
-      ASSERT_EQ(snug_encode(raw.data(), raw.size(), frame.data(), frame.size(), &options, &size, nullptr), SNUG_OK);
+      ASSERT_EQ(
+          snug_encode(raw.data(), raw.size(), frame.data(), frame.size(), &options, &size, nullptr),
+          SNUG_OK);
       frame.resize(size);
       EXPECT_EQ(frame, expected);
     }
@@ -45,7 +48,8 @@ TEST(CApi, NamesAndWidthsAreThoseOfTheCppApi) {
     const bool known = i >= 0 && i < kNumDTypes;
     EXPECT_STREQ(snug_dtype_name(i), known ? dtype_name(static_cast<DType>(i)) : "unknown");
     EXPECT_EQ(snug_elem_bytes(i), known ? elem_bytes(static_cast<DType>(i)) : 0);
-    EXPECT_STREQ(snug_codec_name(i), i >= 0 && i < kNumCodecs ? codec_name(static_cast<Codec>(i)) : "unknown");
+    EXPECT_STREQ(snug_codec_name(i),
+                 i >= 0 && i < kNumCodecs ? codec_name(static_cast<Codec>(i)) : "unknown");
     EXPECT_STREQ(snug_code_name(i), code_name(static_cast<Code>(i)));
   }
 }
@@ -61,8 +65,10 @@ TEST(CApi, ErrorsCarryPlaceAndText) {
   EXPECT_EQ(status.code, SNUG_CORRUPT);
   EXPECT_EQ(status.block, 2u);
   EXPECT_EQ(text_of(status), to_string(verify(view(frame))));
-  EXPECT_EQ(snug_decode(frame.data(), frame.size(), dst.data(), dst.size(), 1, nullptr, &status), SNUG_CORRUPT);
-  EXPECT_EQ(snug_decode(frame.data(), frame.size(), dst.data(), 10, 1, nullptr, &status), SNUG_DST_TOO_SMALL);
+  EXPECT_EQ(snug_decode(frame.data(), frame.size(), dst.data(), dst.size(), 1, nullptr, &status),
+            SNUG_CORRUPT);
+  EXPECT_EQ(snug_decode(frame.data(), frame.size(), dst.data(), 10, 1, nullptr, &status),
+            SNUG_DST_TOO_SMALL);
   EXPECT_EQ(status.found, 10u);
   EXPECT_EQ(status.block, SNUG_NOWHERE);
   frame[4] = std::byte{9};
@@ -97,10 +103,12 @@ TEST(CApi, ArgumentsThatMeanNothingAreRefused) {
   EXPECT_EQ(snug_encode_in(dst, 10, dst, 100, nullptr, nullptr, 100, nullptr, &status), SNUG_USAGE);
   // Numbers that would be valid after cutting them to a byte.
   for (const snug_encode_options options :
-       {snug_encode_options{256 + 1, SNUG_ENTROPY, 0, 1}, snug_encode_options{-255, SNUG_ENTROPY, 0, 1},
-        snug_encode_options{SNUG_BF16, 256, 0, 1}, snug_encode_options{SNUG_BF16, SNUG_ENTROPY, 99, 1}}) {
+       {snug_encode_options{256 + 1, SNUG_ENTROPY, 0, 1},
+        snug_encode_options{-255, SNUG_ENTROPY, 0, 1}, snug_encode_options{SNUG_BF16, 256, 0, 1},
+        snug_encode_options{SNUG_BF16, SNUG_ENTROPY, 99, 1}}) {
     const std::uint8_t raw[100] = {};
-    EXPECT_EQ(snug_encode(raw, sizeof raw, dst, sizeof dst, &options, nullptr, &status), SNUG_USAGE);
+    EXPECT_EQ(snug_encode(raw, sizeof raw, dst, sizeof dst, &options, nullptr, &status),
+              SNUG_USAGE);
   }
 }
 
@@ -131,15 +139,17 @@ TEST(CApi, StatusTextNeverOverflows) {
 
 TEST(CApi, SimdTargets) {
   std::vector<std::string> targets;
-  for (size_t i = 0; snug_simd_target_at(i) != nullptr; ++i) targets.push_back(snug_simd_target_at(i));
+  for (size_t i = 0; snug_simd_target_at(i) != nullptr; ++i)
+    targets.push_back(snug_simd_target_at(i));
   ASSERT_FALSE(targets.empty());
   EXPECT_EQ(targets.back(), "scalar");
   EXPECT_STREQ(snug_simd_target(), simd_target());
 }
 
 TEST(CApi, VersionTextMatchesItsNumbers) {
-  EXPECT_EQ(std::string(snug_version()), std::to_string(SNUG_VERSION_MAJOR) + "." + std::to_string(SNUG_VERSION_MINOR) +
-                                             "." + std::to_string(SNUG_VERSION_PATCH));
+  EXPECT_EQ(std::string(snug_version()), std::to_string(SNUG_VERSION_MAJOR) + "." +
+                                             std::to_string(SNUG_VERSION_MINOR) + "." +
+                                             std::to_string(SNUG_VERSION_PATCH));
 }
 
 }  // namespace

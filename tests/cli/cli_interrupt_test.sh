@@ -39,7 +39,8 @@ for ms in 20 40 80; do
   else
     [ $code -eq 130 ] || fail "interrupted run exits with $code, expected 130"
     expect_absent out.snug.safetensors
-    expect_in err "snug: interrupted"
+    # A signal before main ends the process without a word.
+    [ ! -s err ] || expect_in err "snug: interrupted"
   fi
   rm -f out.snug.safetensors
 done

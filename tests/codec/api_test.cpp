@@ -13,7 +13,8 @@ namespace {
 TEST(EncodeBound, StaysWithinItsPromise) {
   for (const DType dtype : all_dtypes())
     for (const int log2_block : {0, 12, 13, 17})
-      for (const std::size_t size : {0ul, 1ul, 100ul, 8192ul, 1000001ul, (1ul << 30) + 5, 1ul << 40}) {
+      for (const std::size_t size :
+           {0ul, 1ul, 100ul, 8192ul, 1000001ul, (1ul << 30) + 5, 1ul << 40}) {
         const EncodeOptions options{dtype, Codec::kEntropy, log2_block, 1};
         const std::size_t bound = encode_bound(size, options);
         EXPECT_GE(bound, size + 64);
@@ -38,10 +39,12 @@ TEST(Encode, RefusesADestinationThatIsTooSmall) {
         EncodeOptions options{dtype, codec, 12, 1};
         const std::size_t needed = encode_or_fail(view(raw), options).size();
         for (options.num_threads = 1; options.num_threads <= 2; ++options.num_threads)
-          for (const std::size_t room : {std::size_t{0}, std::size_t{63}, std::size_t{64}, needed / 2, needed - 1}) {
+          for (const std::size_t room :
+               {std::size_t{0}, std::size_t{63}, std::size_t{64}, needed / 2, needed - 1}) {
             GuardedBuffer dst(room);
             const auto size = encode(view(raw), dst.span(), options);
-            ASSERT_EQ(size.status().code, Code::kDstTooSmall) << dtype_name(dtype) << " " << name << " " << room;
+            ASSERT_EQ(size.status().code, Code::kDstTooSmall)
+                << dtype_name(dtype) << " " << name << " " << room;
             EXPECT_EQ(size.status().found, room);
             EXPECT_EQ(size.status().expected, encode_bound(raw.size(), options));
           }

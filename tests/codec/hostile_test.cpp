@@ -67,7 +67,8 @@ TEST_P(Hostile, SampleIsCodedAsItsNameSays) {
   const Original original = make(GetParam());
   const auto stats = frame_stats(view(original.frame));
   ASSERT_TRUE(stats.ok());
-  const Codec codec = std::strcmp(GetParam().input, "constant") == 0 ? Codec::kConstant : GetParam().codec;
+  const Codec codec =
+      std::strcmp(GetParam().input, "constant") == 0 ? Codec::kConstant : GetParam().codec;
   EXPECT_GT(stats->num_blocks[static_cast<int>(codec)], 0u);
 }
 
@@ -119,7 +120,10 @@ TEST_P(Hostile, ResealedPayloadsAreSafe) {
         case 0: frame[at] = static_cast<std::byte>(prng.byte()); break;
         case 1: frame[at] ^= static_cast<std::byte>(1 << prng.below(8)); break;
         case 2: frame[at] = std::byte{0xFF}; break;
-        case 3: std::memset(frame.data() + at, 0, std::min<std::size_t>(frame.size() - at, 1 + prng.below(64))); break;
+        case 3:
+          std::memset(frame.data() + at, 0,
+                      std::min<std::size_t>(frame.size() - at, 1 + prng.below(64)));
+          break;
       }
     }
     reseal(frame);
@@ -137,7 +141,8 @@ TEST_P(Hostile, ResealedPayloadWordsAreSafe) {
   const auto header = frame::read_header(view(original.frame));
   ASSERT_TRUE(header.ok());
   for (std::size_t at = header->payload_start(); at < original.frame.size(); at += 4)
-    for (const std::uint32_t value : {0u, 1u, 0x7FFFFFFFu, 0x80000000u, 0xFFFFFFFFu, 0x10000u, 0xFFFFu}) {
+    for (const std::uint32_t value :
+         {0u, 1u, 0x7FFFFFFFu, 0x80000000u, 0xFFFFFFFFu, 0x10000u, 0xFFFFu}) {
       Bytes frame = original.frame;
       std::memcpy(frame.data() + at, &value, 4);
       reseal(frame);
@@ -162,7 +167,8 @@ TEST_P(Hostile, ResealedCodecsAndModesAreSafe) {
 // A block's payload under the index entry of a block with another size.
 TEST_P(Hostile, ResealedElementCountsAreSafe) {
   const Original original = make(GetParam());
-  for (std::uint64_t num_elems = 0; num_elems < 2 * GetParam().num_elems; num_elems += kSanitized ? 13 : 1) {
+  for (std::uint64_t num_elems = 0; num_elems < 2 * GetParam().num_elems;
+       num_elems += kSanitized ? 13 : 1) {
     Bytes frame = original.frame;
     std::memcpy(frame.data() + 8, &num_elems, 8);
     reseal_head(frame);

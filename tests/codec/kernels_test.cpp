@@ -1,12 +1,13 @@
 // Every kernel table against the scalar one, function by function, with buffers
 // that end where memory ends. rans_encode and rans_decode: rans_kernels_test.cpp.
+#include "codec/kernels.h"
+
 #include <gtest/gtest.h>
 
 #include <cstring>
 #include <string>
 #include <vector>
 
-#include "codec/kernels.h"
 #include "codec/sections.h"
 #include "support/guarded_buffer.h"
 #include "support/prng.h"
@@ -23,7 +24,9 @@ class KernelTable : public testing::TestWithParam<const Kernels*> {
   const Kernels& table() const { return *GetParam(); }
 };
 
-INSTANTIATE_TEST_SUITE_P(All, KernelTable, testing::ValuesIn(codec::all_kernels().begin(), codec::all_kernels().end()),
+INSTANTIATE_TEST_SUITE_P(All, KernelTable,
+                         testing::ValuesIn(codec::all_kernels().begin(),
+                                           codec::all_kernels().end()),
                          [](const auto& info) { return std::string(info.param->name); });
 
 // Every small size, and the neighbours of all borders a kernel may care for.
@@ -32,7 +35,8 @@ std::vector<std::size_t> sizes() {
   for (std::size_t n = 0; n <= 300; ++n) sizes.push_back(n);
   for (const std::size_t border : {512, 1024, 4096, 8192, 131072})
     for (const int delta : {-65, -33, -1, 0, 1, 31, 63})
-      if (border + static_cast<std::size_t>(delta) <= 131072) sizes.push_back(border + static_cast<std::size_t>(delta));
+      if (border + static_cast<std::size_t>(delta) <= 131072)
+        sizes.push_back(border + static_cast<std::size_t>(delta));
   return sizes;
 }
 
@@ -43,7 +47,8 @@ void fill_random(GuardedBuffer& buffer, Prng& prng) {
 // Bytes as exponents are: mostly a few neighbours, one in `rare` anything.
 void fill_skewed(GuardedBuffer& buffer, std::size_t rare, Prng& prng) {
   for (std::size_t i = 0; i < buffer.size(); ++i)
-    buffer.data()[i] = prng.one_in(rare) ? prng.byte() : static_cast<std::uint8_t>(118 + prng.below(6));
+    buffer.data()[i] =
+        prng.one_in(rare) ? prng.byte() : static_cast<std::uint8_t>(118 + prng.below(6));
 }
 
 testing::AssertionResult same(const GuardedBuffer& a, const GuardedBuffer& b, std::size_t n) {
@@ -122,16 +127,18 @@ TEST_P(KernelTable, MapAndUnmapPalette) {
       GuardedBuffer plane(n), nibbles((n + 1) / 2), nibbles_ref((n + 1) / 2);
       GuardedBuffer escapes(n + kSlackBytes), escapes_ref(n + kSlackBytes);
       fill_skewed(plane, rare, prng);
-      const std::size_t count =
-          kScalarKernels.map_palette(plane.data(), n, c.lut, c.escape, nibbles_ref.data(), escapes_ref.data());
-      ASSERT_EQ(table().map_palette(plane.data(), n, c.lut, c.escape, nibbles.data(), escapes.data()), count);
+      const std::size_t count = kScalarKernels.map_palette(plane.data(), n, c.lut, c.escape,
+                                                           nibbles_ref.data(), escapes_ref.data());
+      ASSERT_EQ(
+          table().map_palette(plane.data(), n, c.lut, c.escape, nibbles.data(), escapes.data()),
+          count);
       ASSERT_TRUE(same(nibbles, nibbles_ref, nibbles.size())) << n;
       ASSERT_TRUE(same(escapes, escapes_ref, count)) << n;
 
       GuardedBuffer exact_escapes(std::span<const std::byte>(escapes.span()).first(count));
       GuardedBuffer restored(n);
-      ASSERT_EQ(table().unmap_palette(nibbles.data(), n, c.values, c.escape, exact_escapes.data(), count,
-                                      restored.data()),
+      ASSERT_EQ(table().unmap_palette(nibbles.data(), n, c.values, c.escape, exact_escapes.data(),
+                                      count, restored.data()),
                 count);
       ASSERT_TRUE(same(restored, plane, n)) << n;
       EXPECT_TRUE(nibbles.front_intact() && escapes.front_intact() && restored.front_intact());
@@ -147,10 +154,10 @@ TEST_P(KernelTable, UnmapPaletteWithWrongEscapeCounts) {
     fill_random(nibbles, prng);
     GuardedBuffer escapes(prng.below(n / 4 + 1));
     fill_random(escapes, prng);
-    const std::size_t asked = kScalarKernels.unmap_palette(nibbles.data(), n, c.values, c.escape, escapes.data(),
-                                                           escapes.size(), plane_ref.data());
-    const std::size_t asked_here = table().unmap_palette(nibbles.data(), n, c.values, c.escape,
-                                                         escapes.data(), escapes.size(), plane.data());
+    const std::size_t asked = kScalarKernels.unmap_palette(
+        nibbles.data(), n, c.values, c.escape, escapes.data(), escapes.size(), plane_ref.data());
+    const std::size_t asked_here = table().unmap_palette(
+        nibbles.data(), n, c.values, c.escape, escapes.data(), escapes.size(), plane.data());
     ASSERT_EQ(asked_here == escapes.size(), asked == escapes.size()) << n;
     // Where the counts match or there are too many escapes, values count.
     if (asked <= escapes.size()) {
@@ -175,14 +182,16 @@ TEST_P(KernelTable, FixedPackAndUnpack) {
       const std::size_t nibble_bytes = codec::fixed_nibble_bytes(n);
       GuardedBuffer high(n), nibbles(nibble_bytes), nibbles_ref(nibble_bytes);
       for (std::size_t i = 0; i < n; ++i)
-        high.data()[i] = prng.one_in(rare) ? prng.byte()
-                                           : static_cast<std::uint8_t>(57 + prng.below(7) + 128 * prng.below(2));
+        high.data()[i] = prng.one_in(rare)
+                             ? prng.byte()
+                             : static_cast<std::uint8_t>(57 + prng.below(7) + 128 * prng.below(2));
       // No room, just enough, some, plenty.
       for (const std::size_t room : {std::size_t{0}, std::size_t{1}, n / 7, n}) {
         GuardedBuffer escapes(4 * room), escapes_ref(4 * room);
-        const std::size_t count =
-            kScalarKernels.fixed_pack(high.data(), n, lut, nibbles_ref.data(), escapes_ref.data(), room);
-        ASSERT_EQ(table().fixed_pack(high.data(), n, lut, nibbles.data(), escapes.data(), room), count);
+        const std::size_t count = kScalarKernels.fixed_pack(high.data(), n, lut, nibbles_ref.data(),
+                                                            escapes_ref.data(), room);
+        ASSERT_EQ(table().fixed_pack(high.data(), n, lut, nibbles.data(), escapes.data(), room),
+                  count);
         ASSERT_TRUE(same(nibbles, nibbles_ref, nibble_bytes)) << n;
         ASSERT_TRUE(same(escapes, escapes_ref, 4 * (count < room ? count : room))) << n;
         EXPECT_TRUE(nibbles.front_intact() && escapes.front_intact());

@@ -73,7 +73,8 @@ TEST(Large, FrameOfFiveGiB) {
   // last block of data, behind 4 GiB.
   std::uint64_t end = header->payload_start();
   const std::uint64_t last = header->num_blocks() - 1;
-  const Bytes data = make_input(input_named("gaussian"), DType::kBF16, header->elems_in_block(last));
+  const Bytes data =
+      make_input(input_named("gaussian"), DType::kBF16, header->elems_in_block(last));
   for (std::uint64_t i = 0; i <= last; ++i) {
     frame::Entry entry;
     entry.offset = end;

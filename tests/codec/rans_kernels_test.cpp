@@ -26,19 +26,25 @@ class RansTable : public testing::TestWithParam<const Kernels*> {
   const Kernels& table() const { return *GetParam(); }
 };
 
-INSTANTIATE_TEST_SUITE_P(All, RansTable, testing::ValuesIn(codec::all_kernels().begin(), codec::all_kernels().end()),
+INSTANTIATE_TEST_SUITE_P(All, RansTable,
+                         testing::ValuesIn(codec::all_kernels().begin(),
+                                           codec::all_kernels().end()),
                          [](const auto& info) { return std::string(info.param->name); });
 
-std::span<const std::byte> bytes_of(const std::vector<std::uint8_t>& v) { return std::as_bytes(std::span(v)); }
+std::span<const std::byte> bytes_of(const std::vector<std::uint8_t>& v) {
+  return std::as_bytes(std::span(v));
+}
 
 // Two random streams, half of the time of equal length.
 struct Pair {
   Encoded a, b;
 
   Pair(std::size_t round, Prng& prng) {
-    const std::size_t length = kStreamLengths[prng.below(round < 50 ? std::size(kStreamLengths) : 8)];
+    const std::size_t length =
+        kStreamLengths[prng.below(round < 50 ? std::size(kStreamLengths) : 8)];
     a = random_stream(prng.one_in(2), length, prng.one_in(4), prng);
-    b = random_stream(prng.one_in(2), prng.one_in(2) ? length : kStreamLengths[prng.below(8)], prng.one_in(4), prng);
+    b = random_stream(prng.one_in(2), prng.one_in(2) ? length : kStreamLengths[prng.below(8)],
+                      prng.one_in(4), prng);
   }
 };
 
@@ -54,7 +60,8 @@ TEST_P(RansTable, EncodesTheSameWords) {
       for (int i = 0; i < num_streams; ++i) {
         const Encoded& expected = i == 0 ? pair.a : pair.b;
         ASSERT_EQ(2 * streams[i].num_words, expected.words.size());
-        const auto* words = reinterpret_cast<const std::uint8_t*>(streams[i].words_end - streams[i].num_words);
+        const auto* words =
+            reinterpret_cast<const std::uint8_t*>(streams[i].words_end - streams[i].num_words);
         ASSERT_TRUE(std::equal(expected.words.begin(), expected.words.end(), words));
         ASSERT_EQ(std::memcmp(streams[i].states, expected.states, sizeof expected.states), 0);
       }
@@ -70,7 +77,8 @@ TEST_P(RansTable, DecodesOneAndTwoStreams) {
     const GuardedBuffer words_a(bytes_of(a.words)), words_b(bytes_of(b.words));
     for (const int num_streams : {1, 2}) {
       GuardedBuffer out_a(a.symbols.size()), out_b(b.symbols.size());
-      const Stream streams[2] = {a.stream(words_a.data(), out_a.data()), b.stream(words_b.data(), out_b.data())};
+      const Stream streams[2] = {a.stream(words_a.data(), out_a.data()),
+                                 b.stream(words_b.data(), out_b.data())};
       ASSERT_EQ(table().rans_decode(streams, num_streams), num_streams == 1 ? 1u : 3u);
       ASSERT_EQ(std::memcmp(out_a.data(), a.symbols.data(), a.symbols.size()), 0);
       if (num_streams == 2) {
@@ -94,8 +102,10 @@ TEST_P(RansTable, HostileStreamsAreSafeAndJudgedAlike) {
     const GuardedBuffer words_a(bytes_of(e[0].words)), words_b(bytes_of(e[1].words));
     GuardedBuffer out_a(e[0].symbols.size()), out_b(e[1].symbols.size());
     GuardedBuffer ref_a(e[0].symbols.size()), ref_b(e[1].symbols.size());
-    const Stream streams[2] = {e[0].stream(words_a.data(), out_a.data()), e[1].stream(words_b.data(), out_b.data())};
-    const Stream reference[2] = {e[0].stream(words_a.data(), ref_a.data()), e[1].stream(words_b.data(), ref_b.data())};
+    const Stream streams[2] = {e[0].stream(words_a.data(), out_a.data()),
+                               e[1].stream(words_b.data(), out_b.data())};
+    const Stream reference[2] = {e[0].stream(words_a.data(), ref_a.data()),
+                                 e[1].stream(words_b.data(), ref_b.data())};
     const unsigned intact = kScalarKernels.rans_decode(reference, num_streams);
     ASSERT_EQ(table().rans_decode(streams, num_streams), intact) << "round " << round;
     if (intact & 1) {
@@ -147,10 +157,19 @@ struct Bf16Case {
 // The same in memory that ends where the next byte faults.
 struct Bf16Memory {
   explicit Bf16Memory(const Bf16Case& c)
-      : words(bytes_of(c.encoded.words)), low(bytes_of(c.low)), escapes(bytes_of(c.escapes)),
-        symbols(c.encoded.symbols.size()), dst(2 * c.num_elems) {
-    block = {c.encoded.stream(words.data(), symbols.data()), low.data(), c.palette, c.escape, escapes.data(),
-             c.escapes.size(), dst.data(), c.num_elems};
+      : words(bytes_of(c.encoded.words)),
+        low(bytes_of(c.low)),
+        escapes(bytes_of(c.escapes)),
+        symbols(c.encoded.symbols.size()),
+        dst(2 * c.num_elems) {
+    block = {c.encoded.stream(words.data(), symbols.data()),
+             low.data(),
+             c.palette,
+             c.escape,
+             escapes.data(),
+             c.escapes.size(),
+             dst.data(),
+             c.num_elems};
   }
   GuardedBuffer words, low, escapes, symbols, dst;
   Bf16Block block;

@@ -35,7 +35,8 @@ Encoding::Encoding(const Encoded& e)
 
 void Encoding::store(Encoded& e) const {
   e.words.resize(2 * stream.num_words);
-  if (!e.words.empty()) std::memcpy(e.words.data(), stream.words_end - stream.num_words, e.words.size());
+  if (!e.words.empty())
+    std::memcpy(e.words.data(), stream.words_end - stream.num_words, e.words.size());
   std::memcpy(e.states, stream.states, sizeof e.states);
 }
 
@@ -52,8 +53,11 @@ Table random_table(int live, Prng& prng) {
   return table;
 }
 
-std::vector<std::uint8_t> draw_symbols(const Model& model, std::size_t num_bytes, bool flat, Prng& prng) {
-  const auto pick = [&](const Table& table) { return flat ? draw_flat(table, prng) : draw(table, prng); };
+std::vector<std::uint8_t> draw_symbols(const Model& model, std::size_t num_bytes, bool flat,
+                                       Prng& prng) {
+  const auto pick = [&](const Table& table) {
+    return flat ? draw_flat(table, prng) : draw(table, prng);
+  };
   std::vector<std::uint8_t> symbols(num_bytes);
   for (auto& symbol : symbols) {
     const unsigned first = pick(model.first);
@@ -82,7 +86,8 @@ Encoded random_stream(bool conditional, std::size_t num_bytes, bool flat, Prng& 
 void damage(Encoded& e, Prng& prng) {
   switch (prng.below(7)) {
     case 0:
-      if (!e.words.empty()) e.words[prng.below(e.words.size())] ^= static_cast<std::uint8_t>(1 << prng.below(8));
+      if (!e.words.empty())
+        e.words[prng.below(e.words.size())] ^= static_cast<std::uint8_t>(1 << prng.below(8));
       break;
     case 1: e.states[prng.below(kLanes)] ^= 1u << prng.below(32); break;
     case 2: e.words.resize(prng.below(e.words.size() / 2 + 1) * 2); break;

@@ -11,7 +11,8 @@
 namespace snug::test {
 
 // Symbol bytes of streams worth testing; each a multiple of a group.
-inline constexpr std::size_t kStreamLengths[] = {128, 256, 384, 512, 640, 1024, 1152, 4096, 8192 + 128, 65536};
+inline constexpr std::size_t kStreamLengths[] = {128,  256,  384,  512,        640,
+                                                 1024, 1152, 4096, 8192 + 128, 65536};
 
 // A stream with all that its decoder needs.
 struct Encoded {
@@ -40,8 +41,8 @@ codec::entropy::Table random_table(int live, Prng& prng);
 
 // Symbols as frequent as the model says, or, `flat`, all equally frequent: the
 // costliest ones then need a word nearly every time.
-std::vector<std::uint8_t> draw_symbols(const codec::entropy::Model& model, std::size_t num_bytes, bool flat,
-                                       Prng& prng);
+std::vector<std::uint8_t> draw_symbols(const codec::entropy::Model& model, std::size_t num_bytes,
+                                       bool flat, Prng& prng);
 
 // Drawn from a random model and encoded by the scalar kernels.
 Encoded random_stream(bool conditional, std::size_t num_bytes, bool flat, Prng& prng);

@@ -86,8 +86,12 @@ TEST(Ratio, IncompressibleDataCostsLessThanAThousandth) {
 }
 
 TEST(Ratio, SimpleDataIsSmall) {
-  EXPECT_LE(ratio_of(make_input(input_named("booleans"), DType::kBool, 1 << 17), DType::kBool, Codec::kEntropy), 0.08);
-  EXPECT_LE(ratio_of(make_input(input_named("small_integers"), DType::kI32, 1 << 17), DType::kI32, Codec::kEntropy), 0.19);
+  EXPECT_LE(ratio_of(make_input(input_named("booleans"), DType::kBool, 1 << 17), DType::kBool,
+                     Codec::kEntropy),
+            0.08);
+  EXPECT_LE(ratio_of(make_input(input_named("small_integers"), DType::kI32, 1 << 17), DType::kI32,
+                     Codec::kEntropy),
+            0.19);
 }
 
 }  // namespace

@@ -38,7 +38,8 @@ void print_digests() {
       Bytes frames;
       for (const int log2_block : {12, 17}) {
         if (kSanitized && log2_block == 17) continue;
-        const Bytes raw = make_input(input, dtype, log2_block == 12 ? 2 * 4096 + 100 : 131072 + 3001);
+        const Bytes raw =
+            make_input(input, dtype, log2_block == 12 ? 2 * 4096 + 100 : 131072 + 3001);
         for (const Codec codec : {Codec::kFixed, Codec::kEntropy}) {
           const Bytes frame = encode_or_fail(view(raw), {dtype, codec, log2_block, 1});
           frames.insert(frames.end(), frame.begin(), frame.end());
@@ -53,8 +54,9 @@ std::string digests_of(const std::string& target) {
   char self[4096];
   const ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
   if (length < 0) return {};
-  const std::string command =
-      "SNUG_FORCE=" + target + " '" + std::string(self, static_cast<std::size_t>(length)) + "' " + kPrintDigests;
+  const std::string command = "SNUG_FORCE=" + target + " '" +
+                              std::string(self, static_cast<std::size_t>(length)) + "' " +
+                              kPrintDigests;
   FILE* pipe = popen(command.c_str(), "r");
   std::string text;
   char piece[4096];

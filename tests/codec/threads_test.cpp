@@ -24,10 +24,12 @@ TEST(Threads, EncodeGivesTheSameBytesAndDecodeTheSameData) {
           const auto size = encode(view(raw), frame, options);
           ASSERT_TRUE(size.ok()) << to_string(size.status());
           frame.resize(*size);
-          ASSERT_EQ(frame, expected) << dtype_name(dtype) << " " << codec_name(codec) << " " << num_threads;
+          ASSERT_EQ(frame, expected)
+              << dtype_name(dtype) << " " << codec_name(codec) << " " << num_threads;
           Bytes restored(raw.size());
           ASSERT_TRUE(decode(view(frame), restored, num_threads).ok());
-          ASSERT_EQ(restored, raw) << dtype_name(dtype) << " " << codec_name(codec) << " " << num_threads;
+          ASSERT_EQ(restored, raw)
+              << dtype_name(dtype) << " " << codec_name(codec) << " " << num_threads;
         }
       }
 }

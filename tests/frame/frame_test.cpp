@@ -26,7 +26,8 @@ struct Head {
     header = *make_header({}, raw_bytes, dtype, log2_block);
     std::uint64_t end = header.payload_start();
     bytes.resize(end);
-    for (std::uint64_t i = 0; i < header.num_blocks(); ++i, end += 16) put_entry(i, {end, Codec::kConstant, 0, 16, 7});
+    for (std::uint64_t i = 0; i < header.num_blocks(); ++i, end += 16)
+      put_entry(i, {end, Codec::kConstant, 0, 16, 7});
     header.frame_bytes = end;
     seal();
   }
@@ -45,8 +46,9 @@ struct Head {
 TEST(Header, SurvivesWritingAndReading) {
   for (const DType dtype : test::all_dtypes())
     for (int log2_block = 13; log2_block <= 17; ++log2_block)
-      for (const std::uint64_t raw_bytes : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{4097},
-                                            (std::uint64_t{1} << 32) + 3, kMaxRawBytes - 1, kMaxRawBytes}) {
+      for (const std::uint64_t raw_bytes :
+           {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{4097}, (std::uint64_t{1} << 32) + 3,
+            kMaxRawBytes - 1, kMaxRawBytes}) {
         Bytes tail(raw_bytes % elem_bytes(dtype), std::byte{0x77});
         auto made = make_header(tail, raw_bytes, dtype, log2_block);
         ASSERT_TRUE(made.ok());
@@ -80,8 +82,9 @@ TEST(Header, LimitsOfMaking) {
 }
 
 TEST(Header, BlocksCoverTheTensor) {
-  for (const std::uint64_t n : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{4096}, std::uint64_t{4097},
-                                std::uint64_t{1} << 33, (std::uint64_t{1} << 33) + 1}) {
+  for (const std::uint64_t n :
+       {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{4096}, std::uint64_t{4097},
+        std::uint64_t{1} << 33, (std::uint64_t{1} << 33) + 1}) {
     const Header header = *make_header({}, 2 * n, DType::kBF16, 12);
     EXPECT_EQ(header.num_blocks(), (n + 4095) / 4096);
     if (n == 0) continue;
@@ -101,14 +104,15 @@ TEST(Header, RulesOfReading) {
   const Head good(3 * 8192 + 1);
   ASSERT_TRUE(read_header(good.bytes).ok());
   std::vector<BadByte> cases = {
-      {0, 'X', Code::kBadMagic},  {3, 'g', Code::kBadMagic},
+      {0, 'X', Code::kBadMagic},         {3, 'g', Code::kBadMagic},
       {4, 0, Code::kUnsupportedVersion}, {4, 2, Code::kUnsupportedVersion},
-      {5, 13, Code::kCorrupt},    {5, 255, Code::kCorrupt},     // dtype
-      {6, 11, Code::kCorrupt},    {6, 18, Code::kCorrupt},      {6, 255, Code::kCorrupt},
-      {7, 2, Code::kCorrupt},     {7, 255, Code::kCorrupt},     // tail as long as an element
-      {13, 0x04, Code::kCorrupt}, {15, 0xFF, Code::kCorrupt},   // more than 8 TiB
-      {16, 1, Code::kCorrupt},    {16, 0, Code::kCorrupt},      // unaligned; before the payloads
-      {25, 1, Code::kCorrupt},    {31, 1, Code::kCorrupt},      // unused tail bytes
+      {5, 13, Code::kCorrupt},           {5, 255, Code::kCorrupt},  // dtype
+      {6, 11, Code::kCorrupt},           {6, 18, Code::kCorrupt},
+      {6, 255, Code::kCorrupt},          {7, 2, Code::kCorrupt},
+      {7, 255, Code::kCorrupt},                                       // tail as long as an element
+      {13, 0x04, Code::kCorrupt},        {15, 0xFF, Code::kCorrupt},  // more than 8 TiB
+      {16, 1, Code::kCorrupt},           {16, 0, Code::kCorrupt},  // unaligned; before the payloads
+      {25, 1, Code::kCorrupt},           {31, 1, Code::kCorrupt},  // unused tail bytes
   };
   for (std::size_t at = 36; at < kHeaderBytes; ++at) cases.push_back({at, 1, Code::kCorrupt});
   for (const BadByte& c : cases) {
@@ -155,7 +159,8 @@ TEST(Entry, SurvivesWritingAndReading) {
     EXPECT_EQ(read.plane_modes, entry.plane_modes);
     EXPECT_EQ(read.num_bytes, entry.num_bytes);
     EXPECT_EQ(read.checksum, entry.checksum);
-    for (int p = 0; p < 8; ++p) EXPECT_EQ(static_cast<int>(read.mode(p)), entry.plane_modes >> (2 * p) & 3);
+    for (int p = 0; p < 8; ++p)
+      EXPECT_EQ(static_cast<int>(read.mode(p)), entry.plane_modes >> (2 * p) & 3);
   }
 }
 
@@ -187,7 +192,8 @@ TEST(Index, GapsOverlapsAndOddSizesAreFound) {
   expect_corrupt(check_changed(1, [](Entry& e, Head&) { e.num_bytes = 15; }), 1);
   expect_corrupt(check_changed(1, [](Entry& e, Head&) { e.num_bytes = 8192 + 16; }), 1);
   expect_corrupt(check_changed(1, [](Entry& e, Head&) { e.num_bytes = 0xFFFFFFF0; }), 1);
-  expect_corrupt(check_changed(3, [](Entry& e, Head&) { e.codec = static_cast<Codec>(kNumCodecs); }), 3);
+  expect_corrupt(
+      check_changed(3, [](Entry& e, Head&) { e.codec = static_cast<Codec>(kNumCodecs); }), 3);
   expect_corrupt(check_changed(3, [](Entry& e, Head&) { e.codec = static_cast<Codec>(255); }), 3);
   expect_corrupt(check_changed(4, [](Entry& e, Head&) { e.num_bytes = 32; }), kNowhere);
   expect_corrupt(check_changed(4, [](Entry&, Head& h) { h.header.frame_bytes += 16; }), kNowhere);
@@ -217,7 +223,8 @@ TEST(Checksum, TermsAddUpInAnyOrder) {
   for (auto& byte : bytes) byte = prng.byte();
   const std::uint64_t whole = checksum_terms(bytes.data(), bytes.size(), 0);
   std::uint64_t parts = 0;
-  for (std::size_t part = 8; part-- > 0;) parts += checksum_terms(bytes.data() + 512 * part, 512, 128 * part);
+  for (std::size_t part = 8; part-- > 0;)
+    parts += checksum_terms(bytes.data() + 512 * part, 512, 128 * part);
   EXPECT_EQ(parts, whole);
   // Known values: these numbers are part of the format.
   EXPECT_EQ(checksum_multiplier(0), 0x85EBCA77u);
@@ -228,7 +235,9 @@ TEST(Checksum, TermsAddUpInAnyOrder) {
 TEST(Checksum, SwappedAndMovedWordsAreFound) {
   std::vector<std::uint8_t> bytes(64);
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::uint8_t>(i * 37);
-  const auto sum = [&] { return checksum_finish(checksum_terms(bytes.data(), bytes.size(), 0), bytes.size()); };
+  const auto sum = [&] {
+    return checksum_finish(checksum_terms(bytes.data(), bytes.size(), 0), bytes.size());
+  };
   const std::uint32_t before = sum();
   for (std::size_t a = 0; a < 64; a += 4)
     for (std::size_t b = a + 4; b < 64; b += 4) {

@@ -1,9 +1,10 @@
 // What users see of an error.
+#include "snug/status.h"
+
 #include <gtest/gtest.h>
 
 #include <cstring>
 
-#include "snug/status.h"
 #include "snug/tensor.h"
 
 namespace snug {

@@ -5,7 +5,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   using namespace snug;
   if (size < 2) return 0;
   static std::vector<std::byte> workspace(workspace_bytes());
-  const EncodeOptions options{static_cast<DType>(data[0] % kNumDTypes), static_cast<Codec>(data[1] % kNumCodecs),
+  const EncodeOptions options{static_cast<DType>(data[0] % kNumDTypes),
+                              static_cast<Codec>(data[1] % kNumCodecs),
                               12 + data[1] / kNumCodecs % 6, 1};
   const auto* bytes = reinterpret_cast<const std::byte*>(data);
   const std::vector<std::byte> raw(bytes + 2, bytes + size);

@@ -17,7 +17,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     test::require(*checked == json_bytes && *checked <= size - store::kLengthBytes);
 
   // As a header alone, of a file with as much data as the length field says.
-  const std::string_view json(reinterpret_cast<const char*>(data) + store::kLengthBytes, size - store::kLengthBytes);
+  const std::string_view json(reinterpret_cast<const char*>(data) + store::kLengthBytes,
+                              size - store::kLengthBytes);
   const std::uint64_t num_data_bytes = json_bytes & 0xFFFFFFFFFF;
   const auto layout = store::parse_layout(json, store::kLengthBytes + json.size() + num_data_bytes);
   if (!layout.ok()) {

@@ -49,8 +49,10 @@ void read_all(const std::string& path) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace snug;
-  const fs::path in = folder() / "in.safetensors", packed = folder() / "packed.safetensors", out = folder() / "out.safetensors";
-  std::ofstream(in, std::ios::binary).write(reinterpret_cast<const char*>(data), static_cast<std::streamsize>(size));
+  const fs::path in = folder() / "in.safetensors", packed = folder() / "packed.safetensors",
+                 out = folder() / "out.safetensors";
+  std::ofstream(in, std::ios::binary)
+      .write(reinterpret_cast<const char*>(data), static_cast<std::streamsize>(size));
   StoreOptions options;
   options.num_threads = 1;
   options.force = true;

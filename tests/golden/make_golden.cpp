@@ -14,7 +14,8 @@ using snug::test::Bytes;
 
 bool write(const fs::path& path, const Bytes& bytes) {
   std::ofstream file(path, std::ios::binary);
-  file.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+  file.write(reinterpret_cast<const char*>(bytes.data()),
+             static_cast<std::streamsize>(bytes.size()));
   if (!file.flush()) std::fprintf(stderr, "cannot write %s\n", path.c_str());
   return static_cast<bool>(file);
 }

@@ -5,6 +5,7 @@
 
 #include "support/guarded_buffer.h"
 #include "support/prng.h"
+#include "support/sanitizer.h"
 
 namespace snug::test {
 namespace {
@@ -89,15 +90,22 @@ void check_ranges(std::span<const std::byte> raw, std::span<const std::byte> fra
     ASSERT_TRUE(equal(part.span(), raw.subspan(first * width, count * width)))
         << "elements " << first << " to " << first + count;
   };
+  const auto check_random = [&] {
+    const std::size_t first = prng.below(n);
+    check(first, prng.below(std::min<std::size_t>(n - first, 9000)) + 1);
+  };
+  // Each call allocates megabytes, which address sanitizer makes slow.
+  if (kSanitized) {
+    if (n != 0) check_random();
+    return;
+  }
   check(0, 0);
   check(n, 0);
   if (n == 0) return;
   check(0, 1);
   check(n - 1, 1);
-  for (int i = 0; i < 2; ++i) {
-    const std::size_t first = prng.below(n);
-    check(first, prng.below(std::min<std::size_t>(n - first, 9000)) + 1);
-  }
+  check_random();
+  check_random();
 }
 
 Result<Bytes> read_hostile(std::span<const std::byte> bytes) {
@@ -111,7 +119,10 @@ Result<Bytes> read_hostile(std::span<const std::byte> bytes) {
   GuardedBuffer dst(claimed);
   const auto size = decode(frame.span(), dst.span(), shared_workspace());
   EXPECT_TRUE(dst.front_intact());
-  if (info.ok() && info->num_elems > 0 && claimed != 0) {
+  // See check_ranges: not every time under a sanitizer.
+  static unsigned num_calls = 0;
+  const bool try_range = !kSanitized || ++num_calls % 16 == 0;
+  if (try_range && info.ok() && info->num_elems > 0 && claimed != 0) {
     const std::size_t width = elem_bytes(info->dtype), last = info->num_elems - 1;
     GuardedBuffer one(width);
     const auto range = decode_range(frame.span(), last, 1, one.span());

@@ -25,7 +25,8 @@ std::uint8_t* take_map(int size_class) {
     return map;
   }
   const std::size_t usable = std::size_t{1} << size_class;
-  void* at = mmap(nullptr, usable + kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* at =
+      mmap(nullptr, usable + kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (at == MAP_FAILED || mprotect(static_cast<char*>(at) + usable, kPage, PROT_NONE) != 0) {
     std::perror("GuardedBuffer");
     std::abort();

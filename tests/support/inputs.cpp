@@ -16,8 +16,8 @@ bool any(DType) { return true; }
 bool is_float(DType dtype) { return codec::has_sign_bit(dtype); }
 bool is_wide_float(DType dtype) { return codec::top_plane_is_exponent(dtype); }
 bool is_integer(DType dtype) {
-  return dtype == DType::kI8 || dtype == DType::kI16 || dtype == DType::kI32 || dtype == DType::kI64 ||
-         dtype == DType::kBytes;
+  return dtype == DType::kI8 || dtype == DType::kI16 || dtype == DType::kI32 ||
+         dtype == DType::kI64 || dtype == DType::kBytes;
 }
 bool is_f32(DType dtype) { return dtype == DType::kF32; }
 bool is_f64(DType dtype) { return dtype == DType::kF64; }
@@ -73,7 +73,8 @@ Bytes all_patterns(DType dtype, std::size_t, Prng&) {
 Bytes all_patterns_shuffled(DType dtype, std::size_t, Prng&) {
   const int spare = bits_of(dtype) > 16 ? bits_of(dtype) - 16 : 0;
   // An odd multiplier permutes the 16-bit numbers.
-  return elements(dtype, 65536, [&](std::size_t i) { return std::uint64_t{i * 40503u % 65536} << spare; });
+  return elements(dtype, 65536,
+                  [&](std::size_t i) { return std::uint64_t{i * 40503u % 65536} << spare; });
 }
 Bytes zeros(DType dtype, std::size_t n, Prng&) {
   return elements(dtype, n, [](std::size_t) { return 0; });
@@ -102,8 +103,8 @@ Bytes sparse(DType dtype, std::size_t n, Prng& prng) {
   return elements(dtype, n, [&](std::size_t) { return prng.one_in(20) ? weight(dtype, prng) : 0; });
 }
 Bytes outliers(DType dtype, std::size_t n, Prng& prng) {
-  return elements(dtype, n,
-                  [&](std::size_t) { return prng.one_in(100) ? prng.next() : weight(dtype, prng); });
+  return elements(
+      dtype, n, [&](std::size_t) { return prng.one_in(100) ? prng.next() : weight(dtype, prng); });
 }
 Bytes row_scales(DType dtype, std::size_t n, Prng& prng) {
   double scale = 1;
@@ -124,7 +125,8 @@ Bytes hidden_from_sample(DType dtype, std::size_t n, Prng& prng) {
     const std::size_t count = n - first < block ? n - first : block;
     codec::for_each_sample(count, [&](std::size_t start, std::size_t len, std::size_t) {
       for (std::size_t i = 0; i < len; ++i)
-        std::memset(bytes.data() + (first + start + i) * width, prng.one_in(2) ? 0x3C : 0x3D, width);
+        std::memset(bytes.data() + (first + start + i) * width, prng.one_in(2) ? 0x3C : 0x3D,
+                    width);
     });
   }
   return bytes;
@@ -136,14 +138,15 @@ Bytes denormals(DType dtype, std::size_t n, Prng& prng) {
   return elements(dtype, n, [&](std::size_t) { return with_exponent(dtype, 0, prng); });
 }
 Bytes signed_zeros(DType dtype, std::size_t n, Prng& prng) {
-  return elements(dtype, n,
-                  [&](std::size_t) { return std::uint64_t{prng.one_in(2)} << (bits_of(dtype) - 1); });
+  return elements(
+      dtype, n, [&](std::size_t) { return std::uint64_t{prng.one_in(2)} << (bits_of(dtype) - 1); });
 }
 // Exactly as many exponents as a palette holds, one fewer, one more, many more.
 template <int kExponents>
 Bytes exponents(DType dtype, std::size_t n, Prng& prng) {
-  return elements(dtype, n,
-                  [&](std::size_t) { return with_exponent(dtype, 100 + prng.below(kExponents), prng); });
+  return elements(dtype, n, [&](std::size_t) {
+    return with_exponent(dtype, 100 + prng.below(kExponents), prng);
+  });
 }
 // Falling counts around 1/1024, where the palette stops.
 Bytes geometric_exponents(DType dtype, std::size_t n, Prng& prng) {

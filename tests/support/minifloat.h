@@ -19,7 +19,8 @@ inline std::uint64_t to_minifloat(double value, int exponent_bits, int mantissa_
   if (exponent >= (1 << exponent_bits) - 1) {
     magnitude = (((1ull << exponent_bits) - 1) << mantissa_bits) - 1;
   } else if (exponent > 0) {
-    magnitude = static_cast<std::uint64_t>(exponent) << mantissa_bits | mantissa >> (52 - mantissa_bits);
+    magnitude =
+        static_cast<std::uint64_t>(exponent) << mantissa_bits | mantissa >> (52 - mantissa_bits);
   } else {
     const int shift = 52 - mantissa_bits + 1 - exponent;
     magnitude = shift < 53 ? (mantissa | 1ull << 52) >> shift : 0;

@@ -29,7 +29,8 @@ class Prng {
     double sum = -6;
     for (int i = 0; i < 6; ++i) {
       const std::uint64_t bits = next();
-      sum += static_cast<double>(bits >> 32) * 0x1p-32 + static_cast<double>(bits & 0xFFFFFFFF) * 0x1p-32;
+      sum += static_cast<double>(bits >> 32) * 0x1p-32 +
+             static_cast<double>(bits & 0xFFFFFFFF) * 0x1p-32;
     }
     return sum;
   }

@@ -33,7 +33,8 @@ void reseal(std::span<std::byte> frame) noexcept {
     const auto* bytes = reinterpret_cast<const std::uint8_t*>(frame.data());
     const frame::Entry entry = frame::read_entry(bytes + at);
     if (entry.offset > frame.size() || entry.num_bytes > frame.size() - entry.offset) continue;
-    const std::uint64_t terms = frame::checksum_terms(bytes + entry.offset, entry.num_bytes & ~3u, 0);
+    const std::uint64_t terms =
+        frame::checksum_terms(bytes + entry.offset, entry.num_bytes & ~3u, 0);
     put(frame.data() + at + kEntryChecksumAt, frame::checksum_finish(terms, entry.num_bytes));
   }
   reseal_head(frame);
