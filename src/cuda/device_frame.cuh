@@ -1,0 +1,272 @@
+// cuda/device_frame.cuh - what every kernel shares: warps, checksums, headers
+// and index entries as the device reads them, and the state of one call.
+#pragma once
+#include <cstdint>
+
+#include "frame/checksum.h"
+#include "frame/frame.h"
+#include "snug/cuda.h"
+
+namespace snug::cuda {
+
+inline constexpr unsigned kAll = 0xFFFFFFFFu;
+inline constexpr unsigned kWarp = 32;
+
+// Why a frame was refused; reason_text() in launch.cpp has the words.
+enum Reason : std::uint32_t {
+  kReasonNone = 0,
+  kReasonShortFrame,
+  kReasonMagic,
+  kReasonVersion,
+  kReasonHeader,
+  kReasonDType,
+  kReasonCutShort,
+  kReasonTensorRoom,
+  kReasonFrameRoom,
+  kReasonHeadChecksum,
+  kReasonIndex,
+  kReasonChecksum,
+  kReasonPayload,
+  kReasonStream,
+  kReasonBatchRoom,
+  kReasonUpstream,
+  kReasonAlignment,
+  kNumReasons
+};
+
+// Per tensor; zero before a call starts.
+struct ItemState {
+  unsigned long long head_sum;     // checksum terms of header and index
+  unsigned long long first_error;  // see report(); 0: none
+  unsigned long long frame_end;    // encode: set by the last block
+  unsigned done;                   // blocks finished
+  unsigned pad;
+};
+
+__device__ __forceinline__ unsigned lane_id() { return threadIdx.x % kWarp; }
+
+__device__ __forceinline__ std::uint64_t shfl64(std::uint64_t v, int lane) {
+  return __shfl_sync(kAll, static_cast<unsigned long long>(v), lane);
+}
+
+__device__ __forceinline__ std::uint64_t warp_sum64(std::uint64_t v) {
+  for (int d = 16; d > 0; d /= 2) v += __shfl_xor_sync(kAll, static_cast<unsigned long long>(v), d);
+  return v;
+}
+
+// Shared memory by its own 32-bit addresses: functions that are called, not
+// inlined, see generic pointers, which cost more.
+__device__ __forceinline__ std::uint32_t shared_address(const void* p) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
+}
+__device__ __forceinline__ void store_shared(std::uint32_t address, std::uint32_t v) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
+}
+__device__ __forceinline__ void store_shared(std::uint32_t address, uint2 v) {
+  asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(address), "r"(v.x), "r"(v.y) : "memory");
+}
+__device__ __forceinline__ void store_shared(std::uint32_t address, uint4 v) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+               : "memory");
+}
+__device__ __forceinline__ uint4 load_shared16(std::uint32_t address) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(address)
+               : "memory");
+  return v;
+}
+__device__ __forceinline__ uint2 load_shared8(std::uint32_t address) {
+  uint2 v;
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address) : "memory");
+  return v;
+}
+__device__ __forceinline__ void count_shared(std::uint32_t address) {
+  asm volatile("red.shared.add.u32 [%0], 1;" ::"r"(address) : "memory");
+}
+
+// Copies that run ahead of the code that uses them without holding registers.
+template <int kBytes>
+__device__ __forceinline__ void copy_async(std::uint32_t shared, const void* global) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(shared), "l"(global), "n"(kBytes) : "memory");
+}
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Waits until all but the last kPending groups are there; for this thread's copies.
+template <int kPending>
+__device__ __forceinline__ void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+// Who works on one block together: a warp, or a thread block of kSize threads.
+struct WarpTeam {
+  static constexpr unsigned kSize = kWarp;
+  __device__ static unsigned idx() { return lane_id(); }
+  __device__ static void sync() { __syncwarp(); }
+  __device__ static bool all(bool v) { return __all_sync(kAll, v); }
+  __device__ static std::uint64_t sum(std::uint64_t v) { return warp_sum64(v); }
+};
+
+template <unsigned kThreads>
+struct BlockTeam {
+  static constexpr unsigned kSize = kThreads;
+  __device__ static unsigned idx() { return threadIdx.x; }
+  __device__ static void sync() { __syncthreads(); }
+  __device__ static bool all(bool v) { return __syncthreads_and(v); }
+  __device__ static std::uint64_t sum(std::uint64_t v) {
+    __shared__ unsigned long long parts[kThreads / kWarp];
+    v = warp_sum64(v);
+    __syncthreads();
+    if (lane_id() == 0) parts[threadIdx.x / kWarp] = v;
+    __syncthreads();
+    v = 0;
+    for (unsigned i = 0; i < kThreads / kWarp; ++i) v += parts[i];
+    return v;
+  }
+};
+
+// Errors of the lowest block win, so that all runs report the same one.
+__device__ inline void report(ItemState* state, Code code, Reason reason, std::uint64_t block) {
+  const std::uint64_t key = ((~block & 0xFFFFFFFFFFFFull) << 16) | static_cast<std::uint64_t>(reason) << 8 |
+                            static_cast<std::uint64_t>(code);
+  atomicMax(&state->first_error, static_cast<unsigned long long>(key));
+}
+
+__device__ inline void write_result(DeviceResult* result, std::uint64_t first_error,
+                                    std::uint64_t num_bytes) {
+  result->code = static_cast<std::uint32_t>(first_error & 0xFF);
+  result->reason = static_cast<std::uint32_t>(first_error >> 8 & 0xFF);
+  const std::uint64_t block = ~(first_error >> 16) & 0xFFFFFFFFFFFFull;
+  result->block = first_error == 0 || block == 0xFFFFFFFFFFFFull ? kNowhere : block;
+  result->num_bytes = first_error == 0 ? num_bytes : 0;
+}
+
+// Checksum term of the word with index i, and of 16 bytes at 16 * vec_idx.
+__device__ __forceinline__ std::uint64_t checksum_term(std::uint32_t word, std::uint32_t i) {
+  return std::uint64_t{word} * ((i * frame::kChecksumStep + frame::kChecksumStart) | 1u);
+}
+__device__ __forceinline__ std::uint64_t checksum_term(uint4 v, std::uint32_t vec_idx) {
+  const std::uint32_t m = 4 * vec_idx * frame::kChecksumStep + frame::kChecksumStart;
+  return std::uint64_t{v.x} * (m | 1u) + std::uint64_t{v.y} * ((m + frame::kChecksumStep) | 1u) +
+         std::uint64_t{v.z} * ((m + 2 * frame::kChecksumStep) | 1u) +
+         std::uint64_t{v.w} * ((m + 3 * frame::kChecksumStep) | 1u);
+}
+
+__device__ __forceinline__ std::uint32_t checksum_finish(std::uint64_t sum, std::uint64_t num_bytes) {
+  sum += num_bytes;
+  sum ^= sum >> 32;
+  return static_cast<std::uint32_t>((sum * frame::kChecksumMix) >> 32);
+}
+
+__host__ __device__ constexpr unsigned width_of(DType dtype) {
+  switch (dtype) {
+    case DType::kBF16:
+    case DType::kF16:
+    case DType::kI16: return 2;
+    case DType::kF32:
+    case DType::kI32: return 4;
+    case DType::kF64:
+    case DType::kI64: return 8;
+    default: return 1;
+  }
+}
+__host__ __device__ constexpr bool is_float(DType dtype) {
+  return dtype == DType::kBF16 || dtype == DType::kF16 || dtype == DType::kF32 || dtype == DType::kF64 ||
+         dtype == DType::kF8E4M3 || dtype == DType::kF8E5M2;
+}
+__host__ __device__ constexpr bool has_exponent_plane(DType dtype) {
+  return dtype == DType::kBF16 || dtype == DType::kF32 || dtype == DType::kF64;
+}
+__host__ __device__ constexpr std::uint64_t align16(std::uint64_t n) { return (n + 15) & ~std::uint64_t{15}; }
+
+// The header of a frame, or why there is none.
+struct DeviceHeader {
+  std::uint64_t num_elems = 0;
+  std::uint64_t frame_bytes = 0;
+  std::uint64_t num_blocks = 0;
+  std::uint32_t log2_block = 0;
+  std::uint32_t num_tail_bytes = 0;
+  std::uint64_t tail = 0;
+  std::uint32_t checksum = 0;
+  Code code = Code::kOk;
+  Reason reason = kReasonNone;
+
+  __device__ std::uint64_t payload_start() const { return frame::kHeaderBytes + num_blocks * frame::kEntryBytes; }
+  __device__ std::uint32_t elems_in_block(std::uint64_t block) const {
+    const std::uint64_t left = num_elems - (block << log2_block);
+    return static_cast<std::uint32_t>(left >> log2_block ? 1u << log2_block : left);
+  }
+};
+
+__device__ inline void refuse(DeviceHeader& h, Code code, Reason reason) {
+  h.code = code;
+  h.reason = reason;
+  h.num_blocks = 0;
+}
+
+// The same checks, in the same order, as frame::read_header and open_frame.
+static __device__ __noinline__ DeviceHeader read_device_header(const std::uint8_t* frame, std::uint64_t room,
+                                                  std::uint64_t tensor_room, DType dtype) {
+  DeviceHeader h;
+  if (reinterpret_cast<std::uintptr_t>(frame) % frame::kAlign != 0) {
+    refuse(h, Code::kUsage, kReasonAlignment);
+    return h;
+  }
+  if (room < frame::kHeaderBytes) {
+    refuse(h, Code::kCorrupt, kReasonShortFrame);
+    return h;
+  }
+  const uint4* p = reinterpret_cast<const uint4*>(frame);
+  const uint4 a = __ldg(p), b = __ldg(p + 1), c = __ldg(p + 2), d = __ldg(p + 3);
+  const unsigned width = width_of(dtype);
+  h.log2_block = a.y >> 16 & 0xFF;
+  h.num_tail_bytes = a.y >> 24;
+  h.num_elems = a.z | std::uint64_t{a.w} << 32;
+  h.frame_bytes = b.x | std::uint64_t{b.y} << 32;
+  h.tail = b.z | std::uint64_t{b.w} << 32;
+  h.checksum = c.x;
+  if (a.x != frame::kMagic) {
+    refuse(h, Code::kBadMagic, kReasonMagic);
+  } else if ((a.y & 0xFF) != frame::kVersion) {
+    refuse(h, Code::kUnsupportedVersion, kReasonVersion);
+  } else if ((a.y >> 8 & 0xFF) != static_cast<unsigned>(dtype)) {
+    refuse(h, Code::kCorrupt, kReasonDType);
+  } else if (h.log2_block < frame::kMinLog2Block || h.log2_block > frame::kMaxLog2Block ||
+             h.num_tail_bytes >= width || (h.tail >> (8 * h.num_tail_bytes)) != 0 ||
+             (c.y | c.z | c.w | d.x | d.y | d.z | d.w) != 0 || h.num_elems > frame::kMaxRawBytes / width) {
+    refuse(h, Code::kCorrupt, kReasonHeader);
+  } else {
+    h.num_blocks = (h.num_elems + (std::uint64_t{1} << h.log2_block) - 1) >> h.log2_block;
+    if (h.frame_bytes % frame::kAlign != 0 || h.frame_bytes < h.payload_start()) {
+      refuse(h, Code::kCorrupt, kReasonHeader);
+    } else if (h.frame_bytes > room) {
+      refuse(h, Code::kCorrupt, kReasonCutShort);
+    } else if (h.num_elems * width + h.num_tail_bytes > tensor_room) {
+      refuse(h, Code::kDstTooSmall, kReasonTensorRoom);
+    }
+  }
+  return h;
+}
+
+struct DeviceEntry {
+  std::uint64_t offset;
+  std::uint32_t codec;
+  std::uint32_t plane_modes;
+  std::uint32_t num_bytes;
+  std::uint32_t checksum;
+
+  __device__ unsigned mode(unsigned plane) const { return plane_modes >> (2 * plane) & 3; }
+};
+
+__device__ inline DeviceEntry unpack_entry(uint4 v) {
+  const std::uint64_t word = v.x | std::uint64_t{v.y} << 32;
+  return {(word & ((std::uint64_t{1} << 40) - 1)) * frame::kAlign, static_cast<std::uint32_t>(word >> 40 & 0xFF),
+          static_cast<std::uint32_t>(word >> 48), v.z, v.w};
+}
+
+__device__ inline uint4 pack_entry(const DeviceEntry& e) {
+  const std::uint64_t word = e.offset / frame::kAlign | std::uint64_t{e.codec} << 40 | std::uint64_t{e.plane_modes} << 48;
+  return {static_cast<std::uint32_t>(word), static_cast<std::uint32_t>(word >> 32), e.num_bytes, e.checksum};
+}
+
+}  // namespace snug::cuda

@@ -1,0 +1,164 @@
+// cuda/entropy_tables.cuh - codec/entropy/model.h by one warp: the same integer
+// decisions, symbol by lane.
+#pragma once
+#include "codec/entropy/model.h"
+#include "cuda/device_frame.cuh"
+
+namespace snug::cuda {
+
+struct CostTable {
+  std::uint16_t of_freq[257];
+};
+constexpr CostTable make_cost_table() {
+  CostTable table{};
+  const auto costs = codec::entropy::make_costs();
+  for (int f = 0; f <= 256; ++f) table.of_freq[f] = costs[static_cast<std::size_t>(f)];
+  return table;
+}
+static __constant__ CostTable kDeviceCost = make_cost_table();
+
+// Sum and maximum over the 16 lanes of a half-warp.
+__device__ __forceinline__ std::uint32_t half_sum(std::uint32_t v) {
+  for (int d = 8; d > 0; d /= 2) v += __shfl_xor_sync(kAll, v, d);
+  return v;
+}
+__device__ __forceinline__ std::uint32_t half_max(std::uint32_t v) {
+  for (int d = 8; d > 0; d /= 2) v = max(v, __shfl_xor_sync(kAll, v, d));
+  return v;
+}
+
+// entropy::normalize of two tables at once, one in each half-warp: takes the
+// lane's count, returns its frequency. A half without counts gets zeros.
+__device__ __noinline__ std::uint32_t normalize_half(std::uint32_t count, std::uint32_t total) {
+  constexpr std::int32_t kTotal = codec::entropy::kFreqTotal;
+  const std::uint32_t symbol = lane_id() & 15;
+  std::uint32_t freq = 0;
+  if (count != 0) freq = max((count * kTotal + total / 2) / total, 1u);
+  std::int32_t sum = static_cast<std::int32_t>(half_sum(freq));
+  while (__any_sync(kAll, total != 0 && sum != kTotal)) {
+    const std::uint32_t most = half_max(freq << 4 | (15 - symbol));
+    if (total != 0 && sum != kTotal) {
+      const std::int32_t change = sum > kTotal ? -1 : kTotal - sum;
+      if (15 - symbol == (most & 15)) freq = static_cast<std::uint32_t>(static_cast<std::int32_t>(freq) + change);
+      sum += change;
+    }
+  }
+  return freq;
+}
+
+__device__ __forceinline__ std::uint32_t cost_of(std::uint32_t count, std::uint32_t freq) {
+  return count * kDeviceCost.of_freq[freq];
+}
+
+// Whether coding a plane pays, from counts of its low nibbles (lanes 0-15) and
+// high nibbles (lanes 16-31).
+__device__ __noinline__ bool worth_coding(std::uint32_t count) {
+  const std::uint32_t total = half_sum(count);
+  const std::uint32_t freq = normalize_half(count, total);
+  const std::uint32_t cost = __reduce_add_sync(kAll, cost_of(count, freq));
+  return cost < __reduce_add_sync(kAll, count) * (4 * 256 - 4 * 256 / 32);
+}
+
+// entropy::Palette; value and freq belong to the lane's symbol (lanes 0-15).
+struct DevicePalette {
+  std::uint32_t size;
+  std::uint32_t value;
+  std::uint32_t freq;
+  std::uint32_t cost;
+  std::uint32_t total;
+};
+
+// Needs kPaletteListWords of shared memory at `list` beside the histogram.
+inline constexpr unsigned kPaletteListWords = 256 + 16;
+__device__ __noinline__ DevicePalette make_palette(const std::uint32_t* histogram, std::uint32_t* list) {
+  const unsigned lane = lane_id();
+  std::uint32_t keys[8];  // count and, for ties, the smaller byte first
+  std::uint32_t total = 0;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const std::uint32_t count = histogram[i * kWarp + lane];
+    total += count;
+    keys[i] = count << 8 | (255 - (i * kWarp + lane));
+  }
+  total = __reduce_add_sync(kAll, total);
+  std::uint32_t num_keys = 0;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const bool common = std::uint64_t{keys[i] >> 8} * 1024 >= total && keys[i] >> 8 != 0;
+    const unsigned mask = __ballot_sync(kAll, common);
+    if (common) list[num_keys + __popc(mask & ((1u << lane) - 1))] = keys[i];
+    num_keys += __popc(mask);
+  }
+  __syncwarp();
+  // Sorting by counting those above.
+  std::uint32_t* sorted = list + 256;
+  if (lane < 16) sorted[lane] = 0;
+  __syncwarp();
+#pragma unroll 1
+  for (std::uint32_t i = lane; i < num_keys; i += kWarp) {
+    const std::uint32_t mine = list[i];
+    std::uint32_t rank = 0;
+#pragma unroll 4
+    for (std::uint32_t k = 0; k < num_keys; ++k) rank += list[k] > mine;
+    if (rank < codec::entropy::kMaxPalette) sorted[rank] = mine;
+  }
+  __syncwarp();
+  const std::uint32_t key = lane < codec::entropy::kMaxPalette ? sorted[lane] : 0;
+  DevicePalette palette;
+  palette.total = total;
+  palette.size = min(num_keys, static_cast<std::uint32_t>(codec::entropy::kMaxPalette));
+  palette.value = key != 0 ? 255 - (key & 255) : 0;
+  const std::uint32_t escapes = total - __reduce_add_sync(kAll, key >> 8);
+  std::uint32_t count = key >> 8;
+  if (lane == palette.size) count = max(escapes, 1u);
+  const std::uint32_t sum = half_sum(count);
+  palette.freq = normalize_half(lane < 16 ? count : 0, lane < 16 ? sum : 0);
+  if (lane == palette.size) count = escapes;
+  palette.cost = __reduce_add_sync(kAll, lane < 16 ? cost_of(count, palette.freq) : 0) + escapes * 8 * 256;
+  __syncwarp();
+  return palette;
+}
+
+// A byte model in shared memory: row 0 is the table of the first symbol, row
+// 1 + s that of the second after s.
+struct ByteModel {
+  std::uint16_t freq[17][16];
+  std::uint16_t start[17][16];
+};
+
+// entropy::make_byte_model; returns its cost.
+__device__ __noinline__ std::uint32_t make_byte_model(const std::uint32_t* histogram, ByteModel& model) {
+  const unsigned lane = lane_id(), symbol = lane & 15, half = lane / 16;
+  std::uint32_t first_count = 0;
+  for (unsigned i = 0; i < 16; ++i) first_count += histogram[symbol * 16 + (i + symbol) % 16];
+  const std::uint32_t first_total = half_sum(first_count);
+  const std::uint32_t first_freq = normalize_half(first_count, first_total);
+  std::uint32_t cost = half == 0 ? cost_of(first_count, first_freq) : 0;
+  if (half == 0) model.freq[0][symbol] = static_cast<std::uint16_t>(first_freq);
+#pragma unroll 1
+  for (unsigned pair = 0; pair < 8; ++pair) {
+    const unsigned first = 2 * pair + half;
+    const std::uint32_t count = histogram[first * 16 + symbol];
+    const std::uint32_t total = half_sum(count);
+    std::uint32_t freq = normalize_half(count, total);
+    const std::uint32_t own = half_sum(cost_of(count, freq));
+    const std::uint32_t live = half_sum(freq != 0);
+    const std::uint32_t uniform = total * 4 * 256;
+    const bool pays = total != 0 && own + live * 8 * 256 < uniform;
+    if (!pays) freq = codec::entropy::kFreqTotal / 16;
+    if (symbol == 0) cost += pays ? own : uniform;
+    model.freq[1 + first][symbol] = static_cast<std::uint16_t>(freq);
+  }
+  __syncwarp();
+  for (unsigned row = lane; row < 17; row += kWarp) {
+    std::uint32_t start = 0;
+    for (unsigned s = 0; s < 16; ++s) {
+      model.start[row][s] = static_cast<std::uint16_t>(start);
+      start += model.freq[row][s];
+    }
+  }
+  __syncwarp();
+  return __reduce_add_sync(kAll, cost);
+}
+
+}  // namespace snug::cuda

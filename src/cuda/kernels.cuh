@@ -1,0 +1,19 @@
+// cuda/kernels.cuh - the launchers behind snug/cuda.h.
+#pragma once
+#include <cuda_runtime.h>
+
+#include "cuda/work.cuh"
+
+namespace snug::cuda {
+
+// num_blocks is an upper bound where the device alone knows the number.
+cudaError_t launch_decode(const Work& work, bool direct, std::uint64_t num_blocks, int num_sms,
+                          cudaStream_t stream);
+cudaError_t launch_encode(const Work& work, bool direct, std::uint64_t num_blocks, int num_sms,
+                          cudaStream_t stream);
+
+// Warps that hold scratch memory at the same time, and how much each.
+std::uint64_t encode_slots(DType dtype, Codec codec, int log2_block, std::uint64_t num_blocks, int num_sms);
+std::uint64_t encode_scratch_bytes(DType dtype, Codec codec, int log2_block);
+
+}  // namespace snug::cuda
