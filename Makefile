@@ -1,5 +1,6 @@
 # The two commands of the README are `make demo` and `make test`. Each installs
 # what is missing, builds and runs.
+MAKEFLAGS += --no-print-directory
 BUILD  ?= build
 PREFIX ?= /usr/local
 JOBS   ?= $(shell nproc 2>/dev/null || echo 2)
