@@ -17,16 +17,18 @@ namespace snug {
 struct EncodeOptions {
   DType dtype = DType::kBF16;
   // The codec to try. Blocks that it cannot make smaller are stored raw, and
-  // blocks of one repeated value as constant, whatever is asked for here.
+  // blocks of one repeated value as constant unless kRaw is asked for.
   Codec codec = Codec::kEntropy;
-  // Elements of a block, as a power of two from 12 to 17; 0 picks the size
-  // best for files (256 KiB of data, at most 2^17 elements).
+  // Elements of a block, as a power of two from 12 to 17 (12 counts as 13 for
+  // one-byte types); 0 picks the size best for files (256 KiB of data, at most
+  // 2^17 elements).
   int log2_block = 0;
   int num_threads = 1;  // 0: one per CPU
 };
 
 // Largest frame `encode` can produce from `raw_bytes` bytes, whatever the
-// options: raw_bytes + 0.2 % + 128, and below +0.01 % with the default block.
+// options: raw_bytes + 0.2 % + 128, and below +0.01 % with the default block. 0
+// if the options are not acceptable.
 std::size_t encode_bound(std::size_t raw_bytes, const EncodeOptions& options = {}) noexcept;
 
 // Scratch memory one thread of `encode` or `decode` needs.

@@ -5,13 +5,16 @@
 // name and holds one Snug frame as U8. One more tensor holds the original
 // header, so that the original file comes back with the same SHA-256.
 //
-// Memory:  below 256 MiB whatever the file size, with up to 64 threads.
+// Memory:  below 256 MiB whatever the file size, with up to 64 threads, for
+//          headers of up to 10 MB; about 10 times the header beyond (a million
+//          tensors).
 // Threads: functions are reentrant; const members of one Reader may be called
 //          from several threads at once.
 // Trust:   files may be hostile; nothing is allocated that their size does not
 //          justify, and nothing is written before the input was checked.
 // Output:  goes to a temporary name next to its target, is synced, verified and
 //          renamed. A process killed halfway leaves only the temporary name.
+//          An input that changes meanwhile is an error.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -102,7 +105,7 @@ std::string default_restored_path(const std::string& in);
 
 // Compresses a safetensors file, or a folder with safetensors files at any
 // depth; all other files of a folder are copied. Before it returns, it has read
-// its output back, restored it in memory and compared it with the input. An
+// its output back, restored it in memory and compared it with what it read. An
 // empty `out` means default_compressed_path(in).
 StoreResult<StoreReport> compress_path(const std::string& in, const std::string& out,
                                        const StoreOptions& options = {}) noexcept;

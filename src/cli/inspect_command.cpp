@@ -1,6 +1,7 @@
 // snug inspect: what is in a file, and how small it could be.
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -112,20 +113,33 @@ StoreResult<InspectReport> inspect(const InspectArgs& args) {
   return report;
 }
 
+// --force may replace an older page, never a model.
+bool is_page(const std::string& path) {
+  char start[15] = {};
+  std::FILE* file = std::fopen(path.c_str(), "rb");
+  if (file == nullptr) return false;
+  const bool read = std::fread(start, 1, sizeof start, file) == sizeof start;
+  std::fclose(file);
+  return read && std::memcmp(start, "<!doctype html>", sizeof start) == 0;
+}
+
 int write_html(const InspectReport& report, const InspectArgs& args) {
   struct stat info;
   if (!args.force && ::lstat(args.html.c_str(), &info) == 0)
     return print_error({{Code::kExists, "already there; --force replaces it"}, args.html, {}, {}});
+  if (::lstat(args.html.c_str(), &info) == 0 && !is_page(args.html))
+    return print_error({{Code::kExists, "not an HTML page; not replaced"}, args.html, {}, {}});
   const std::string page = inspect_html(report);
-  std::FILE* file = std::fopen(args.html.c_str(), "wb");
+  const std::string temporary = args.html + ".tmp-" + std::to_string(::getpid());
+  std::FILE* file = std::fopen(temporary.c_str(), "wb");
   const bool written =
       file != nullptr && std::fwrite(page.data(), 1, page.size(), file) == page.size();
-  const int error = errno;
+  int error = errno;
   const bool closed = file != nullptr && std::fclose(file) == 0;
-  if (!written || !closed)
-    return print_error(
-        {{Code::kIo, "cannot write"}, args.html, {}, std::strerror(written ? errno : error)});
-  return 0;
+  if (written && closed && std::rename(temporary.c_str(), args.html.c_str()) == 0) return 0;
+  if (written) error = errno;
+  if (file != nullptr) ::unlink(temporary.c_str());
+  return print_error({{Code::kIo, "cannot write"}, args.html, {}, std::strerror(error)});
 }
 
 int run_inspect(const InspectArgs& args) {

@@ -34,19 +34,24 @@ std::string bar(double share, std::size_t width) {
   return pad_right(text, width);
 }
 
+// Never fails: a terminal that went away must not end the work.
+void print_stderr(const std::string& text) noexcept {
+  (void)!::write(STDERR_FILENO, text.data(), text.size());
+}
+
 }  // namespace
 
 int print_error(const StoreStatus& status) {
   if (pending_signal() != 0) {
-    fmt::print(stderr, "snug: interrupted\n");
+    print_stderr("snug: interrupted\n");
     return 128 + pending_signal();
   }
-  fmt::print(stderr, "snug: {}\n", to_string(status));
+  print_stderr("snug: " + printable(to_string(status)) + "\n");
   return static_cast<int>(status.status.code);
 }
 
 int print_error(Code code, const std::string& message) {
-  fmt::print(stderr, "snug: {}: {}\n", code_name(code), printable(message));
+  print_stderr(fmt::format("snug: {}: {}\n", code_name(code), printable(message)));
   return static_cast<int>(code);
 }
 
@@ -54,7 +59,12 @@ void catch_signals() noexcept {
   struct sigaction action = {};
   action.sa_handler = on_signal;
   action.sa_flags = static_cast<int>(SA_RESETHAND);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(signal, &action, nullptr);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction inherited;
+    // What the caller ignores stays ignored: nohup, background jobs.
+    if (::sigaction(signal, nullptr, &inherited) == 0 && inherited.sa_handler != SIG_IGN)
+      ::sigaction(signal, &action, nullptr);
+  }
   std::signal(SIGPIPE, SIG_IGN);
   // Past a file size limit, write() fails with EFBIG instead of killing.
   std::signal(SIGXFSZ, SIG_IGN);
@@ -86,7 +96,7 @@ ProgressBar::ProgressBar(std::string title)
     : title_(printable(title)), enabled_(is_terminal(STDERR_FILENO)) {}
 
 ProgressBar::~ProgressBar() {
-  if (shown_) fmt::print(stderr, "\r\033[K");
+  if (shown_) print_stderr("\r\033[K");
 }
 
 bool ProgressBar::update(const Progress& progress) {
@@ -117,8 +127,7 @@ void ProgressBar::draw(const Progress& progress, double seconds) {
   // A line that is wider than the terminal would scroll it with every update.
   line =
       display_width(line + after) < columns ? line + after : fmt::format("{:>3.0f} %", share * 100);
-  fmt::print(stderr, "\r{}\033[K", line);
-  std::fflush(stderr);
+  print_stderr("\r" + line + "\033[K");
   shown_ = true;
 }
 

@@ -296,6 +296,7 @@ StoreResult<FileReport> compress_file(const TensorFile& in, const std::string& p
   FileReport report;
   if (StoreStatus s = sync_and_verify(out, compressor.hash_hex(), options, meter, report); !s.ok())
     return s;
+  if (StoreStatus s = in.file().check_unchanged(); !s.ok()) return s;
   if (StoreStatus s = output->commit(); !s.ok()) return s;
   report.name = path;
   return report;

@@ -6,12 +6,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cassert>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <random>
 #include <utility>
 
 namespace snug::store {
@@ -21,14 +21,24 @@ StoreStatus io_error(const char* what, const std::string& path, int error, std::
   return {{code, what, kNowhere, byte}, path, {}, std::strerror(error)};
 }
 
+namespace {
+
+std::int64_t modification_time(const struct stat& info) {
+  return std::int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
+}
+
+}  // namespace
+
 File::File(File&& other) noexcept
     : fd_(std::exchange(other.fd_, -1)),
       num_bytes_(other.num_bytes_),
+      modified_(other.modified_),
       path_(std::move(other.path_)) {}
 
 File& File::operator=(File&& other) noexcept {
   std::swap(fd_, other.fd_);
   std::swap(num_bytes_, other.num_bytes_);
+  std::swap(modified_, other.modified_);
   std::swap(path_, other.path_);
   return *this;
 }
@@ -48,7 +58,16 @@ StoreResult<File> File::open(const std::string& path) {
   if (!S_ISREG(info.st_mode))
     return StoreStatus{{Code::kUsage, "not a regular file"}, path, {}, {}};
   file.num_bytes_ = static_cast<std::uint64_t>(info.st_size);
+  file.modified_ = modification_time(info);
   return file;
+}
+
+StoreStatus File::check_unchanged() const {
+  struct stat info;
+  if (::fstat(fd_, &info) != 0) return io_error("cannot read", path_, errno);
+  if (static_cast<std::uint64_t>(info.st_size) != num_bytes_ || modification_time(info) != modified_)
+    return {{Code::kIo, "file changed while it was read"}, path_, {}, {}};
+  return {};
 }
 
 StoreStatus File::read_at(std::uint64_t offset, void* dst, std::size_t num_bytes) const {
@@ -144,6 +163,9 @@ bool File::same_file(const std::string& other_path) const noexcept {
 StoreResult<OutputFile> OutputFile::create(const std::string& path, bool force) {
   if (!force)
     if (StoreStatus s = refuse_existing(path); !s.ok()) return s;
+  struct stat info;
+  if (::lstat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode) && !S_ISLNK(info.st_mode))
+    return StoreStatus{{Code::kExists, "not a regular file; not replaced"}, path, {}, {}};
   OutputFile output;
   // Private until copy_attributes: the input may be.
   const std::string temporary = temporary_name(path);
@@ -175,8 +197,13 @@ StoreStatus refuse_existing(const std::string& path) {
 }
 
 std::string temporary_name(const std::string& path) {
-  static std::atomic<unsigned> counter{0};
-  return path + ".tmp-" + std::to_string(::getpid()) + "-" + std::to_string(counter++);
+  // Not the process id: in containers it is nearly always the same one, and a
+  // run that was killed leaves its name behind.
+  std::random_device random;
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string name = path + ".tmp-";
+  for (int i = 0; i < 8; ++i) name += kDigits[random() % 16];
+  return name;
 }
 
 StoreStatus rename_path(const std::string& from, const std::string& to, bool force) {

@@ -31,6 +31,9 @@ class File {
   StoreStatus write_at(std::uint64_t offset,
                        std::span<const std::span<const std::uint8_t>> pieces) const;
   StoreStatus sync() const;
+  // Fails if size or modification time differ from when it was opened: what was
+  // read may then be a mixture that never existed.
+  StoreStatus check_unchanged() const;
   // Copies permissions and modification time of `source`.
   void copy_attributes(const File& source) const noexcept;
   // Lets the disk start on bytes that were written, without waiting for it.
@@ -46,6 +49,7 @@ class File {
   friend class OutputFile;
   int fd_ = -1;
   std::uint64_t num_bytes_ = 0;
+  std::int64_t modified_ = 0;  // nanoseconds
   std::string path_;
 };
 

@@ -128,6 +128,7 @@ StoreStatus copy_file(const std::string& from, const std::string& to) {
     if (StoreStatus s = out->file().write_at(at, buffer.ensure(0), n); !s.ok()) return s;
   }
   out->file().copy_attributes(*in);
+  if (StoreStatus s = in->check_unchanged(); !s.ok()) return s;
   if (StoreStatus s = out->file().sync(); !s.ok()) return s;
   return out->commit();
 }
@@ -145,7 +146,7 @@ class OutputFolder {
   StoreStatus create() {
     std::error_code error;
     if (!fs::create_directory(temporary_, error))
-      return system_error("cannot create", final_, error);
+      return system_error("cannot create", temporary_, error);
     fs::permissions(temporary_, fs::perms::owner_all, error);
     for (const std::string& name : in_.sub_folders)
       if (!fs::create_directory(path_of(name), error))

@@ -52,9 +52,14 @@ bool read_metadata(JsonReader& json, Metadata& metadata) {
   return json.ok();
 }
 
+// Far more than any framework has; without it a small hostile header could ask
+// for any amount of memory.
+constexpr std::size_t kMaxDims = 64;
+
 bool read_shape(JsonReader& json, std::vector<std::uint64_t>& shape) {
   if (!json.expect('[')) return false;
   for (bool first = true; json.next_member(']', first);) {
+    if (shape.size() == kMaxDims) return json.fail("tensor with more than 64 dimensions");
     shape.emplace_back();
     if (!json.read_uint(shape.back())) return false;
   }

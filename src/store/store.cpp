@@ -42,7 +42,7 @@ StoreResult<std::string> choose_output(const std::string& in, const std::string&
   const std::string target = without_slashes(out);
   if (!target.empty() && (is_folder(in) || !is_folder(target))) return target;
   std::error_code error;
-  if (!fs::exists(in, error)) return io_error("cannot open", in, ENOENT);
+  if (!fs::exists(in, error)) return io_error("cannot open", in, error ? error.value() : ENOENT);
   if (by_rule.empty())
     return StoreStatus{{Code::kUsage, "no rule for the output's name: give one"}, in, {}, {}};
   return target.empty() ? by_rule : target + "/" + fs::path(by_rule).filename().string();

@@ -72,6 +72,26 @@ fi
 "$SNUG" inspect model.safetensors >/dev/full 2>err
 [ $? -eq 7 ] || fail "a full stdout should exit with 7"
 
+# A message that cannot be printed changes nothing.
+"$SNUG" compress nowhere.safetensors 2>/dev/full
+[ $? -eq 9 ] || fail "a full stderr changes the exit code"
+"$SNUG" compress nowhere.safetensors 2>&-
+[ $? -eq 9 ] || fail "a closed stderr changes the exit code"
+
+# --force replaces files of the same kind only, never the model itself or a FIFO.
+expect_code 8 "$SNUG" inspect model.safetensors --html model.safetensors --force
+cmp -s model.safetensors "$DATA/sample.safetensors" || fail "inspect --html destroyed the model"
+expect_code 0 "$SNUG" inspect model.safetensors --html page.html
+expect_code 0 "$SNUG" inspect model.safetensors --html page.html --force
+mkfifo pipe
+expect_code 8 "$SNUG" compress model.safetensors pipe --force
+[ -p pipe ] || fail "--force replaced a FIFO"
+
+# Control characters of names reach no terminal, in one byte or two.
+bad=$(printf 'no\033such\302\233name')
+"$SNUG" cat model.safetensors "$bad" 2>err
+LC_ALL=C grep -qF "$(printf '\302\233')" err && fail "C1 controls are printed"
+
 for command in "" compress decompress verify inspect cat bench sample; do
   "$SNUG" $command --help >out || fail "$command --help fails"
   expect_in out "Example"

@@ -45,6 +45,32 @@ for ms in 20 40 80; do
   rm -f out.snug.safetensors
 done
 
+# What the caller ignores stays ignored, as under nohup.
+(trap '' HUP && exec "$SNUG" compress model.safetensors out.snug.safetensors --threads 1 >/dev/null 2>err) &
+pid=$!
+sleep 0.03
+kill -HUP $pid 2>/dev/null
+wait $pid || fail "an ignored SIGHUP stops the work: $(cat err)"
+rm -f out.snug.safetensors
+
+# An input that changes meanwhile is an error, not a mixture.
+cp model.safetensors moving.safetensors
+"$SNUG" compress moving.safetensors moved.safetensors --threads 1 >/dev/null 2>err &
+pid=$!
+sleep 0.005
+printf x | dd of=moving.safetensors bs=1 seek=40000000 conv=notrunc status=none
+wait $pid
+code=$?
+if [ $code -eq 0 ]; then
+  # The change came too late or too early: the result must be one of the two.
+  "$SNUG" decompress moved.safetensors back.safetensors >/dev/null 2>&1
+  cmp -s back.safetensors moving.safetensors || cmp -s back.safetensors model.safetensors || fail "a mixture was compressed"
+else
+  [ $code -eq 7 ] || fail "a changed input exits with $code, expected 7"
+  expect_absent moved.safetensors
+fi
+rm -f moving.safetensors moved.safetensors back.safetensors
+
 # A folder: the same.
 mkdir dir
 cp model.safetensors dir/
