@@ -75,8 +75,7 @@ struct Out {
   }
 };
 
-// An entropy-coded plane on its way into a payload. `slot` is which half of the
-// workspace it uses.
+// An entropy-coded plane on its way into a payload.
 struct CodedPlane {
   SectionHeader header;
   entropy::Model model;
@@ -113,6 +112,7 @@ std::uint16_t* words_end(Workspace& ws, int slot) noexcept {
   return ws.words[slot] + std::size(ws.words[slot]);
 }
 
+// `slot` is which half of the workspace the plane uses: two are coded at once.
 void prepare_palette_plane(const std::uint8_t* plane, std::size_t n, const entropy::Palette& palette,
                            int slot, Workspace& ws, CodedPlane& coded) noexcept {
   std::uint8_t lut[256];
