@@ -1,12 +1,12 @@
 # CUDA kernels, where nvcc is found: library snug_cuda from every .cu below
-# src/codec and everything below src/cuda and src/gpu.
+# src/codec, src/delta, src/gemm and src/wire and everything below src/cuda.
 #
 # SNUG_CUDA=AUTO|ON|OFF; SNUG_CUDA_ALL=ON builds for every supported GPU instead
 # of the default Hopper (or CMAKE_CUDA_ARCHITECTURES, if given).
 option(SNUG_CUDA_ALL "Build the CUDA kernels for sm_80, 89, 90, 100 and 120" OFF)
 
 file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS
-     src/codec/*.cu src/gpu/*.cu src/gpu/*.cpp src/cuda/*.cu src/cuda/*.cpp)
+     src/codec/*.cu src/delta/*.cu src/gemm/*.cu src/wire/*.cu src/cuda/*.cu src/cuda/*.cpp)
 set(SNUG_HAVE_CUDA OFF)
 if(NOT cuda_sources OR SNUG_CUDA STREQUAL "OFF")
   return()

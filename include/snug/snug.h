@@ -43,7 +43,10 @@ enum snug_code {
   SNUG_EXISTS = 8,              /* refusing to overwrite */
   SNUG_NOT_FOUND = 9,           /* no such tensor, file or shard */
   SNUG_INTERNAL = 10,           /* a defect in Snug: please report it */
-  SNUG_NO_DEVICE = 11           /* no usable GPU, or the GPU reported an error */
+  SNUG_NO_DEVICE = 11,          /* no usable GPU, or the GPU reported an error */
+  SNUG_TIMEOUT = 12,            /* the other side took longer than allowed */
+  SNUG_PEER = 13,               /* the other side refused, went away or broke the protocol */
+  SNUG_WRONG_BASE = 14          /* an update was made for another version of the data */
 };
 
 /* Signed and unsigned integers share one entry; block scales (E8M0) are bytes. */

@@ -23,6 +23,9 @@ enum class Code : int {
   kNotFound = 9,            // no such tensor, file or shard
   kInternal = 10,           // a defect in Snug: please report it
   kNoDevice = 11,           // no usable GPU, or the GPU reported an error
+  kTimeout = 12,            // the other side took longer than allowed
+  kPeer = 13,               // the other side refused, went away or broke the protocol
+  kWrongBase = 14,          // an update was made for another version of the data
 };
 
 inline constexpr std::uint64_t kNowhere = ~std::uint64_t{0};

@@ -17,6 +17,9 @@ using snug::Result;
 using snug::Status;
 
 static_assert(SNUG_NO_DEVICE == static_cast<int>(Code::kNoDevice));
+static_assert(SNUG_TIMEOUT == static_cast<int>(Code::kTimeout));
+static_assert(SNUG_PEER == static_cast<int>(Code::kPeer));
+static_assert(SNUG_WRONG_BASE == static_cast<int>(Code::kWrongBase));
 static_assert(SNUG_BOOL == static_cast<int>(DType::kBool) && SNUG_BOOL + 1 == snug::kNumDTypes);
 static_assert(SNUG_ENTROPY == static_cast<int>(Codec::kEntropy) &&
               SNUG_NUM_CODECS == snug::kNumCodecs);

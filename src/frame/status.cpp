@@ -17,6 +17,9 @@ const char* code_name(Code code) noexcept {
     case Code::kNotFound: return "not found";
     case Code::kInternal: return "internal";
     case Code::kNoDevice: return "no device";
+    case Code::kTimeout: return "timeout";
+    case Code::kPeer: return "peer";
+    case Code::kWrongBase: return "wrong base";
   }
   return "unknown";
 }
