@@ -1,7 +1,6 @@
 // snug inspect: what is in a file, and how small it could be.
 #include <fmt/format.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -13,6 +12,7 @@
 
 #include "cli/commands.h"
 #include "cli/inspect_report.h"
+#include "cli/new_file.h"
 #include "cli/terminal.h"
 
 namespace snug::cli {
@@ -130,16 +130,9 @@ int write_html(const InspectReport& report, const InspectArgs& args) {
   if (::lstat(args.html.c_str(), &info) == 0 && !is_page(args.html))
     return print_error({{Code::kExists, "not an HTML page; not replaced"}, args.html, {}, {}});
   const std::string page = inspect_html(report);
-  const std::string temporary = args.html + ".tmp-" + std::to_string(::getpid());
-  std::FILE* file = std::fopen(temporary.c_str(), "wb");
-  const bool written =
-      file != nullptr && std::fwrite(page.data(), 1, page.size(), file) == page.size();
-  int error = errno;
-  const bool closed = file != nullptr && std::fclose(file) == 0;
-  if (written && closed && std::rename(temporary.c_str(), args.html.c_str()) == 0) return 0;
-  if (written) error = errno;
-  if (file != nullptr) ::unlink(temporary.c_str());
-  return print_error({{Code::kIo, "cannot write"}, args.html, {}, std::strerror(error)});
+  NewFile file(args.html);
+  if (file.create() && file.write(page.data(), page.size()) && file.commit()) return 0;
+  return print_error({{Code::kIo, "cannot write"}, args.html, {}, std::strerror(errno)});
 }
 
 int run_inspect(const InspectArgs& args) {

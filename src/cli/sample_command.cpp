@@ -1,17 +1,16 @@
 // snug sample: a made-up model with the statistics of a real one.
 #include <fmt/format.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <bit>
 #include <cerrno>
 #include <cmath>
-#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/new_file.h"
 #include "cli/terminal.h"
 #include "cli/units.h"
 #include "snug/store.h"
@@ -146,10 +145,10 @@ void fill_row(const SampleTensor& tensor, std::uint64_t num_values, Random& rand
   }
 }
 
-bool write_model(std::FILE* file, const std::vector<SampleTensor>& model, std::uint64_t total,
+bool write_model(NewFile& file, const std::vector<SampleTensor>& model, std::uint64_t total,
                  const SampleArgs& args) {
   const std::string header = header_of(model);
-  if (std::fwrite(header.data(), 1, header.size(), file) != header.size()) return false;
+  if (!file.write(header.data(), header.size())) return false;
   Random random(args.seed);
   ProgressBar bar(args.out);
   std::vector<char> row;
@@ -158,12 +157,12 @@ bool write_model(std::FILE* file, const std::vector<SampleTensor>& model, std::u
     const std::uint64_t num_rows = tensor.shape.size() > 1 ? tensor.shape[0] : 1;
     for (std::uint64_t i = 0; i < num_rows; ++i) {
       fill_row(tensor, tensor.num_elems() / num_rows, random, row);
-      if (std::fwrite(row.data(), 1, row.size(), file) != row.size()) return false;
+      if (!file.write(row.data(), row.size())) return false;
       done += row.size();
       if (!bar.update({done, total, "making"})) return errno = EINTR, false;
     }
   }
-  return std::fflush(file) == 0 && ::fsync(::fileno(file)) == 0;
+  return true;
 }
 
 int run_sample(const SampleArgs& args) {
@@ -176,16 +175,9 @@ int run_sample(const SampleArgs& args) {
   const std::vector<SampleTensor> model = design_model(size);
   std::uint64_t total = 0;
   for (const SampleTensor& tensor : model) total += tensor.num_bytes();
-  const std::string temporary = args.out + ".tmp-" + std::to_string(::getpid());
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(temporary.c_str(), "wbx"),
-                                                             std::fclose);
-  const bool written = file && write_model(file.get(), model, total, args) &&
-                       std::rename(temporary.c_str(), args.out.c_str()) == 0;
-  if (!written) {
-    const int error = errno;
-    if (file) ::unlink(temporary.c_str());
-    return print_error({{Code::kIo, "cannot write"}, args.out, {}, std::strerror(error)});
-  }
+  NewFile file(args.out);
+  if (!file.create() || !write_model(file, model, total, args) || !file.commit())
+    return print_error({{Code::kIo, "cannot write"}, args.out, {}, std::strerror(errno)});
   return print_stdout(
       fmt::format("{}  {}  {} tensors\n", printable(args.out), format_bytes(total), model.size()));
 }
