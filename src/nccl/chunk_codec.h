@@ -1,0 +1,40 @@
+// nccl/chunk_codec.h - one chunk of a message to one frame and back.
+//
+// Each thread has its own. Memory is taken at the first use and kept: nothing is
+// allocated per chunk, and connections that stay raw take none.
+#pragma once
+#include <cstddef>
+#include <memory>
+#include <span>
+
+#include "snug/codec.h"
+
+namespace snug::nccl {
+
+// Options with which chunks of this size are coded fastest.
+EncodeOptions chunk_options(std::size_t chunk_bytes, DType dtype, Codec codec) noexcept;
+
+// Room for a frame of a chunk of this size, whatever the type.
+std::size_t chunk_frame_bound(std::size_t chunk_bytes) noexcept;
+
+class ChunkCodec {
+ public:
+  // A buffer for a frame of this size; empty if there is no memory.
+  std::span<std::byte> frame_buffer(std::size_t size) noexcept;
+  // Size of the frame in dst, or 0 if the chunk does not get smaller.
+  std::size_t encode(std::span<const std::byte> data, std::span<std::byte> dst, DType dtype,
+                     Codec codec) noexcept;
+  // Restores exactly dst.size() bytes or says why not.
+  Status decode(std::span<const std::byte> frame, std::span<std::byte> dst) noexcept;
+
+ private:
+  struct Memory {
+    std::unique_ptr<std::byte[]> bytes;
+    std::size_t size = 0;
+    // Untouched, so that only what is used becomes resident.
+    std::span<std::byte> grow(std::size_t wanted) noexcept;
+  };
+  Memory workspace_, frame_;
+};
+
+}  // namespace snug::nccl

@@ -1,0 +1,37 @@
+// nccl/comm_error.h - the first thing that went wrong on a communicator.
+#pragma once
+#include <atomic>
+
+#include "nccl/log.h"
+#include "nccl/net_abi.h"
+#include "snug/status.h"
+
+namespace snug::nccl {
+
+// What NCCL is told: the peer's fault, or this system's.
+inline ncclResult_t result_of(const Status& status) noexcept {
+  switch (status.code) {
+    case Code::kOk: return ncclSuccess;
+    case Code::kIo: return ncclSystemError;
+    case Code::kInternal: return ncclInternalError;
+    case Code::kDstTooSmall: return ncclInvalidUsage;
+    default: return ncclRemoteError;
+  }
+}
+
+class CommError {
+ public:
+  ncclResult_t get() const noexcept { return result_.load(std::memory_order_acquire); }
+  // True for the first error; that one is reported.
+  bool set(const Status& status, const char* peer) {
+    ncclResult_t none = ncclSuccess;
+    if (!result_.compare_exchange_strong(none, result_of(status))) return false;
+    warn("connection with %s failed: %s", peer, to_string(status).c_str());
+    return true;
+  }
+
+ private:
+  std::atomic<ncclResult_t> result_{ncclSuccess};
+};
+
+}  // namespace snug::nccl

@@ -1,0 +1,130 @@
+// Snug on top of another plugin: that one moves bytes, Snug makes them fewer.
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <set>
+#include <string_view>
+
+#include "nccl/log.h"
+#include "nccl/stacked_recv.h"
+#include "nccl/stacked_send.h"
+
+namespace snug::nccl {
+namespace {
+
+// Listeners that expand say so in the last bytes of the handle, where the inner
+// plugin left them free. Peers without the mark are sent plain data.
+constexpr char kMark[8] = {'S', 'N', 'G', 'S', 'T', 'K', '0', '1'};
+
+char* mark_of(void* handle) {
+  return static_cast<char*>(handle) + NCCL_NET_HANDLE_MAXSIZE - sizeof kMark;
+}
+
+// One a process, never destroyed: its threads wait in it.
+WorkerPool& shared_pool(int num_threads) {
+  static WorkerPool* const pool = new WorkerPool(num_threads);
+  return *pool;
+}
+
+class StackedListenComm final : public ListenComm {
+ public:
+  StackedListenComm(InnerPlugin& inner, void* comm, WorkerPool& pool)
+      : inner_(inner), comm_(comm), pool_(pool) {}
+  ~StackedListenComm() override { (void)inner_.close_listen(comm_); }
+
+  ncclResult_t accept(std::unique_ptr<RecvComm>* comm) override {
+    void* accepted = nullptr;
+    const ncclResult_t result = inner_.accept(comm_, &accepted);
+    if (result == ncclSuccess && accepted != nullptr)
+      *comm = std::make_unique<StackedRecvComm>(inner_, accepted, pool_);
+    return result;
+  }
+
+ private:
+  InnerPlugin& inner_;
+  void* comm_;
+  WorkerPool& pool_;
+};
+
+class StackedNet final : public Net {
+ public:
+  StackedNet(const Settings& settings, std::unique_ptr<InnerPlugin> inner)
+      : settings_(settings), inner_(std::move(inner)), pool_(shared_pool(settings.num_threads)) {}
+  ~StackedNet() override { (void)inner_->finalize(); }
+
+  int num_devices() override {
+    int count = 0;
+    return inner_->devices(&count) == ncclSuccess ? count : 0;
+  }
+
+  // NCCL stages GPU buffers in host memory, where the CPU codecs can read them.
+  ncclResult_t properties(int device, ncclNetProperties_v12_t* properties) override {
+    const ncclResult_t result = inner_->properties(device, properties);
+    properties->ptrSupport = NCCL_PTR_HOST;
+    properties->netDeviceType = NCCL_NET_DEVICE_HOST;
+    properties->maxRecvs = std::min<int>(properties->maxRecvs, NCCL_NET_MAX_RECVS);
+    return result;
+  }
+
+  ncclResult_t listen(int device, void* handle, std::unique_ptr<ListenComm>* comm) override {
+    std::memset(handle, 0, NCCL_NET_HANDLE_MAXSIZE);
+    void* listening = nullptr;
+    if (ncclResult_t result = inner_->listen(device, handle, &listening)) return result;
+    constexpr char kFree[sizeof kMark] = {};
+    if (std::memcmp(mark_of(handle), kFree, sizeof kMark) == 0)
+      std::memcpy(mark_of(handle), kMark, sizeof kMark);
+    else
+      warn("%s uses its whole handle: nothing can be compressed over it", inner_->name());
+    *comm = std::make_unique<StackedListenComm>(*inner_, listening, pool_);
+    return ncclSuccess;
+  }
+
+  ncclResult_t connect(int device, void* handle, std::unique_ptr<SendComm>* comm) override {
+    const bool is_marked = std::memcmp(mark_of(handle), kMark, sizeof kMark) == 0;
+    {
+      const std::lock_guard lock(mutex_);
+      // The inner plugin may keep notes in the handle between calls; the mark must not disturb
+      // them.
+      if (is_marked) {
+        marked_.insert(handle);
+        std::memset(mark_of(handle), 0, sizeof kMark);
+      }
+    }
+    void* connected = nullptr;
+    const ncclResult_t result = inner_->connect(device, handle, &connected);
+    if (result == ncclSuccess && connected == nullptr) return result;
+    const std::lock_guard lock(mutex_);
+    const bool peer_expands = marked_.erase(handle) > 0;
+    if (result != ncclSuccess) return result;
+    if (!peer_expands)
+      warn("the peer does not expand: set NCCL_NET_PLUGIN and SNUG_NCCL_INNER alike on every rank");
+    *comm = std::make_unique<StackedSendComm>(*inner_, connected, pool_, settings_, peer_expands);
+    return ncclSuccess;
+  }
+
+ private:
+  Settings settings_;
+  std::unique_ptr<InnerPlugin> inner_;
+  WorkerPool& pool_;
+  std::mutex mutex_;
+  std::set<void*> marked_;  // handles being connected whose listener expands
+};
+
+}  // namespace
+
+std::unique_ptr<Net> make_stacked_net(const Settings& settings, ncclDebugLogger_t log) {
+  auto inner = load_inner_plugin(settings.inner);
+  if (!inner) return nullptr;
+  if (std::string_view(inner->name()) == "Snug") {
+    warn("SNUG_NCCL_INNER=%s: Snug cannot be stacked on itself", settings.inner.c_str());
+    return nullptr;
+  }
+  if (inner->init(log) != ncclSuccess) {
+    warn("SNUG_NCCL_INNER=%s: its init failed", settings.inner.c_str());
+    return nullptr;
+  }
+  info("on top of %s, %d threads", inner->name(), settings.num_threads);
+  return std::make_unique<StackedNet>(settings, std::move(inner));
+}
+
+}  // namespace snug::nccl

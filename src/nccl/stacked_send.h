@@ -1,0 +1,72 @@
+// nccl/stacked_send.h - compresses into staging buffers that another plugin sends.
+#pragma once
+#include <array>
+#include <atomic>
+#include <deque>
+
+#include "nccl/mode_chooser.h"
+#include "nccl/net.h"
+#include "nccl/stacked_message.h"
+#include "nccl/staging.h"
+#include "nccl/stats.h"
+#include "nccl/worker_pool.h"
+
+namespace snug::nccl {
+
+class StackedSendComm final : public SendComm {
+ public:
+  // `peer_expands`: the other end has Snug, too; otherwise everything goes raw.
+  StackedSendComm(InnerPlugin& inner, void* comm, WorkerPool& pool, const Settings& settings,
+                  bool peer_expands);
+  ~StackedSendComm() override;
+
+  ncclResult_t register_memory(void* data, std::size_t size, int type, void** mhandle) override {
+    return inner_.register_memory(comm_, data, size, type, mhandle);
+  }
+  ncclResult_t deregister_memory(void* mhandle) override {
+    return inner_.deregister_memory(comm_, mhandle);
+  }
+  ncclResult_t isend(void* data, std::size_t size, int tag, void* mhandle,
+                     Request** request) override;
+
+ private:
+  struct SendRequest final : Request, Job {
+    StackedSendComm* comm = nullptr;
+    bool in_use = false;
+    std::span<const std::byte> data;
+    int tag = 0;
+    void* mhandle = nullptr;
+    Codec codec = Codec::kRaw;
+    Staging::Buffer* buffer = nullptr;
+    // Written by the job, read once `is_ready` is set.
+    std::size_t staged_bytes = 0;  // 0: send `data` itself
+    bool is_frame = false;
+    DType dtype = DType::kBytes;
+    std::uint64_t nanoseconds = 0;
+    std::atomic<bool> is_ready{false};
+    void* inner_request = nullptr;
+
+    void run(ChunkCodec& codec) override;
+    ncclResult_t test(int* done, int* sizes) override { return comm->test(*this, done, sizes); }
+  };
+
+  ncclResult_t test(SendRequest& request, int* done, int* sizes);
+  ncclResult_t pass_on();
+  void account(const SendRequest& request);
+
+  InnerPlugin& inner_;
+  void* comm_;
+  WorkerPool& pool_;
+  bool peer_expands_;
+  Codec fallback_;  // for types without a fixed rate
+  Staging staging_;
+  PeerStats& stats_;
+  ModeChooser chooser_;
+  DType dtype_seen_ = DType::kBF16;
+  unsigned raw_left_ = 0;  // messages to send unseen after one that did not compress
+  std::size_t outstanding_ = 0;
+  std::array<SendRequest, NCCL_NET_MAX_REQUESTS> requests_;
+  std::deque<SendRequest*> waiting_;  // the inner plugin gets messages in NCCL's order
+};
+
+}  // namespace snug::nccl

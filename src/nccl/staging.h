@@ -1,0 +1,59 @@
+// nccl/staging.h - registered buffers that a stacked connection sends from and
+// receives into. Kept for reuse: registration is slow.
+#pragma once
+#include <cstdlib>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "nccl/inner_plugin.h"
+
+namespace snug::nccl {
+
+class Staging {
+ public:
+  struct Buffer {
+    struct Free {
+      void operator()(std::byte* memory) const { std::free(memory); }
+    };
+    std::unique_ptr<std::byte, Free> memory;
+    std::size_t size = 0;
+    void* mhandle = nullptr;
+    bool in_use = false;
+    std::span<std::byte> bytes() const { return {memory.get(), size}; }
+  };
+
+  Staging(InnerPlugin& inner, void* comm) : inner_(inner), comm_(comm) {}
+  // Before the communicator is closed, which registrations belong to.
+  void release() {
+    for (auto& buffer : buffers_) (void)inner_.deregister_memory(comm_, buffer->mhandle);
+    buffers_.clear();
+  }
+
+  // nullptr if the inner plugin registers no more.
+  Buffer* take(std::size_t size) {
+    for (auto& buffer : buffers_)
+      if (!buffer->in_use && buffer->size >= size) return buffer->in_use = true, buffer.get();
+    constexpr std::size_t kPage = 4096;
+    auto buffer = std::make_unique<Buffer>();
+    buffer->size = (size + kPage - 1) / kPage * kPage;
+    buffer->memory.reset(static_cast<std::byte*>(std::aligned_alloc(kPage, buffer->size)));
+    if (buffer->memory == nullptr ||
+        inner_.register_memory(comm_, buffer->memory.get(), buffer->size, NCCL_PTR_HOST,
+                               &buffer->mhandle) != ncclSuccess)
+      return nullptr;
+    buffer->in_use = true;
+    buffers_.push_back(std::move(buffer));
+    return buffers_.back().get();
+  }
+  void give_back(Buffer* buffer) {
+    if (buffer != nullptr) buffer->in_use = false;
+  }
+
+ private:
+  InnerPlugin& inner_;
+  void* comm_;
+  std::vector<std::unique_ptr<Buffer>> buffers_;
+};
+
+}  // namespace snug::nccl

@@ -1,0 +1,41 @@
+// nccl/tcp_link.h - makes the sockets of one connection.
+//
+// NCCL polls connect and accept; a thread of each attempt does the waiting.
+#pragma once
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "nccl/settings.h"
+#include "nccl/tcp_protocol.h"
+#include "net/socket.h"
+
+namespace snug::nccl {
+
+struct Link {
+  net::Socket control;
+  std::vector<net::Socket> data;
+  std::string peer;
+  bool same_frames = true;  // both ends read the same frame version
+
+  // Ends every wait of every thread in these sockets.
+  void shut_down() const noexcept;
+};
+
+// An attempt under way. When `finished` reads true the rest may be looked at.
+struct LinkAttempt {
+  std::atomic<bool> finished{false};
+  ncclResult_t result = ncclSuccess;
+  Link link;
+};
+
+std::shared_ptr<LinkAttempt> start_connecting(const Handle& handle, const Settings& settings);
+// Waits for a peer as long as it takes; shutting the listener down ends it.
+std::shared_ptr<LinkAttempt> start_accepting(std::shared_ptr<net::Listener> listener,
+                                             std::uint64_t nonce, const Settings& settings);
+
+// "host:pid" of this process.
+std::string process_name();
+
+}  // namespace snug::nccl

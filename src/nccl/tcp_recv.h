@@ -1,0 +1,98 @@
+// nccl/tcp_recv.h - the receiving end of a connection.
+//
+// NCCL's thread reads the control socket while it tests requests. A thread per
+// data socket in use reads chunks, checks them, and restores them in place.
+#pragma once
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "nccl/chunk_codec.h"
+#include "nccl/comm_error.h"
+#include "nccl/message_numbers.h"
+#include "nccl/net.h"
+#include "nccl/stats.h"
+#include "nccl/tcp_link.h"
+
+namespace snug::nccl {
+
+class TcpRecvComm final : public RecvComm {
+ public:
+  TcpRecvComm(Link link, const Settings& settings);
+  ~TcpRecvComm() override;
+
+  ncclResult_t register_memory(void* data, std::size_t size, int type, void** mhandle) override;
+  ncclResult_t deregister_memory(void*) override { return ncclSuccess; }
+  ncclResult_t irecv(std::span<const RecvBuffer> buffers, Request** request) override;
+  // Host memory needs no flush: null is NCCL's word for "nothing to wait for".
+  ncclResult_t iflush(std::span<const RecvBuffer>, Request** request) override;
+
+ private:
+  // One buffer that waits for one message. `claimed` bytes have been promised
+  // to arriving chunks, `done` bytes are in place; neither exceeds the message.
+  struct Slot {
+    std::byte* data = nullptr;
+    std::size_t size = 0;
+    int tag = 0;
+    std::uint32_t number = 0;
+    std::uint64_t message_bytes = 0;
+    std::uint64_t claimed = 0, done = 0;
+    bool is_complete = false;
+  };
+  struct RecvRequest final : Request {
+    TcpRecvComm* comm = nullptr;
+    bool in_use = false;
+    int num_slots = 0;
+    std::array<Slot, NCCL_NET_MAX_RECVS> slots;
+    std::atomic<int> slots_left{0};
+    ncclResult_t test(int* done, int* sizes) override { return comm->test(*this, done, sizes); }
+  };
+  // Where a chunk goes.
+  struct Target {
+    RecvRequest* request = nullptr;
+    Slot* slot = nullptr;
+  };
+
+  ncclResult_t test(RecvRequest& request, int* done, int* sizes);
+  void read_control();
+  bool read_control_bytes(void* data, std::size_t size);
+  bool handle_control_header();
+  void run(std::size_t socket_idx);
+  Status receive_chunks(const net::Socket& socket, ChunkCodec& codec);
+  Status check_header(const ChunkHeader& header) const;
+  Target find(const ChunkHeader& header);
+  Status claim(const Target& target, const ChunkHeader& header);
+  void finish(const Target& target, std::uint64_t num_bytes);
+  void check_for_silence(const RecvRequest& request);
+  void fail(const Status& status);
+
+  const Settings settings_;
+  Link link_;
+  PeerStats& stats_;
+  CommError error_;
+  std::array<RecvRequest, NCCL_NET_MAX_REQUESTS> requests_;
+
+  // NCCL's thread alone.
+  MessageNumbers numbers_;
+  ChunkHeader control_header_{};
+  std::size_t control_read_ = 0;  // of the header and its payload
+  Target control_target_;
+  bool control_closed_ = false;
+  net::Deadline silent_until_{};
+  std::uint64_t progress_seen_ = 0;
+  unsigned polls_ = 0;
+
+  // Shared with the threads.
+  std::mutex mutex_;
+  std::condition_variable posted_;
+  bool stop_ = false;
+  std::size_t early_ = 0;  // chunks that wait for their receive to be posted
+  std::atomic<std::uint64_t> progress_{0};
+  std::atomic<std::size_t> threads_ended_{0};
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace snug::nccl
