@@ -1,4 +1,4 @@
-// gpu_codec_bench [--json FILE] [--data DIR] [--quick]: encode and decode rates
+// gpu_codec_bench [--json FILE] [--data DIR] [--quick] [--only TEXT]: encode and decode rates
 // of tensors in GPU memory, against a device-to-device copy of the same run.
 //
 // Each row is the median of at least 30 calls, each call a CUDA graph replay,
@@ -63,14 +63,16 @@ Bytes gaussian(DType dtype) {
       std::uint32_t u;
       const float scaled = f * 0x1p-112f;
       std::memcpy(&u, &scaled, 4);
-      const auto h = static_cast<std::uint16_t>(((u & 0x7FFFFFFF) + 0x0FFF + (u >> 13 & 1)) >> 13 | u >> 31 << 15);
+      const auto h = static_cast<std::uint16_t>(((u & 0x7FFFFFFF) + 0x0FFF + (u >> 13 & 1)) >> 13 |
+                                                u >> 31 << 15);
       std::memcpy(&tile[i], &h, 2);
       i += 2;
     } else if (dtype == DType::kF8E4M3) {
       std::uint32_t u;
       const float scaled = f * 50.0f * 0x1p-120f;
       std::memcpy(&u, &scaled, 4);
-      tile[i++] = static_cast<std::uint8_t>(((u & 0x7FFFFFFF) + 0x7FFFF + (u >> 20 & 1)) >> 20 | u >> 31 << 7);
+      tile[i++] = static_cast<std::uint8_t>(((u & 0x7FFFFFFF) + 0x7FFFF + (u >> 20 & 1)) >> 20 |
+                                            u >> 31 << 7);
     } else {
       const std::uint16_t b = to_bf16(f);
       std::memcpy(&tile[i], &b, 2);
@@ -114,7 +116,8 @@ Bytes file_data(const std::string& path) {
   if (header > all.size() - 16) return {};
   Bytes tile(kTile);
   const std::size_t start = 8 + header, length = (all.size() - start) & ~std::size_t{1};
-  for (std::size_t i = 0; i < kTile; ++i) tile[i] = static_cast<std::uint8_t>(all[start + i % length]);
+  for (std::size_t i = 0; i < kTile; ++i)
+    tile[i] = static_cast<std::uint8_t>(all[start + i % length]);
   return tile;
 }
 
@@ -148,7 +151,8 @@ double median_us(cudaStream_t stream, int reps, const std::function<void(int)>& 
   }
   check(cudaStreamSynchronize(stream), "run");
   std::vector<float> ms(reps);
-  for (int i = 0; i < reps; ++i) check(cudaEventElapsedTime(&ms[i], events[2 * i], events[2 * i + 1]), "elapsed");
+  for (int i = 0; i < reps; ++i)
+    check(cudaEventElapsedTime(&ms[i], events[2 * i], events[2 * i + 1]), "elapsed");
   for (auto& e : events) cudaEventDestroy(e);
   std::sort(ms.begin(), ms.end());
   return 1e3 * ms[ms.size() / 2];
@@ -195,12 +199,24 @@ Row run(const Case& c, int num_sms, cudaStream_t stream) {
   dopt.max_sms = c.max_sms;
   const std::size_t bound = snug::encode_bound(n, {c.dtype, c.codec, eo.log2_block, 1});
   const std::size_t num_pages = c.page_bytes == 0 ? 0 : n / c.page_bytes;
-  const std::size_t ws_bytes = std::max({gpu::encode_workspace_bytes(n, eo), gpu::decode_workspace_bytes(n, dopt),
-                                         gpu::paged_workspace_bytes(n, num_pages, c.dtype, eo.log2_block)});
+  const std::size_t ws_bytes =
+      std::max({gpu::encode_workspace_bytes(n, eo), gpu::decode_workspace_bytes(n, dopt),
+                gpu::paged_workspace_bytes(n, num_pages, c.dtype, eo.log2_block)});
   const std::size_t num_slots = std::clamp<std::size_t>((std::size_t{192} << 20) / n, 2, 48);
   std::vector<Slot> slots(num_slots);
-  Row row{c.input, c.page_bytes ? "paged" : c.max_sms ? "half" : "", c.dtype, c.codec, c.mib, eo.log2_block,
-          c.max_sms ? c.max_sms : num_sms, 0, 0, 0, true};
+  Row row{c.input,
+          c.page_bytes ? "paged"
+          : c.max_sms  ? "half"
+                       : "",
+          c.dtype,
+          c.codec,
+          c.mib,
+          eo.log2_block,
+          c.max_sms ? c.max_sms : num_sms,
+          0,
+          0,
+          0,
+          true};
   std::vector<gpu::Segment*> pages(2 * num_slots, nullptr);
   for (std::size_t s = 0; s < num_slots; ++s) {
     Slot& slot = slots[s];
@@ -210,7 +226,9 @@ Row run(const Case& c, int num_sms, cudaStream_t stream) {
     check(cudaMalloc(&slot.workspace, ws_bytes), "allocate");
     check(cudaMalloc(&slot.result, sizeof(gpu::DeviceResult)), "allocate");
     for (std::size_t at = 0; at < n; at += kTile)
-      check(cudaMemcpy(slot.src + at, c.tile->data(), std::min(kTile, n - at), cudaMemcpyHostToDevice), "fill");
+      check(cudaMemcpy(slot.src + at, c.tile->data(), std::min(kTile, n - at),
+                       cudaMemcpyHostToDevice),
+            "fill");
     check(cudaMemset(slot.dst, 0xA5, n), "fill");
     if (num_pages != 0) {
       // Pages in a shuffled order, as a cache in use has them.
@@ -222,21 +240,24 @@ Row run(const Case& c, int num_sms, cudaStream_t stream) {
         std::mt19937_64 same(s);
         std::shuffle(order.begin(), order.end(), same);
         check(cudaMalloc(&pages[2 * s + side], num_pages * sizeof(gpu::Segment)), "allocate");
-        check(cudaMemcpy(pages[2 * s + side], order.data(), num_pages * sizeof(gpu::Segment), cudaMemcpyHostToDevice),
+        check(cudaMemcpy(pages[2 * s + side], order.data(), num_pages * sizeof(gpu::Segment),
+                         cudaMemcpyHostToDevice),
               "pages");
       }
     }
     slot.encode = capture(stream, [&] {
       if (num_pages != 0)
-        return gpu::encode_paged(pages[2 * s], num_pages, n, {slot.frame, bound}, {slot.workspace, ws_bytes},
-                                 slot.result, eo, stream);
-      return gpu::encode({slot.src, n}, {slot.frame, bound}, {slot.workspace, ws_bytes}, slot.result, eo, stream);
+        return gpu::encode_paged(pages[2 * s], num_pages, n, {slot.frame, bound},
+                                 {slot.workspace, ws_bytes}, slot.result, eo, stream);
+      return gpu::encode({slot.src, n}, {slot.frame, bound}, {slot.workspace, ws_bytes},
+                         slot.result, eo, stream);
     });
     slot.decode = capture(stream, [&] {
       if (num_pages != 0)
-        return gpu::decode_paged({slot.frame, bound}, pages[2 * s + 1], num_pages, n, {slot.workspace, ws_bytes},
-                                 slot.result, dopt, stream);
-      return gpu::decode({slot.frame, bound}, {slot.dst, n}, {slot.workspace, ws_bytes}, slot.result, dopt, stream);
+        return gpu::decode_paged({slot.frame, bound}, pages[2 * s + 1], num_pages, n,
+                                 {slot.workspace, ws_bytes}, slot.result, dopt, stream);
+      return gpu::decode({slot.frame, bound}, {slot.dst, n}, {slot.workspace, ws_bytes},
+                         slot.result, dopt, stream);
     });
     check(cudaGraphLaunch(slot.encode, stream), "encode");
     check(cudaStreamSynchronize(stream), "encode");
@@ -254,11 +275,16 @@ Row run(const Case& c, int num_sms, cudaStream_t stream) {
     }
   }
   const int reps = c.mib >= 256 ? 30 : 60;
-  row.encode_us = median_us(stream, reps, [&](int i) { check(cudaGraphLaunch(slots[i % num_slots].encode, stream), "encode"); });
-  row.decode_us = median_us(stream, reps, [&](int i) { check(cudaGraphLaunch(slots[i % num_slots].decode, stream), "decode"); });
+  row.encode_us = median_us(stream, reps, [&](int i) {
+    check(cudaGraphLaunch(slots[i % num_slots].encode, stream), "encode");
+  });
+  row.decode_us = median_us(stream, reps, [&](int i) {
+    check(cudaGraphLaunch(slots[i % num_slots].decode, stream), "decode");
+  });
   for (Slot& slot : slots) {
-    for (void* p : {static_cast<void*>(slot.src), static_cast<void*>(slot.frame), static_cast<void*>(slot.dst),
-                    static_cast<void*>(slot.workspace), static_cast<void*>(slot.result)})
+    for (void* p : {static_cast<void*>(slot.src), static_cast<void*>(slot.frame),
+                    static_cast<void*>(slot.dst), static_cast<void*>(slot.workspace),
+                    static_cast<void*>(slot.result)})
       cudaFree(p);
     cudaGraphExecDestroy(slot.encode);
     cudaGraphExecDestroy(slot.decode);
@@ -274,8 +300,9 @@ double copy_rate(cudaStream_t stream) {
   check(cudaMalloc(&a, n), "allocate");
   check(cudaMalloc(&b, n), "allocate");
   check(cudaMemset(a, 0x5A, n), "fill");
-  const double us =
-      median_us(stream, 30, [&](int) { check(cudaMemcpyAsync(b, a, n, cudaMemcpyDeviceToDevice, stream), "copy"); });
+  const double us = median_us(stream, 30, [&](int) {
+    check(cudaMemcpyAsync(b, a, n, cudaMemcpyDeviceToDevice, stream), "copy");
+  });
   cudaFree(a);
   cudaFree(b);
   return 2.0 * static_cast<double>(n) / us * 1e6;
@@ -284,33 +311,46 @@ double copy_rate(cudaStream_t stream) {
 void print(const Row& r, double copy, std::FILE* json, bool first) {
   const double n = static_cast<double>(r.mib << 20);
   const double roofline_us = n * (1 + r.ratio) / copy * 1e6;
-  std::printf("| %s | %s | %s | %zu | %d | %d | %.4f | %.1f | %.0f | %.0f %% | %.1f | %.0f | %.0f %% |%s%s\n", r.input.c_str(),
-              snug::dtype_name(r.dtype), snug::codec_name(r.codec), r.mib, r.log2_block, r.sms, r.ratio, r.encode_us,
-              n / r.encode_us / 1e3, 100 * roofline_us / r.encode_us, r.decode_us, n / r.decode_us / 1e3,
-              100 * roofline_us / r.decode_us, r.mode.empty() ? "" : (" " + r.mode).c_str(), r.same ? "" : " WRONG DATA");
+  std::printf(
+      "| %s | %s | %s | %zu | %d | %d | %.4f | %.1f | %.0f | %.0f %% | %.1f | %.0f | %.0f %% "
+      "|%s%s\n",
+      r.input.c_str(), snug::dtype_name(r.dtype), snug::codec_name(r.codec), r.mib, r.log2_block,
+      r.sms, r.ratio, r.encode_us, n / r.encode_us / 1e3, 100 * roofline_us / r.encode_us,
+      r.decode_us, n / r.decode_us / 1e3, 100 * roofline_us / r.decode_us,
+      r.mode.empty() ? "" : (" " + r.mode).c_str(), r.same ? "" : " WRONG DATA");
   std::fflush(stdout);
   if (json == nullptr) return;
-  std::fprintf(json,
-               "%s\n  {\"input\": \"%s\", \"mode\": \"%s\", \"dtype\": \"%s\", \"codec\": \"%s\", \"mib\": %zu, "
-               "\"log2_block\": %d, \"sms\": %d, \"ratio\": %.5f, \"encode_us\": %.2f, \"decode_us\": %.2f, "
-               "\"encode_gbps\": %.1f, \"decode_gbps\": %.1f, \"encode_roofline\": %.3f, \"decode_roofline\": %.3f}",
-               first ? "" : ",", r.input.c_str(), r.mode.c_str(), snug::dtype_name(r.dtype), snug::codec_name(r.codec),
-               r.mib, r.log2_block, r.sms, r.ratio, r.encode_us, r.decode_us, n / r.encode_us / 1e3,
-               n / r.decode_us / 1e3, roofline_us / r.encode_us, roofline_us / r.decode_us);
+  std::fprintf(
+      json,
+      "%s\n  {\"input\": \"%s\", \"mode\": \"%s\", \"dtype\": \"%s\", \"codec\": \"%s\", \"mib\": "
+      "%zu, "
+      "\"log2_block\": %d, \"sms\": %d, \"ratio\": %.5f, \"encode_us\": %.2f, \"decode_us\": %.2f, "
+      "\"encode_gbps\": %.1f, \"decode_gbps\": %.1f, \"encode_roofline\": %.3f, "
+      "\"decode_roofline\": %.3f}",
+      first ? "" : ",", r.input.c_str(), r.mode.c_str(), snug::dtype_name(r.dtype),
+      snug::codec_name(r.codec), r.mib, r.log2_block, r.sms, r.ratio, r.encode_us, r.decode_us,
+      n / r.encode_us / 1e3, n / r.decode_us / 1e3, roofline_us / r.encode_us,
+      roofline_us / r.decode_us);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::string json_path, data;
+  std::string json_path, data, only;
   bool quick = false;
   for (int i = 1; i < argc; ++i) {
     const std::string arg = argv[i];
-    if (arg == "--json" && i + 1 < argc) json_path = argv[++i];
-    else if (arg == "--data" && i + 1 < argc) data = argv[++i];
-    else if (arg == "--quick") quick = true;
+    if (arg == "--json" && i + 1 < argc)
+      json_path = argv[++i];
+    else if (arg == "--data" && i + 1 < argc)
+      data = argv[++i];
+    else if (arg == "--only" && i + 1 < argc)
+      only = argv[++i];
+    else if (arg == "--quick")
+      quick = true;
     else {
-      std::fprintf(stderr, "usage: gpu_codec_bench [--json FILE] [--data DIR] [--quick]\n");
+      std::fprintf(stderr,
+                   "usage: gpu_codec_bench [--json FILE] [--data DIR] [--quick] [--only TEXT]\n");
       return 2;
     }
   }
@@ -322,13 +362,17 @@ int main(int argc, char** argv) {
   cudaStream_t stream;
   check(cudaStreamCreate(&stream), "stream");
   const double copy = copy_rate(stream);
-  std::printf("%s, %d SMs, CUDA driver %d, runtime %d; copy of 1 GiB: %.0f GB/s read and written\n\n", device.name,
-              device.multiProcessorCount, driver, runtime, copy / 1e9);
-  std::printf("| input | dtype | codec | MiB | log2_block | SMs | ratio | encode us | GB/s | of roofline | decode us | GB/s | of roofline |\n");
+  std::printf(
+      "%s, %d SMs, CUDA driver %d, runtime %d; copy of 1 GiB: %.0f GB/s read and written\n\n",
+      device.name, device.multiProcessorCount, driver, runtime, copy / 1e9);
+  std::printf(
+      "| input | dtype | codec | MiB | log2_block | SMs | ratio | encode us | GB/s | of roofline | "
+      "decode us | GB/s | of roofline |\n");
   std::printf("|---|---|---|---|---|---|---|---|---|---|---|---|---|\n");
 
-  const Bytes gauss = gaussian(DType::kBF16), gauss16 = gaussian(DType::kF16), gauss32 = gaussian(DType::kF32),
-              gauss8 = gaussian(DType::kF8E4M3), noise = random_bits(), wide = wide_kv();
+  const Bytes gauss = gaussian(DType::kBF16), gauss16 = gaussian(DType::kF16),
+              gauss32 = gaussian(DType::kF32), gauss8 = gaussian(DType::kF8E4M3),
+              noise = random_bits(), wide = wide_kv();
   Bytes weights, kv, grad;
   if (!data.empty()) {
     weights = file_data(data + "/model-00001-of-00002.safetensors");
@@ -337,10 +381,13 @@ int main(int argc, char** argv) {
     grad = file_data(data + "/grad.safetensors");
   }
   std::vector<Case> cases;
-  const std::vector<std::size_t> sizes = quick ? std::vector<std::size_t>{1, 16, 256} : std::vector<std::size_t>{1, 4, 16, 64, 256, 1024};
+  const std::vector<std::size_t> sizes = quick ? std::vector<std::size_t>{1, 16, 256}
+                                               : std::vector<std::size_t>{1, 4, 16, 64, 256, 1024};
   for (const Codec codec : {Codec::kEntropy, Codec::kFixed}) {
-    for (const std::size_t mib : sizes) cases.push_back({"gaussian", &gauss, DType::kBF16, codec, mib});
-    for (const std::size_t mib : quick ? std::vector<std::size_t>{256} : std::vector<std::size_t>{16, 256, 1024}) {
+    for (const std::size_t mib : sizes)
+      cases.push_back({"gaussian", &gauss, DType::kBF16, codec, mib});
+    for (const std::size_t mib :
+         quick ? std::vector<std::size_t>{256} : std::vector<std::size_t>{16, 256, 1024}) {
       if (!weights.empty()) cases.push_back({"weights", &weights, DType::kBF16, codec, mib});
       if (!kv.empty()) cases.push_back({"kv", &kv, DType::kBF16, codec, mib});
       if (!grad.empty()) cases.push_back({"gradients", &grad, DType::kBF16, codec, mib});
@@ -361,11 +408,17 @@ int main(int argc, char** argv) {
 
   std::FILE* json = json_path.empty() ? nullptr : std::fopen(json_path.c_str(), "w");
   if (json != nullptr)
-    std::fprintf(json, "{\"device\": \"%s\", \"sms\": %d, \"driver\": %d, \"runtime\": %d, \"copy_gbps\": %.1f, \"rows\": [",
+    std::fprintf(json,
+                 "{\"device\": \"%s\", \"sms\": %d, \"driver\": %d, \"runtime\": %d, "
+                 "\"copy_gbps\": %.1f, \"rows\": [",
                  device.name, device.multiProcessorCount, driver, runtime, copy / 1e9);
   bool first = true;
   for (const Case& c : cases) {
+    const std::string name = c.input + " " + snug::dtype_name(c.dtype) + " " +
+                             snug::codec_name(c.codec) + " " + std::to_string(c.mib);
+    if (name.find(only) == std::string::npos) continue;
     print(run(c, device.multiProcessorCount, stream), copy, json, first);
+    if (json != nullptr) std::fflush(json);
     first = false;
   }
   if (json != nullptr) {

@@ -28,7 +28,7 @@ using Stream = CUstream_st*;  // cudaStream_t
 struct DeviceResult {
   std::uint64_t num_bytes;  // size of the frame or tensor; 0 on error
   std::uint32_t code;       // snug::Code
-  std::uint32_t reason;     // for reason_text()
+  std::uint32_t reason;     // for to_status()
   std::uint64_t block;      // where the problem is, or kNowhere
 };
 
@@ -42,7 +42,9 @@ struct EncodeOptions {
   // from CPU and GPU need the same number given to both.
   int log2_block = 0;
   // Launches no more thread blocks than this many multiprocessors hold; 0: no
-  // limit. The hardware may spread them over more, each then less busy.
+  // limit. That is a bound on their number where one fills a multiprocessor
+  // (decoding `fixed` and raw frames); otherwise the hardware may spread them over
+  // more, each then less busy.
   int max_sms = 0;
   DeviceResult* host_result = nullptr;  // pinned host memory for a copy of the result
 };

@@ -21,14 +21,17 @@ __device__ __forceinline__ void publish_size(unsigned long long* p, unsigned lon
 // Called by one whole warp. `sizes` belongs to the item; `before_item` is what
 // precedes the first block. Returns the units before this block. Windows of 128
 // blocks: with 32, waves of blocks that end together would wait on each other.
-__device__ __noinline__ std::uint64_t place_block(unsigned long long* sizes, std::uint64_t block, std::uint64_t units,
-                                            std::uint64_t before_item) {
+inline __device__ __noinline__ std::uint64_t place_block(unsigned long long* sizes,
+                                                         std::uint64_t block, std::uint64_t units,
+                                                         std::uint64_t before_item) {
   const unsigned lane = lane_id();
-  if (lane == 0) publish_size(sizes + block, block == 0 ? kSumSize | (before_item + units) : kOwnSize | units);
+  if (lane == 0)
+    publish_size(sizes + block, block == 0 ? kSumSize | (before_item + units) : kOwnSize | units);
   if (block == 0) return before_item;
   constexpr int kWindows = 4;
   std::uint64_t before = 0;
-  for (std::int64_t last = static_cast<std::int64_t>(block) - 1;; last -= kWindows * static_cast<std::int64_t>(kWarp)) {
+  for (std::int64_t last = static_cast<std::int64_t>(block) - 1;;
+       last -= kWindows * static_cast<std::int64_t>(kWarp)) {
     unsigned long long seen[kWindows];
 #pragma unroll
     for (int w = 0; w < kWindows; ++w) {
@@ -47,7 +50,8 @@ __device__ __noinline__ std::uint64_t place_block(unsigned long long* sizes, std
         if ((missing & needed) == 0) break;
         if (seen[w] == 0) seen[w] = read_size(sizes + at);
       }
-      const unsigned nearest = sums == 0 ? kWarp : static_cast<unsigned>(__ffs(static_cast<int>(sums)) - 1);
+      const unsigned nearest =
+          sums == 0 ? kWarp : static_cast<unsigned>(__ffs(static_cast<int>(sums)) - 1);
       before += warp_sum64(lane <= nearest ? seen[w] & kSizeMask : 0);
       if (sums != 0) {
         if (lane == 0) publish_size(sizes + block, kSumSize | (before + units));

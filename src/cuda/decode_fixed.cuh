@@ -23,11 +23,12 @@ struct FixedLayout {
   uint2 palette;
 };
 
-__device__ inline bool open_fixed(const std::uint8_t* payload, std::uint32_t num_bytes, std::uint32_t n,
-                                  unsigned width, const DeviceEntry& entry, FixedLayout& layout) {
+// Finds the parts up to the fixed header; false if they cannot be there.
+__device__ inline bool lay_out_fixed(std::uint32_t num_bytes, std::uint32_t n, unsigned width,
+                                     const DeviceEntry& entry, FixedLayout& layout) {
   std::uint64_t at = 0;
-  for (unsigned p = 0; p < 8; ++p)
-    if (entry.mode(p) > 1 || (entry.mode(p) == 1 && p + 1 >= width)) return false;
+  if ((entry.plane_modes & 0xAAAA) != 0 || entry.plane_modes >> (2 * (width - 1)) != 0)
+    return false;
 #pragma unroll
   for (unsigned p = 0; p < 3; ++p) {
     layout.planes[p] = static_cast<std::uint32_t>(at);
@@ -39,36 +40,53 @@ __device__ inline bool open_fixed(const std::uint8_t* payload, std::uint32_t num
     if (p + 1 < width && entry.mode(p) == 1) at += 16;
   }
   layout.nibbles = static_cast<std::uint32_t>(at);
-  at += align16(codec::fixed_nibble_bytes(n));
-  if (at + codec::FixedHeader::kBytes > num_bytes) return false;
-  const uint4 head = __ldg(reinterpret_cast<const uint4*>(payload + at));
-  at += codec::FixedHeader::kBytes;
+  at += align16(codec::fixed_nibble_bytes(n)) + codec::FixedHeader::kBytes;
   layout.escapes = static_cast<std::uint32_t>(at);
+  return at <= num_bytes;
+}
+
+// Takes the fixed header, which ends where the escapes start.
+__device__ inline bool read_fixed_header(uint4 head, std::uint32_t num_bytes, std::uint32_t n,
+                                         FixedLayout& layout) {
   layout.num_escapes = head.x;
   layout.palette = {head.y, head.z};
-  return head.w == 0 && ((head.y | head.z) & 0x80808080u) == 0 && head.z >> 24 == 0 && head.x <= n &&
-         at + align16(std::uint64_t{head.x} * 4) == num_bytes;
+  return head.w == 0 && ((head.y | head.z) & 0x80808080u) == 0 && head.z >> 24 == 0 &&
+         head.x <= n && layout.escapes + align16(std::uint64_t{head.x} * 4) == num_bytes;
+}
+
+__device__ inline bool open_fixed(const std::uint8_t* payload, std::uint32_t num_bytes,
+                                  std::uint32_t n, unsigned width, const DeviceEntry& entry,
+                                  FixedLayout& layout) {
+  if (!lay_out_fixed(num_bytes, n, width, entry, layout)) return false;
+  const uint4 head =
+      __ldg(reinterpret_cast<const uint4*>(payload + layout.escapes - codec::FixedHeader::kBytes));
+  return read_fixed_header(head, num_bytes, n, layout);
 }
 
 // Checksum terms of vectors [first, last), a thread's share.
 template <class Team>
-__device__ std::uint64_t checksum_range(const std::uint8_t* payload, std::uint32_t first, std::uint32_t last) {
+__device__ std::uint64_t checksum_range(const std::uint8_t* payload, std::uint32_t first,
+                                        std::uint32_t last) {
   std::uint64_t sum = 0;
+#pragma unroll 4
   for (std::uint32_t vec = first + Team::idx(); vec < last; vec += Team::kSize)
     sum += checksum_term(__ldg(reinterpret_cast<const uint4*>(payload) + vec), vec);
   return sum;
 }
 
 template <class Team, class Access>
-__device__ Reason patch_fixed_escapes(const std::uint8_t* payload, const FixedLayout& layout, std::uint32_t n,
-                                      unsigned width, const Access& dst, std::uint64_t pos) {
+__device__ Reason patch_fixed_escapes(const std::uint8_t* payload, const FixedLayout& layout,
+                                      std::uint32_t n, unsigned width, const Access& dst,
+                                      std::uint64_t pos) {
   Team::sync();  // escapes overwrite what other threads stored
   bool inside = true;
   for (std::uint32_t i = Team::idx(); i < layout.num_escapes; i += Team::kSize) {
-    const std::uint32_t escape = __ldg(reinterpret_cast<const std::uint32_t*>(payload + layout.escapes) + i);
+    const std::uint32_t escape =
+        __ldg(reinterpret_cast<const std::uint32_t*>(payload + layout.escapes) + i);
     const std::uint32_t at = escape & 0xFFFFFF;
     if (at < n)
-      dst.store_byte(pos + std::uint64_t{at} * width + width - 1, static_cast<std::uint8_t>(escape >> 24));
+      dst.store_byte(pos + std::uint64_t{at} * width + width - 1,
+                     static_cast<std::uint8_t>(escape >> 24));
     else
       inside = false;
   }
@@ -77,10 +95,12 @@ __device__ Reason patch_fixed_escapes(const std::uint8_t* payload, const FixedLa
 
 // 8 values a thread and iteration, kUnroll iterations in flight.
 template <class Team, class Access>
-__device__ Reason decode_fixed_bf16(const std::uint8_t* payload, const DeviceEntry& entry, std::uint32_t n,
-                                    const Access& dst, std::uint64_t pos, std::uint64_t& sum) {
+__device__ Reason decode_fixed_bf16(const std::uint8_t* payload, const DeviceEntry& entry,
+                                    std::uint32_t n, const Access& dst, std::uint64_t pos,
+                                    std::uint64_t& sum) {
   FixedLayout layout;
-  if (!open_fixed(payload, entry.num_bytes, n, 2, entry, layout) || entry.plane_modes != 0) return kReasonPayload;
+  if (!open_fixed(payload, entry.num_bytes, n, 2, entry, layout) || entry.plane_modes != 0)
+    return kReasonPayload;
   constexpr int kUnroll = 4;
   const uint2* lows = reinterpret_cast<const uint2*>(payload);
   const std::uint32_t* nibbles = reinterpret_cast<const std::uint32_t*>(payload + layout.nibbles);
@@ -114,14 +134,16 @@ __device__ Reason decode_fixed_bf16(const std::uint8_t* payload, const DeviceEnt
                  {__byte_perm(low.x, high.x, 0x5140), __byte_perm(low.x, high.x, 0x7362),
                   __byte_perm(low.y, high.y, 0x5140), __byte_perm(low.y, high.y, 0x7362)},
                  2 * (static_cast<std::int64_t>(n) - 8 * i));
-    sum += checksum_term(low.x, 2 * i) + checksum_term(low.y, 2 * i + 1) + checksum_term(nibble, nibble_word + i);
+    sum += checksum_term(low.x, 2 * i) + checksum_term(low.y, 2 * i + 1) +
+           checksum_term(nibble, nibble_word + i);
   }
   // Padding of both planes, header and escapes.
   const std::uint32_t groups = (n + 7) / 8;
   for (std::uint32_t word = 2 * groups + Team::idx(); word < nibble_word; word += Team::kSize)
     sum += checksum_term(__ldg(reinterpret_cast<const std::uint32_t*>(payload) + word), word);
   const std::uint32_t head_word = (layout.escapes - codec::FixedHeader::kBytes) / 4;
-  for (std::uint32_t word = nibble_word + groups + Team::idx(); word < head_word; word += Team::kSize)
+  for (std::uint32_t word = nibble_word + groups + Team::idx(); word < head_word;
+       word += Team::kSize)
     sum += checksum_term(__ldg(reinterpret_cast<const std::uint32_t*>(payload) + word), word);
   sum += checksum_range<Team>(payload, head_word / 4, entry.num_bytes / 16);
   return patch_fixed_escapes<Team>(payload, layout, n, 2, dst, pos);

@@ -12,7 +12,7 @@ namespace snug::cuda {
 inline constexpr unsigned kAll = 0xFFFFFFFFu;
 inline constexpr unsigned kWarp = 32;
 
-// Why a frame was refused; reason_text() in launch.cpp has the words.
+// Why a frame was refused; to_status() in gpu_codec.cu has the words.
 enum Reason : std::uint32_t {
   kReasonNone = 0,
   kReasonShortFrame,
@@ -31,6 +31,9 @@ enum Reason : std::uint32_t {
   kReasonBatchRoom,
   kReasonUpstream,
   kReasonAlignment,
+  kReasonWrongBase,
+  kReasonTargetHash,
+  kReasonNeedsFrame,
   kNumReasons
 };
 
@@ -44,10 +47,6 @@ struct ItemState {
 };
 
 __device__ __forceinline__ unsigned lane_id() { return threadIdx.x % kWarp; }
-
-__device__ __forceinline__ std::uint64_t shfl64(std::uint64_t v, int lane) {
-  return __shfl_sync(kAll, static_cast<unsigned long long>(v), lane);
-}
 
 __device__ __forceinline__ std::uint64_t warp_sum64(std::uint64_t v) {
   for (int d = 16; d > 0; d /= 2) v += __shfl_xor_sync(kAll, static_cast<unsigned long long>(v), d);
@@ -66,7 +65,8 @@ __device__ __forceinline__ void store_shared(std::uint32_t address, uint2 v) {
   asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(address), "r"(v.x), "r"(v.y) : "memory");
 }
 __device__ __forceinline__ void store_shared(std::uint32_t address, uint4 v) {
-  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v.x), "r"(v.y),
+               "r"(v.z), "r"(v.w)
                : "memory");
 }
 __device__ __forceinline__ uint4 load_shared16(std::uint32_t address) {
@@ -89,16 +89,19 @@ __device__ __forceinline__ void count_shared(std::uint32_t address) {
 // Copies that run ahead of the code that uses them without holding registers.
 template <int kBytes>
 __device__ __forceinline__ void copy_async(std::uint32_t shared, const void* global) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(shared), "l"(global), "n"(kBytes) : "memory");
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(shared), "l"(global), "n"(kBytes)
+               : "memory");
 }
-__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+__device__ __forceinline__ void commit_copies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
 // Waits until all but the last kPending groups are there; for this thread's copies.
 template <int kPending>
 __device__ __forceinline__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-// Who works on one block together: a warp, or a thread block of kSize threads.
+// Who works on one block together: a warp here, many of them in decode_wide.cuh.
 struct WarpTeam {
   static constexpr unsigned kSize = kWarp;
   __device__ static unsigned idx() { return lane_id(); }
@@ -107,27 +110,10 @@ struct WarpTeam {
   __device__ static std::uint64_t sum(std::uint64_t v) { return warp_sum64(v); }
 };
 
-template <unsigned kThreads>
-struct BlockTeam {
-  static constexpr unsigned kSize = kThreads;
-  __device__ static unsigned idx() { return threadIdx.x; }
-  __device__ static void sync() { __syncthreads(); }
-  __device__ static bool all(bool v) { return __syncthreads_and(v); }
-  __device__ static std::uint64_t sum(std::uint64_t v) {
-    __shared__ unsigned long long parts[kThreads / kWarp];
-    v = warp_sum64(v);
-    __syncthreads();
-    if (lane_id() == 0) parts[threadIdx.x / kWarp] = v;
-    __syncthreads();
-    v = 0;
-    for (unsigned i = 0; i < kThreads / kWarp; ++i) v += parts[i];
-    return v;
-  }
-};
-
 // Errors of the lowest block win, so that all runs report the same one.
 __device__ inline void report(ItemState* state, Code code, Reason reason, std::uint64_t block) {
-  const std::uint64_t key = ((~block & 0xFFFFFFFFFFFFull) << 16) | static_cast<std::uint64_t>(reason) << 8 |
+  const std::uint64_t key = ((~block & 0xFFFFFFFFFFFFull) << 16) |
+                            static_cast<std::uint64_t>(reason) << 8 |
                             static_cast<std::uint64_t>(code);
   atomicMax(&state->first_error, static_cast<unsigned long long>(key));
 }
@@ -152,7 +138,8 @@ __device__ __forceinline__ std::uint64_t checksum_term(uint4 v, std::uint32_t ve
          std::uint64_t{v.w} * ((m + 3 * frame::kChecksumStep) | 1u);
 }
 
-__device__ __forceinline__ std::uint32_t checksum_finish(std::uint64_t sum, std::uint64_t num_bytes) {
+__device__ __forceinline__ std::uint32_t checksum_finish(std::uint64_t sum,
+                                                         std::uint64_t num_bytes) {
   sum += num_bytes;
   sum ^= sum >> 32;
   return static_cast<std::uint32_t>((sum * frame::kChecksumMix) >> 32);
@@ -171,13 +158,18 @@ __host__ __device__ constexpr unsigned width_of(DType dtype) {
   }
 }
 __host__ __device__ constexpr bool is_float(DType dtype) {
-  return dtype == DType::kBF16 || dtype == DType::kF16 || dtype == DType::kF32 || dtype == DType::kF64 ||
-         dtype == DType::kF8E4M3 || dtype == DType::kF8E5M2;
+  return dtype == DType::kBF16 || dtype == DType::kF16 || dtype == DType::kF32 ||
+         dtype == DType::kF64 || dtype == DType::kF8E4M3 || dtype == DType::kF8E5M2;
 }
 __host__ __device__ constexpr bool has_exponent_plane(DType dtype) {
   return dtype == DType::kBF16 || dtype == DType::kF32 || dtype == DType::kF64;
 }
-__host__ __device__ constexpr std::uint64_t align16(std::uint64_t n) { return (n + 15) & ~std::uint64_t{15}; }
+__host__ __device__ constexpr bool has_fixed_codec(DType dtype) {
+  return dtype == DType::kBF16 || dtype == DType::kF32;
+}
+__host__ __device__ constexpr std::uint64_t align16(std::uint64_t n) {
+  return (n + 15) & ~std::uint64_t{15};
+}
 
 // The header of a frame, or why there is none.
 struct DeviceHeader {
@@ -191,7 +183,9 @@ struct DeviceHeader {
   Code code = Code::kOk;
   Reason reason = kReasonNone;
 
-  __device__ std::uint64_t payload_start() const { return frame::kHeaderBytes + num_blocks * frame::kEntryBytes; }
+  __device__ std::uint64_t payload_start() const {
+    return frame::kHeaderBytes + num_blocks * frame::kEntryBytes;
+  }
   __device__ std::uint32_t elems_in_block(std::uint64_t block) const {
     const std::uint64_t left = num_elems - (block << log2_block);
     return static_cast<std::uint32_t>(left >> log2_block ? 1u << log2_block : left);
@@ -205,8 +199,10 @@ __device__ inline void refuse(DeviceHeader& h, Code code, Reason reason) {
 }
 
 // The same checks, in the same order, as frame::read_header and open_frame.
-static __device__ __noinline__ DeviceHeader read_device_header(const std::uint8_t* frame, std::uint64_t room,
-                                                  std::uint64_t tensor_room, DType dtype) {
+inline __device__ __noinline__ DeviceHeader read_device_header(const std::uint8_t* frame,
+                                                               std::uint64_t room,
+                                                               std::uint64_t tensor_room,
+                                                               DType dtype) {
   DeviceHeader h;
   if (reinterpret_cast<std::uintptr_t>(frame) % frame::kAlign != 0) {
     refuse(h, Code::kUsage, kReasonAlignment);
@@ -233,7 +229,8 @@ static __device__ __noinline__ DeviceHeader read_device_header(const std::uint8_
     refuse(h, Code::kCorrupt, kReasonDType);
   } else if (h.log2_block < frame::kMinLog2Block || h.log2_block > frame::kMaxLog2Block ||
              h.num_tail_bytes >= width || (h.tail >> (8 * h.num_tail_bytes)) != 0 ||
-             (c.y | c.z | c.w | d.x | d.y | d.z | d.w) != 0 || h.num_elems > frame::kMaxRawBytes / width) {
+             (c.y | c.z | c.w | d.x | d.y | d.z | d.w) != 0 ||
+             h.num_elems > frame::kMaxRawBytes / width) {
     refuse(h, Code::kCorrupt, kReasonHeader);
   } else {
     h.num_blocks = (h.num_elems + (std::uint64_t{1} << h.log2_block) - 1) >> h.log2_block;
@@ -260,13 +257,16 @@ struct DeviceEntry {
 
 __device__ inline DeviceEntry unpack_entry(uint4 v) {
   const std::uint64_t word = v.x | std::uint64_t{v.y} << 32;
-  return {(word & ((std::uint64_t{1} << 40) - 1)) * frame::kAlign, static_cast<std::uint32_t>(word >> 40 & 0xFF),
-          static_cast<std::uint32_t>(word >> 48), v.z, v.w};
+  return {(word & ((std::uint64_t{1} << 40) - 1)) * frame::kAlign,
+          static_cast<std::uint32_t>(word >> 40 & 0xFF), static_cast<std::uint32_t>(word >> 48),
+          v.z, v.w};
 }
 
 __device__ inline uint4 pack_entry(const DeviceEntry& e) {
-  const std::uint64_t word = e.offset / frame::kAlign | std::uint64_t{e.codec} << 40 | std::uint64_t{e.plane_modes} << 48;
-  return {static_cast<std::uint32_t>(word), static_cast<std::uint32_t>(word >> 32), e.num_bytes, e.checksum};
+  const std::uint64_t word =
+      e.offset / frame::kAlign | std::uint64_t{e.codec} << 40 | std::uint64_t{e.plane_modes} << 48;
+  return {static_cast<std::uint32_t>(word), static_cast<std::uint32_t>(word >> 32), e.num_bytes,
+          e.checksum};
 }
 
 }  // namespace snug::cuda

@@ -5,37 +5,14 @@
 // for half as many warps: 0.66 against 0.72 TB/s (256 MiB, H200).
 #pragma once
 #include "cuda/palette_sample.cuh"
+#include "cuda/symbol_coder.cuh"
 
 namespace snug::cuda {
 
-// What coding one exponent takes: x becomes x + start + q * c, q = x / freq by
-// multiplication. .x = multiplier; .y = shift | is_escape << 7 | c << 8 | start << 16.
-// Exact for freq <= kMaxFastFreq and the states a pair coder can have.
-inline constexpr std::uint32_t kMaxFastFreq = 181;
-
-__device__ inline uint2 make_symbol(std::uint32_t freq, std::uint32_t start, bool is_escape) {
-  std::uint32_t multiplier, shift = 0;
-  if (freq <= 1) {
-    // x * (2^32 - 1) / 2^32 is x - 1: the missing c goes into the start.
-    multiplier = 0xFFFFFFFFu;
-    start += 255;
-  } else {
-    shift = 31 - static_cast<std::uint32_t>(__clz(static_cast<int>(freq - 1)));  // ceil(log2) - 1
-    multiplier = static_cast<std::uint32_t>(((std::uint64_t{1} << (32 + shift)) + freq - 1) / freq);
-  }
-  return {multiplier, shift | (is_escape ? 128u : 0u) | (256 - freq) << 8 | start << 16};
-}
-
-struct CodedBlock {
-  std::uint32_t num_words;
-  std::uint32_t num_escapes;
-  std::uint32_t state;
-};
-
-// One step of one lane: codes a pair, second value first. `end` is the shared
-// memory address below which words are put; it moves down.
-__device__ __forceinline__ void encode_pair(std::uint32_t& x, uint2 first, uint2 second, std::uint32_t& end,
-                                            unsigned lanes_from) {
+// encode_pair for words that stay in shared memory: `end` is the address below
+// which they are put; it moves down.
+__device__ __forceinline__ void encode_pair_down(std::uint32_t& x, uint2 first, uint2 second,
+                                                 std::uint32_t& end, unsigned lanes_from) {
   const std::uint32_t c1 = __byte_perm(first.y, 0, 0x4441), c2 = __byte_perm(second.y, 0, 0x4441);
   const std::uint32_t limit = (256 - c1) * (256 - c2);
   asm volatile(
@@ -56,23 +33,17 @@ __device__ __forceinline__ void encode_pair(std::uint32_t& x, uint2 first, uint2
       : "+r"(x), "+r"(end)
       : "r"(limit), "r"(lanes_from)
       : "memory");
-  std::uint32_t q = __funnelshift_r(__umulhi(x, second.x), 0, second.y);
-  x = q * c2 + (x + (second.y >> 16));
-  q = __funnelshift_r(__umulhi(x, first.x), 0, first.y);
-  x = q * c1 + (x + (first.y >> 16));
-}
-
-__device__ __forceinline__ uint2 load_symbol(std::uint32_t lut, std::uint32_t exponent_times_8) {
-  uint2 v;
-  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(lut + exponent_times_8));
-  return v;
+  code_symbol<true>(x, second, c2);
+  code_symbol<true>(x, first, c1);
 }
 
 // Appends the escaped exponents of a group, in natural order, below `used`
 // bytes from the end; returns how many. Writes none beyond `room`. Bit i of
 // `flags` says that the lane's value i is an escape.
-__device__ __noinline__ std::uint32_t push_escapes(uint4 v, unsigned flags, std::uint8_t* escapes_end,
-                                                   std::uint32_t used, std::uint32_t room) {
+inline __device__ __noinline__ std::uint32_t push_exponents(uint4 v, unsigned flags,
+                                                            std::uint8_t* escapes_end,
+                                                            std::uint32_t used,
+                                                            std::uint32_t room) {
   const unsigned lane = lane_id();
   const unsigned holders = __ballot_sync(kAll, flags != 0);
   std::uint32_t before = __popc(holders & ((1u << lane) - 1)), total = __popc(holders);
@@ -109,49 +80,29 @@ __device__ __noinline__ uint4 load_last_group(Access src, std::uint64_t at, std:
   const std::uint32_t pad = commonest << 7 | commonest << 23;
 #pragma unroll
   for (std::int32_t i = 0; i < 4; ++i) {
-    if (2 * i >= num_values) words[i] = pad;
-    else if (2 * i + 1 >= num_values) words[i] = (words[i] & 0xFFFF) | (pad & 0xFFFF0000u);
+    if (2 * i >= num_values)
+      words[i] = pad;
+    else if (2 * i + 1 >= num_values)
+      words[i] = (words[i] & 0xFFFF) | (pad & 0xFFFF0000u);
   }
   return {words[0], words[1], words[2], words[3]};
 }
 
-// Fills the lut; false where a frequency is beyond what make_symbol can do.
-__device__ __noinline__ bool fill_symbol_lut(std::uint32_t freq, std::uint32_t value, std::uint32_t size,
-                                             EncodeSmem* smem) {
-  const unsigned lane = lane_id();
-  if (__any_sync(kAll, freq > kMaxFastFreq)) return false;
-  std::uint32_t end = lane < 16 ? freq : 0;
-#pragma unroll
-  for (int d = 1; d < 16; d *= 2) {
-    const std::uint32_t below = __shfl_up_sync(kAll, end, d);
-    if (lane >= static_cast<unsigned>(d)) end += below;
-  }
-  const uint2 own = make_symbol(freq, end - freq, lane == size);
-  const uint2 escape = {__shfl_sync(kAll, own.x, static_cast<int>(size)), __shfl_sync(kAll, own.y, static_cast<int>(size))};
-#pragma unroll
-  for (unsigned i = 0; i < 256; i += kWarp) smem->lut[i + lane] = escape;
-  __syncwarp();
-  if (lane < size) smem->lut[value] = own;
-  __syncwarp();
-  return true;
-}
-
-// Codes the exponents from the last group to the first. num_words is kNoRoom if the block needs more of it than
-// there is.
+// Codes the exponents from the last group to the first. num_words is kNoRoom if the block needs
+// more of it than there is.
 inline constexpr std::uint32_t kNoRoom = ~0u;
 
 template <class Access>
-__device__ __noinline__ CodedBlock encode_palette_bf16(Access src, std::uint64_t pos, std::uint32_t n,
-                                                       std::uint32_t block_elems, std::uint32_t commonest,
-                                                       EncodeSmem* smem) {
+__device__ __noinline__ CodedStream encode_palette_bf16(Access src, std::uint64_t pos,
+                                                        std::uint32_t n, std::uint32_t block_elems,
+                                                        std::uint32_t commonest, EncodeSmem* smem) {
   const unsigned lane = lane_id();
   const std::uint32_t max_escapes = escapes_room(block_elems);
   std::uint8_t* const escapes_end = smem->rest() + words_room(block_elems) + max_escapes;
   const auto lut = shared_address(smem->lut);
   const std::uint32_t words_end = shared_address(smem->rest()) + words_room(block_elems);
   const std::uint32_t words_low = words_end - words_room(block_elems) + 256;
-  unsigned lanes_from;  // this lane and those above: they put their words first
-  asm volatile("mov.u32 %0, %%lanemask_ge;" : "=r"(lanes_from));
+  const unsigned lanes_from = lanes_from_here();
 
   std::uint32_t x = codec::entropy::kStateLow, end = words_end, num_escapes = 0;
   const auto num_full = static_cast<std::int32_t>(n / 256);
@@ -163,7 +114,8 @@ __device__ __noinline__ CodedBlock encode_palette_bf16(Access src, std::uint64_t
   std::uint32_t slot = 0;
   auto next_group = static_cast<std::int32_t>(num_full) - 1;
   const auto fetch = [&] {
-    if (num_full > 0) src.fetch16(lane_pos + 512 * static_cast<std::uint64_t>(max(next_group, 0)), ahead + slot);
+    if (num_full > 0)
+      src.fetch16(lane_pos + 512 * static_cast<std::uint64_t>(max(next_group, 0)), ahead + slot);
     commit_copies();
     --next_group;
     slot = (slot + kSlotBytes) & (kSlotBytes * kGroupsAhead - 1);
@@ -179,15 +131,17 @@ __device__ __noinline__ CodedBlock encode_palette_bf16(Access src, std::uint64_t
       v = load_shared16(ahead + slot);
       fetch();
     } else {
-      v = load_last_group(src, lane_pos + 512 * static_cast<std::uint64_t>(group),
-                          static_cast<std::int32_t>(n) - 256 * group - 8 * static_cast<std::int32_t>(lane), commonest);
+      v = load_last_group(
+          src, lane_pos + 512 * static_cast<std::uint64_t>(group),
+          static_cast<std::int32_t>(n) - 256 * group - 8 * static_cast<std::int32_t>(lane),
+          commonest);
     }
     const std::uint32_t w[4] = {v.x, v.y, v.z, v.w};
     uint2 symbols[8];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      symbols[2 * i] = load_symbol(lut, w[i] >> 4 & 0x7F8);
-      symbols[2 * i + 1] = load_symbol(lut, w[i] >> 20 & 0x7F8);
+      symbols[2 * i] = load_shared8(lut + (w[i] >> 4 & 0x7F8));
+      symbols[2 * i + 1] = load_shared8(lut + (w[i] >> 20 & 0x7F8));
     }
     unsigned any_escape = 0;
 #pragma unroll
@@ -196,26 +150,29 @@ __device__ __noinline__ CodedBlock encode_palette_bf16(Access src, std::uint64_t
       unsigned flags = 0;
 #pragma unroll
       for (int i = 0; i < 8; ++i) flags |= (symbols[i].y >> 7 & 1) << i;
-      const std::int32_t here = static_cast<std::int32_t>(n) - 256 * group - 8 * static_cast<std::int32_t>(lane);
+      const std::int32_t here =
+          static_cast<std::int32_t>(n) - 256 * group - 8 * static_cast<std::int32_t>(lane);
       if (here < 8) flags &= here > 0 ? (1u << here) - 1 : 0;
-      num_escapes += push_escapes(v, flags, escapes_end, num_escapes, max_escapes);
+      num_escapes += push_exponents(v, flags, escapes_end, num_escapes, max_escapes);
       if (num_escapes > max_escapes) return {kNoRoom, 0, 0};
     }
 #pragma unroll
-    for (int i = 3; i >= 0; --i) encode_pair(x, symbols[2 * i], symbols[2 * i + 1], end, lanes_from);
+    for (int i = 3; i >= 0; --i)
+      encode_pair_down(x, symbols[2 * i], symbols[2 * i + 1], end, lanes_from);
   }
   __syncwarp();
   return {(words_end - end) / 2, num_escapes, x};
 }
 
-__device__ inline std::uint32_t palette_payload_bytes(std::uint32_t n, const CodedBlock& coded) {
-  return static_cast<std::uint32_t>(align16(n) + align16(codec::kTableOffset + 32 + 2 * coded.num_words + coded.num_escapes));
+__device__ inline std::uint32_t palette_payload_bytes(std::uint32_t n, const CodedStream& coded) {
+  return static_cast<std::uint32_t>(
+      align16(n) + align16(codec::kTableOffset + 32 + 2 * coded.num_words + coded.num_escapes));
 }
 
 // The raw plane: low bytes of all values. Returns this lane's checksum terms.
 template <class Access>
-__device__ __noinline__ std::uint64_t write_low_plane(Access src, std::uint64_t pos, std::uint32_t n,
-                                                      std::uint8_t* payload) {
+__device__ __noinline__ std::uint64_t write_low_plane(Access src, std::uint64_t pos,
+                                                      std::uint32_t n, std::uint8_t* payload) {
   std::uint64_t sum = 0;
   std::uint32_t i = lane_id();
   constexpr unsigned kUnroll = 8;
@@ -223,7 +180,8 @@ __device__ __noinline__ std::uint64_t write_low_plane(Access src, std::uint64_t 
   for (; i + (kUnroll - 1) * kWarp < n / 8; i += kUnroll * kWarp) {
     uint4 v[kUnroll];
 #pragma unroll
-    for (unsigned u = 0; u < kUnroll; ++u) v[u] = src.load16(pos + 16 * std::uint64_t{i + u * kWarp});
+    for (unsigned u = 0; u < kUnroll; ++u)
+      v[u] = src.load16(pos + 16 * std::uint64_t{i + u * kWarp});
     std::uint32_t multiplier = 2 * i * frame::kChecksumStep + frame::kChecksumStart;
 #pragma unroll
     for (unsigned u = 0; u < kUnroll; ++u) {
@@ -236,7 +194,9 @@ __device__ __noinline__ std::uint64_t write_low_plane(Access src, std::uint64_t 
   }
 #pragma unroll 1
   for (; 8 * i < align16(n); i += kWarp) {
-    const uint2 low = low_bytes(load_upto16(src, pos + 16 * std::uint64_t{i}, 2 * (static_cast<std::int64_t>(n) - 8 * std::int64_t{i})));
+    const uint2 low =
+        low_bytes(load_upto16(src, pos + 16 * std::uint64_t{i},
+                              2 * (static_cast<std::int64_t>(n) - 8 * std::int64_t{i})));
     __stcs(reinterpret_cast<uint2*>(payload) + i, low);
     sum += checksum_term(low.x, 2 * i) + checksum_term(low.y, 2 * i + 1);
   }
@@ -244,9 +204,9 @@ __device__ __noinline__ std::uint64_t write_low_plane(Access src, std::uint64_t 
 }
 
 // Header, states, table, words and escapes behind the raw plane.
-__device__ __noinline__ std::uint64_t write_palette_section(std::uint8_t* payload, std::uint32_t n,
-                                                            std::uint32_t block_elems, DevicePalette palette,
-                                                            CodedBlock coded, EncodeSmem* smem_at) {
+inline __device__ __noinline__ std::uint64_t write_palette_section(
+    std::uint8_t* payload, std::uint32_t n, std::uint32_t block_elems, DevicePalette palette,
+    CodedStream coded, EncodeSmem* smem_at) {
   EncodeSmem& smem = *smem_at;
   const unsigned lane = lane_id();
   uint4* out = reinterpret_cast<uint4*>(payload);
@@ -280,7 +240,8 @@ __device__ __noinline__ std::uint64_t write_palette_section(std::uint8_t* payloa
   const std::uint8_t* escapes = words_end + escapes_room(block_elems) - coded.num_escapes;
   const std::uint32_t first_vec = low_vecs + kHeadVecs;
   // Words are at even addresses: whole registers, or registers shifted by half.
-  const std::uint32_t odd = static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(words) & 2) * 8;
+  const std::uint32_t odd =
+      static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(words) & 2) * 8;
   const std::uint32_t* aligned = reinterpret_cast<const std::uint32_t*>(words - odd / 8);
 #pragma unroll 1
   for (std::uint32_t i = lane; 16 * i < tail_bytes; i += kWarp) {
@@ -298,12 +259,15 @@ __device__ __noinline__ std::uint64_t write_palette_section(std::uint8_t* payloa
 #pragma unroll 1
       for (unsigned k = 0; k < 16; ++k) {
         const std::uint32_t at = 16 * i + k;
-        const std::uint64_t byte = at < word_bytes ? words[at] : at < tail_bytes ? escapes[at - word_bytes] : 0;
+        const std::uint64_t byte = at < word_bytes   ? words[at]
+                                   : at < tail_bytes ? escapes[at - word_bytes]
+                                                     : 0;
         half[0] |= k < 8 ? byte << (8 * k) : 0;
         half[1] |= k < 8 ? 0 : byte << (8 * (k - 8));
       }
 #pragma unroll
-      for (unsigned k = 0; k < 4; ++k) w[k] = static_cast<std::uint32_t>(half[k / 2] >> (k % 2 * 32));
+      for (unsigned k = 0; k < 4; ++k)
+        w[k] = static_cast<std::uint32_t>(half[k / 2] >> (k % 2 * 32));
     }
     const uint4 v = {w[0], w[1], w[2], w[3]};
     __stcs(out + first_vec + i, v);

@@ -29,7 +29,8 @@ __device__ __forceinline__ std::uint32_t half_max(std::uint32_t v) {
 
 // entropy::normalize of two tables at once, one in each half-warp: takes the
 // lane's count, returns its frequency. A half without counts gets zeros.
-__device__ __noinline__ std::uint32_t normalize_half(std::uint32_t count, std::uint32_t total) {
+inline __device__ __noinline__ std::uint32_t normalize_half(std::uint32_t count,
+                                                            std::uint32_t total) {
   constexpr std::int32_t kTotal = codec::entropy::kFreqTotal;
   const std::uint32_t symbol = lane_id() & 15;
   std::uint32_t freq = 0;
@@ -39,7 +40,8 @@ __device__ __noinline__ std::uint32_t normalize_half(std::uint32_t count, std::u
     const std::uint32_t most = half_max(freq << 4 | (15 - symbol));
     if (total != 0 && sum != kTotal) {
       const std::int32_t change = sum > kTotal ? -1 : kTotal - sum;
-      if (15 - symbol == (most & 15)) freq = static_cast<std::uint32_t>(static_cast<std::int32_t>(freq) + change);
+      if (15 - symbol == (most & 15))
+        freq = static_cast<std::uint32_t>(static_cast<std::int32_t>(freq) + change);
       sum += change;
     }
   }
@@ -52,7 +54,7 @@ __device__ __forceinline__ std::uint32_t cost_of(std::uint32_t count, std::uint3
 
 // Whether coding a plane pays, from counts of its low nibbles (lanes 0-15) and
 // high nibbles (lanes 16-31).
-__device__ __noinline__ bool worth_coding(std::uint32_t count) {
+inline __device__ __noinline__ bool worth_coding(std::uint32_t count) {
   const std::uint32_t total = half_sum(count);
   const std::uint32_t freq = normalize_half(count, total);
   const std::uint32_t cost = __reduce_add_sync(kAll, cost_of(count, freq));
@@ -70,7 +72,8 @@ struct DevicePalette {
 
 // Needs kPaletteListWords of shared memory at `list` beside the histogram.
 inline constexpr unsigned kPaletteListWords = 256 + 16;
-__device__ __noinline__ DevicePalette make_palette(const std::uint32_t* histogram, std::uint32_t* list) {
+inline __device__ __noinline__ DevicePalette make_palette(const std::uint32_t* histogram,
+                                                          std::uint32_t* list) {
   const unsigned lane = lane_id();
   std::uint32_t keys[8];  // count and, for ties, the smaller byte first
   std::uint32_t total = 0;
@@ -114,7 +117,8 @@ __device__ __noinline__ DevicePalette make_palette(const std::uint32_t* histogra
   const std::uint32_t sum = half_sum(count);
   palette.freq = normalize_half(lane < 16 ? count : 0, lane < 16 ? sum : 0);
   if (lane == palette.size) count = escapes;
-  palette.cost = __reduce_add_sync(kAll, lane < 16 ? cost_of(count, palette.freq) : 0) + escapes * 8 * 256;
+  palette.cost =
+      __reduce_add_sync(kAll, lane < 16 ? cost_of(count, palette.freq) : 0) + escapes * 8 * 256;
   __syncwarp();
   return palette;
 }
@@ -127,7 +131,8 @@ struct ByteModel {
 };
 
 // entropy::make_byte_model; returns its cost.
-__device__ __noinline__ std::uint32_t make_byte_model(const std::uint32_t* histogram, ByteModel& model) {
+inline __device__ __noinline__ std::uint32_t make_byte_model(const std::uint32_t* histogram,
+                                                             ByteModel& model) {
   const unsigned lane = lane_id(), symbol = lane & 15, half = lane / 16;
   std::uint32_t first_count = 0;
   for (unsigned i = 0; i < 16; ++i) first_count += histogram[symbol * 16 + (i + symbol) % 16];

@@ -16,7 +16,8 @@ Status usage(const char* what, std::uint64_t found = kNowhere, std::uint64_t exp
 
 Status from_cuda(cudaError_t error) {
   if (error == cudaSuccess) return {};
-  return {Code::kNoDevice, cudaGetErrorString(error), kNowhere, kNowhere, static_cast<std::uint64_t>(error)};
+  return {Code::kNoDevice, cudaGetErrorString(error), kNowhere, kNowhere,
+          static_cast<std::uint64_t>(error)};
 }
 
 // Multiprocessors to use, or 0 where there is no device.
@@ -36,7 +37,8 @@ std::uint64_t blocks_of(std::uint64_t raw_bytes, DType dtype, int log2_block) {
 // The block size that frame::make_header settles on.
 int settle_log2_block(std::size_t raw_bytes, DType dtype, Codec codec, int log2_block) {
   if (log2_block == 0) log2_block = default_log2_block(raw_bytes, dtype, codec);
-  return width_of(dtype) == 1 && log2_block <= frame::kMinLog2Block ? frame::kMinLog2Block + 1 : log2_block;
+  return width_of(dtype) == 1 && log2_block <= frame::kMinLog2Block ? frame::kMinLog2Block + 1
+                                                                    : log2_block;
 }
 
 // One struct computes every offset; the first part is zeroed before each call.
@@ -71,7 +73,8 @@ struct Call {
 };
 
 // Upper bound of the blocks of many tensors: each may end in a partial one.
-std::uint64_t batch_blocks(std::uint64_t total_bytes, std::uint64_t num_items, DType dtype, int log2_block) {
+std::uint64_t batch_blocks(std::uint64_t total_bytes, std::uint64_t num_items, DType dtype,
+                           int log2_block) {
   return blocks_of(total_bytes, dtype, log2_block) + num_items;
 }
 
@@ -84,8 +87,9 @@ WorkspaceLayout layout_of(const Call& call, bool encodes, int num_sms) {
 }
 
 // Running sums for batches and segments, by one thread block.
-__global__ void prefix_kernel(const Work work, std::uint64_t* first_block, std::uint64_t* segment_starts,
-                              bool decodes, std::uint64_t max_blocks) {
+__global__ void prefix_kernel(const Work work, std::uint64_t* first_block,
+                              std::uint64_t* segment_starts, bool decodes,
+                              std::uint64_t max_blocks) {
   __shared__ unsigned long long part[32];
   const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, num_warps = blockDim.x / 32;
   const std::uint64_t count = work.items != nullptr ? work.num_items : work.num_segments;
@@ -99,7 +103,8 @@ __global__ void prefix_kernel(const Work work, std::uint64_t* first_block, std::
       std::uint64_t blocks;
       if (decodes) {
         blocks = read_device_header(static_cast<const std::uint8_t*>(item.frame), item.frame_bytes,
-                                    item.tensor_bytes, work.dtype).num_blocks;
+                                    item.tensor_bytes, work.dtype)
+                     .num_blocks;
       } else {
         const std::uint64_t elems = item.tensor_bytes / width_of(work.dtype);
         blocks = (elems + (std::uint64_t{1} << work.log2_block) - 1) >> work.log2_block;
@@ -134,12 +139,15 @@ __global__ void prefix_kernel(const Work work, std::uint64_t* first_block, std::
   out[count] = before;
 }
 
-Status enqueue(const Call& call, bool decodes, Target workspace, DeviceResult* result, Stream stream) {
+Status enqueue(const Call& call, bool decodes, Target workspace, DeviceResult* result,
+               Stream stream) {
   const int num_sms = sm_count(call.max_sms);
   if (num_sms == 0) return {Code::kNoDevice, "no usable GPU"};
   const WorkspaceLayout layout = layout_of(call, !decodes, num_sms);
-  if (workspace.num_bytes < layout.total) return usage("workspace too small", workspace.num_bytes, layout.total);
-  if (reinterpret_cast<std::uintptr_t>(workspace.data) % 256 != 0) return usage("workspace is not 256-byte aligned");
+  if (workspace.num_bytes < layout.total)
+    return usage("workspace too small", workspace.num_bytes, layout.total);
+  if (reinterpret_cast<std::uintptr_t>(workspace.data) % 256 != 0)
+    return usage("workspace is not 256-byte aligned");
   if (reinterpret_cast<std::uintptr_t>(call.single.frame) % frame::kAlign != 0)
     return usage("frame is not 16-byte aligned");
   if (result == nullptr) return usage("no place for the result");
@@ -166,9 +174,9 @@ Status enqueue(const Call& call, bool decodes, Target workspace, DeviceResult* r
   cudaError_t error = cudaMemsetAsync(base, 0, layout.zeroed, stream);
   const bool prefix = call.items != nullptr || call.segments != nullptr;
   if (error == cudaSuccess && prefix) {
-    prefix_kernel<<<1, 1024, 0, stream>>>(work, reinterpret_cast<std::uint64_t*>(base + layout.first_block),
-                                          reinterpret_cast<std::uint64_t*>(base + layout.segment_starts), decodes,
-                                          call.num_blocks);
+    prefix_kernel<<<1, 1024, 0, stream>>>(
+        work, reinterpret_cast<std::uint64_t*>(base + layout.first_block),
+        reinterpret_cast<std::uint64_t*>(base + layout.segment_starts), decodes, call.num_blocks);
     error = cudaGetLastError();
   }
   const bool direct = !prefix && reinterpret_cast<std::uintptr_t>(call.single.tensor) % 16 == 0;
@@ -183,25 +191,19 @@ Status enqueue(const Call& call, bool decodes, Target workspace, DeviceResult* r
 
 Status check_encode(const EncodeOptions& o, std::size_t raw_bytes) {
   if (elem_bytes(o.dtype) == 0) return usage("not a dtype", static_cast<std::uint64_t>(o.dtype));
-  if (static_cast<int>(o.codec) >= kNumCodecs) return usage("not a codec", static_cast<std::uint64_t>(o.codec));
-  if (o.log2_block != 0 && (o.log2_block < frame::kMinLog2Block || o.log2_block > frame::kMaxLog2Block))
+  if (static_cast<int>(o.codec) >= kNumCodecs)
+    return usage("not a codec", static_cast<std::uint64_t>(o.codec));
+  if (o.log2_block != 0 &&
+      (o.log2_block < frame::kMinLog2Block || o.log2_block > frame::kMaxLog2Block))
     return usage("log2_block must be 0 or 12 to 17", static_cast<std::uint64_t>(o.log2_block));
-  if (raw_bytes > frame::kMaxRawBytes) return usage("tensor too large", raw_bytes, frame::kMaxRawBytes);
+  if (raw_bytes > frame::kMaxRawBytes)
+    return usage("tensor too large", raw_bytes, frame::kMaxRawBytes);
   return {};
 }
 
-Call encode_call(const EncodeOptions& o, std::size_t raw_bytes) {
-  Call call;
-  call.dtype = o.dtype;
-  call.codec = o.codec;
-  call.log2_block = settle_log2_block(raw_bytes, o.dtype, o.codec, o.log2_block);
-  call.max_sms = o.max_sms;
-  call.num_blocks = blocks_of(raw_bytes, o.dtype, call.log2_block);
-  call.host_result = o.host_result;
-  return call;
-}
-
-Call decode_call(const DecodeOptions& o, std::size_t raw_bytes) {
+// What a call with these options (of encode or decode) is about.
+template <class Options>
+Call make_call(const Options& o, std::size_t raw_bytes) {
   Call call;
   call.dtype = o.dtype;
   call.codec = o.codec;
@@ -219,12 +221,26 @@ std::size_t workspace_of(const Call& call, bool encodes) {
 }
 
 constexpr const char* kReasonTexts[kNumReasons] = {
-    "", "frame shorter than its header", "not a Snug frame", "frame version not known to this Snug; update it",
-    "header field out of range", "frame holds another dtype", "frame is cut short", "tensor does not fit",
-    "frame does not fit", "header checksum does not match", "block index not valid", "checksum does not match",
-    "block layout not valid", "entropy-coded data not valid", "batch larger than total_bytes",
+    "",
+    "frame shorter than its header",
+    "not a Snug frame",
+    "frame version not known to this Snug; update it",
+    "header field out of range",
+    "frame holds another dtype",
+    "frame is cut short",
+    "tensor does not fit",
+    "frame does not fit",
+    "header checksum does not match",
+    "block index not valid",
+    "checksum does not match",
+    "block layout not valid",
+    "entropy-coded data not valid",
+    "batch larger than total_bytes",
     "the frame to transcode could not be decoded",
-    "frame is not 16-byte aligned"};
+    "frame is not 16-byte aligned",
+    "the tensor is another version than the delta was made for",
+    "result differs from the target: hash does not match",
+    "the delta holds a frame: decode that"};
 
 }  // namespace
 
@@ -237,32 +253,36 @@ Status to_status(const DeviceResult& result) noexcept {
 
 int default_log2_block(std::size_t raw_bytes, DType dtype, Codec codec) noexcept {
   const std::size_t elems = raw_bytes / width_of(dtype);
-  if (codec == Codec::kFixed && elems >= std::size_t{1} << 22) return 15;
-  if (elems >= std::size_t{1} << 25) return 14;
-  return elems >= std::size_t{1} << 21 ? 13 : 12 + (width_of(dtype) == 1);
+  int log2_block = elems >= std::size_t{1} << 25   ? 14
+                   : elems >= std::size_t{1} << 21 ? 13
+                                                   : 12 + (width_of(dtype) == 1);
+  if (codec == Codec::kFixed && elems >= std::size_t{1} << 22) log2_block = 15;
+  // Shared memory holds no more of a block that is not entropy-coded.
+  while (codec != Codec::kEntropy && width_of(dtype) << log2_block > 64 * 1024) --log2_block;
+  return log2_block;
 }
 
 std::size_t encode_workspace_bytes(std::size_t raw_bytes, const EncodeOptions& o) noexcept {
   if (!check_encode(o, raw_bytes).ok()) return 0;
-  return workspace_of(encode_call(o, raw_bytes), true);
+  return workspace_of(make_call(o, raw_bytes), true);
 }
 
 std::size_t decode_workspace_bytes(std::size_t raw_bytes, const DecodeOptions& o) noexcept {
-  return workspace_of(decode_call(o, raw_bytes), false);
+  return workspace_of(make_call(o, raw_bytes), false);
 }
 
-Status encode(Source src, Target frame, Target workspace, DeviceResult* result, const EncodeOptions& o,
-              Stream stream) noexcept {
+Status encode(Source src, Target frame, Target workspace, DeviceResult* result,
+              const EncodeOptions& o, Stream stream) noexcept {
   if (Status s = check_encode(o, src.num_bytes); !s.ok()) return s;
-  Call call = encode_call(o, src.num_bytes);
+  Call call = make_call(o, src.num_bytes);
   call.single = {const_cast<void*>(src.data), src.num_bytes, frame.data, frame.num_bytes};
   return enqueue(call, false, workspace, result, stream);
 }
 
-Status decode(Source frame, Target dst, Target workspace, DeviceResult* result, const DecodeOptions& o,
-              Stream stream) noexcept {
+Status decode(Source frame, Target dst, Target workspace, DeviceResult* result,
+              const DecodeOptions& o, Stream stream) noexcept {
   if (elem_bytes(o.dtype) == 0) return usage("not a dtype", static_cast<std::uint64_t>(o.dtype));
-  Call call = decode_call(o, dst.num_bytes);
+  Call call = make_call(o, dst.num_bytes);
   call.single = {dst.data, dst.num_bytes, const_cast<void*>(frame.data), frame.num_bytes};
   return enqueue(call, true, workspace, result, stream);
 }
@@ -273,25 +293,27 @@ std::size_t paged_workspace_bytes(std::size_t raw_bytes, std::size_t num_segment
   o.dtype = dtype;
   o.log2_block = log2_block;
   if (!check_encode(o, raw_bytes).ok()) return 0;
-  Call call = encode_call(o, raw_bytes);
+  Call call = make_call(o, raw_bytes);
   call.num_segments = num_segments;
   return workspace_of(call, true);
 }
 
-Status encode_paged(const Segment* segments, std::size_t num_segments, std::size_t raw_bytes, Target frame,
-                    Target workspace, DeviceResult* result, const EncodeOptions& o, Stream stream) noexcept {
+Status encode_paged(const Segment* segments, std::size_t num_segments, std::size_t raw_bytes,
+                    Target frame, Target workspace, DeviceResult* result, const EncodeOptions& o,
+                    Stream stream) noexcept {
   if (Status s = check_encode(o, raw_bytes); !s.ok()) return s;
-  Call call = encode_call(o, raw_bytes);
+  Call call = make_call(o, raw_bytes);
   call.single = {nullptr, raw_bytes, frame.data, frame.num_bytes};
   call.segments = segments;
   call.num_segments = num_segments;
   return enqueue(call, false, workspace, result, stream);
 }
 
-Status decode_paged(Source frame, const Segment* segments, std::size_t num_segments, std::size_t raw_bytes,
-                    Target workspace, DeviceResult* result, const DecodeOptions& o, Stream stream) noexcept {
+Status decode_paged(Source frame, const Segment* segments, std::size_t num_segments,
+                    std::size_t raw_bytes, Target workspace, DeviceResult* result,
+                    const DecodeOptions& o, Stream stream) noexcept {
   if (elem_bytes(o.dtype) == 0) return usage("not a dtype", static_cast<std::uint64_t>(o.dtype));
-  Call call = decode_call(o, raw_bytes);
+  Call call = make_call(o, raw_bytes);
   call.single = {nullptr, raw_bytes, const_cast<void*>(frame.data), frame.num_bytes};
   call.segments = segments;
   call.num_segments = num_segments;
@@ -304,29 +326,33 @@ std::size_t batch_workspace_bytes(std::size_t total_bytes, std::size_t num_items
   o.dtype = dtype;
   o.log2_block = log2_block;
   if (log2_block == 0 || !check_encode(o, total_bytes).ok()) return 0;
-  Call call = encode_call(o, total_bytes);
+  Call call = make_call(o, total_bytes);
   call.num_items = num_items;
   call.num_blocks = batch_blocks(total_bytes, num_items, dtype, call.log2_block);
   return workspace_of(call, true);
 }
 
-Status encode_batch(const BatchItem* items, std::size_t num_items, std::size_t total_bytes, Target workspace,
-                    DeviceResult* results, const EncodeOptions& o, Stream stream) noexcept {
+Status encode_batch(const BatchItem* items, std::size_t num_items, std::size_t total_bytes,
+                    Target workspace, DeviceResult* results, const EncodeOptions& o,
+                    Stream stream) noexcept {
   if (Status s = check_encode(o, total_bytes); !s.ok()) return s;
   if (o.log2_block == 0) return usage("a batch needs log2_block");
-  if (num_items == 0 || num_items > 0xFFFFFFFFu) return usage("number of items out of range", num_items);
-  Call call = encode_call(o, total_bytes);
+  if (num_items == 0 || num_items > 0xFFFFFFFFu)
+    return usage("number of items out of range", num_items);
+  Call call = make_call(o, total_bytes);
   call.items = items;
   call.num_items = num_items;
   call.num_blocks = batch_blocks(total_bytes, num_items, o.dtype, call.log2_block);
   return enqueue(call, false, workspace, results, stream);
 }
 
-Status decode_batch(const BatchItem* items, std::size_t num_items, std::size_t total_bytes, Target workspace,
-                    DeviceResult* results, const DecodeOptions& o, Stream stream) noexcept {
+Status decode_batch(const BatchItem* items, std::size_t num_items, std::size_t total_bytes,
+                    Target workspace, DeviceResult* results, const DecodeOptions& o,
+                    Stream stream) noexcept {
   if (elem_bytes(o.dtype) == 0) return usage("not a dtype", static_cast<std::uint64_t>(o.dtype));
-  if (num_items == 0 || num_items > 0xFFFFFFFFu) return usage("number of items out of range", num_items);
-  Call call = decode_call(o, total_bytes);
+  if (num_items == 0 || num_items > 0xFFFFFFFFu)
+    return usage("number of items out of range", num_items);
+  Call call = make_call(o, total_bytes);
   call.items = items;
   call.num_items = num_items;
   call.num_blocks = batch_blocks(total_bytes, num_items, o.dtype, call.log2_block);
@@ -337,25 +363,28 @@ std::size_t transcode_workspace_bytes(std::size_t raw_bytes, const EncodeOptions
   if (!check_encode(o, raw_bytes).ok()) return 0;
   DecodeOptions d;
   d.dtype = o.dtype;
-  return 256 + align256(workspace_of(decode_call(d, raw_bytes), false)) + workspace_of(encode_call(o, raw_bytes), true);
+  return 256 + align256(workspace_of(make_call(d, raw_bytes), false)) +
+         workspace_of(make_call(o, raw_bytes), true);
 }
 
-Status transcode(Source frame, Target tensor, Target new_frame, Target workspace, DeviceResult* result,
-                 const EncodeOptions& o, Stream stream) noexcept {
+Status transcode(Source frame, Target tensor, Target new_frame, Target workspace,
+                 DeviceResult* result, const EncodeOptions& o, Stream stream) noexcept {
   if (Status s = check_encode(o, tensor.num_bytes); !s.ok()) return s;
   DecodeOptions d;
   d.dtype = o.dtype;
   d.max_sms = o.max_sms;
   const std::size_t needed = transcode_workspace_bytes(tensor.num_bytes, o);
-  if (workspace.num_bytes < needed) return usage("workspace too small", workspace.num_bytes, needed);
+  if (workspace.num_bytes < needed)
+    return usage("workspace too small", workspace.num_bytes, needed);
   auto* between = static_cast<DeviceResult*>(workspace.data);
   auto* base = static_cast<std::uint8_t*>(workspace.data) + 256;
-  const std::uint64_t decode_bytes = align256(workspace_of(decode_call(d, tensor.num_bytes), false));
+  const std::uint64_t decode_bytes = align256(workspace_of(make_call(d, tensor.num_bytes), false));
   if (Status s = decode(frame, tensor, {base, decode_bytes}, between, d, stream); !s.ok()) return s;
-  Call call = encode_call(o, tensor.num_bytes);
+  Call call = make_call(o, tensor.num_bytes);
   call.single = {tensor.data, tensor.num_bytes, new_frame.data, new_frame.num_bytes};
   call.upstream = between;
-  return enqueue(call, false, {base + decode_bytes, workspace.num_bytes - 256 - decode_bytes}, result, stream);
+  return enqueue(call, false, {base + decode_bytes, workspace.num_bytes - 256 - decode_bytes},
+                 result, stream);
 }
 
 }  // namespace snug::cuda

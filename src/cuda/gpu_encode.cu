@@ -1,16 +1,20 @@
-// The encode kernels: one warp a block for the entropy codec and everything
-// unusual, one thread block a block for `fixed`.
+// The encode kernel that gives each block a warp: the entropy codec, and blocks
+// too large for the other one.
 #include <cuda_runtime.h>
 
+#include <type_traits>
+
 #include "cuda/encode_any.cuh"
-#include "cuda/encode_fixed.cuh"
+#include "cuda/encode_frame.cuh"
 #include "cuda/encode_palette.cuh"
 #include "cuda/kernels.cuh"
 
 namespace snug::cuda {
 namespace {
 
-constexpr int kMaxWarpsPerSm = 16;
+// Warps of a multiprocessor: more of them slow wide elements down, whose scratch
+// memory then no longer stays in the cache.
+constexpr int max_warps_per_sm(unsigned width, bool fast) { return fast || width > 2 ? 16 : 24; }
 
 // Where the payload of a block comes from, once its size is known.
 enum class Origin { kTensor, kShared, kScratch, kRegister };
@@ -18,13 +22,14 @@ enum class Origin { kTensor, kShared, kScratch, kRegister };
 struct Encoded {
   Origin origin = Origin::kTensor;
   DeviceEntry entry{};
+  std::uint32_t raw_bytes;  // of planes that do not come from scratch
   DevicePalette palette;
-  CodedBlock coded;
+  CodedStream coded;
 };
 
 template <class Access>
-__device__ __noinline__ std::uint64_t copy_raw(Access src, std::uint64_t pos, std::uint64_t raw, std::uint8_t* payload,
-                                               bool write) {
+__device__ __noinline__ std::uint64_t copy_raw(Access src, std::uint64_t pos, std::uint64_t raw,
+                                               std::uint8_t* payload, bool write) {
   uint4* out = reinterpret_cast<uint4*>(payload);
   std::uint64_t sum = 0;
   constexpr int kUnroll = 8;
@@ -41,19 +46,22 @@ __device__ __noinline__ std::uint64_t copy_raw(Access src, std::uint64_t pos, st
     }
   }
   for (; 16 * std::uint64_t{i} < raw; i += kWarp) {
-    const uint4 v = load_upto16(src, pos + 16 * std::uint64_t{i}, static_cast<std::int64_t>(raw - 16 * std::uint64_t{i}));
+    const uint4 v = load_upto16(src, pos + 16 * std::uint64_t{i},
+                                static_cast<std::int64_t>(raw - 16 * std::uint64_t{i}));
     if (write) __stcs(out + i, v);
     sum += checksum_term(v, i);
   }
   return sum;
 }
 
-__device__ __noinline__ std::uint64_t copy_scratch(const std::uint8_t* scratch, std::uint32_t num_bytes, std::uint8_t* payload,
-                                             bool write) {
+// Coded planes, behind `first` bytes of raw ones.
+__device__ __noinline__ std::uint64_t copy_scratch(const std::uint8_t* scratch, std::uint32_t first,
+                                                   std::uint32_t num_bytes, std::uint8_t* payload) {
   std::uint64_t sum = 0;
-  for (std::uint32_t i = lane_id(); i < num_bytes / 16; i += kWarp) {
-    const uint4 v = reinterpret_cast<const uint4*>(scratch)[i];
-    if (write) reinterpret_cast<uint4*>(payload)[i] = v;
+#pragma unroll 4
+  for (std::uint32_t i = first / 16 + lane_id(); i < num_bytes / 16; i += kWarp) {
+    const uint4 v = reinterpret_cast<const uint4*>(scratch)[i - first / 16];
+    __stcs(reinterpret_cast<uint4*>(payload) + i, v);
     sum += checksum_term(v, i);
   }
   return sum;
@@ -66,41 +74,49 @@ __device__ void set_raw(Encoded& e, std::uint32_t raw) {
   e.entry.num_bytes = static_cast<std::uint32_t>(align16(raw));
 }
 
-template <class Access>
-__device__ __noinline__ Encoded encode_block_any(const Work& work, Access src, std::uint64_t pos, std::uint32_t n,
-                                                 AnySmem* smem, std::uint8_t* scratch) {
+template <int kWidth, class Access>
+__device__ __noinline__ Encoded encode_block_any(const Work& work, Access src, std::uint64_t pos,
+                                                 std::uint32_t n, PlaneSmem* smem,
+                                                 std::uint8_t* scratch) {
   Encoded e{};
-  const unsigned width = width_of(work.dtype);
-  const Elements<Access> elements{src, pos, n, width, is_float(work.dtype)};
-  set_raw(e, n * width);
+  set_raw(e, n * kWidth);
   if (work.codec == Codec::kRaw) return e;
-  if (is_constant_block(elements)) {
+  if (is_constant_block(src, pos, n * kWidth, kWidth)) {
     e.origin = Origin::kRegister;
     e.entry.codec = static_cast<std::uint32_t>(Codec::kConstant);
     e.entry.num_bytes = 16;
     return e;
   }
   const auto log2_block = static_cast<int>(work.log2_block);
-  AnyOut out{scratch, scratch + any_payload_room(width, log2_block) + any_words_room(log2_block), 0,
-             static_cast<std::uint32_t>(align16(std::uint64_t{n} * width))};
+  std::uint8_t* words_end =
+      scratch + sections_room(kWidth, log2_block) + words_scratch(kWidth, log2_block);
+  PlaneOut out{scratch, words_end, words_end + escapes_scratch(kWidth, log2_block),
+               0,       0,         static_cast<std::uint32_t>(align16(std::uint64_t{n} * kWidth))};
+  const BlockValues<Access, kWidth> values{src, pos, n, is_float(work.dtype)};
   std::uint32_t modes = 0;
-  const bool coded = work.codec == Codec::kEntropy ? encode_entropy_any(elements, work.dtype, *smem, out, modes)
-                     : work.codec == Codec::kFixed && encode_fixed_any(elements, work.dtype, *smem, out, modes);
+  bool coded = false;
+  if (work.codec == Codec::kEntropy)
+    coded = encode_entropy_planes(values, work.dtype, smem, out, modes);
+  if constexpr (kWidth == 2 || kWidth == 4)
+    if (work.codec == Codec::kFixed) coded = encode_fixed_any(values, work.dtype, smem, out, modes);
   __syncwarp();
   if (!coded) return e;
   e.origin = Origin::kScratch;
   e.entry.codec = static_cast<std::uint32_t>(work.codec);
   e.entry.plane_modes = modes;
   e.entry.num_bytes = out.used;
+  e.raw_bytes = out.raw_bytes;
   return e;
 }
 
 // BF16 with the entropy codec: false where only the general path will do.
 template <class Access>
-__device__ __forceinline__ bool encode_block_bf16(const Work& work, const Access& src, std::uint64_t pos,
-                                                  std::uint32_t n, EncodeSmem& smem, Encoded& e) {
+__device__ __forceinline__ bool encode_block_bf16(const Work& work, const Access& src,
+                                                  std::uint64_t pos, std::uint32_t n,
+                                                  EncodeSmem& smem, Encoded& e) {
 #pragma unroll 1
-  for (std::uint32_t line = lane_id(); line < n / 64; line += kWarp) src.prefetch(pos + 128 * std::uint64_t{line});
+  for (std::uint32_t line = lane_id(); line < n / 64; line += kWarp)
+    src.prefetch(pos + 128 * std::uint64_t{line});
   if (sample_bf16(src, pos, n, &smem)) {
     if (n % 8 != 0) return false;  // the general path sees to it
     if (is_constant_bf16(src, pos, n)) {
@@ -117,12 +133,13 @@ __device__ __forceinline__ bool encode_block_bf16(const Work& work, const Access
   if (e.palette.cost >= e.palette.total * 5 * 256) {
     // Noise goes out raw from here; anything in between takes the general path.
     const std::uint32_t limit = e.palette.total * (8 * 256 - 8 * 256 / 32);
-    if (e.palette.cost < limit || make_byte_model(smem.histogram, *reinterpret_cast<ByteModel*>(smem.rest())) < limit)
+    if (e.palette.cost < limit ||
+        make_byte_model(smem.histogram, *reinterpret_cast<ByteModel*>(smem.rest())) < limit)
       return false;
     set_raw(e, 2 * n);
     return true;
   }
-  if (!fill_symbol_lut(e.palette.freq, e.palette.value, e.palette.size, &smem)) return false;
+  if (!fill_palette_lut(e.palette.freq, e.palette.value, e.palette.size, smem.lut)) return false;
   const std::uint32_t commonest = __shfl_sync(kAll, e.palette.value, 0);
   e.coded = encode_palette_bf16(src, pos, n, 1u << work.log2_block, commonest, &smem);
   if (e.coded.num_words == kNoRoom) return false;
@@ -137,120 +154,145 @@ __device__ __forceinline__ bool encode_block_bf16(const Work& work, const Access
   return true;
 }
 
-template <class Access>
-__global__ void __launch_bounds__(kWarp, kMaxWarpsPerSm) encode_kernel(const __grid_constant__ Work work) {
-  extern __shared__ __align__(16) std::uint8_t shared[];
+// Codes the block at `pos` of src, finds its place and writes it. The entry's
+// checksum is filled in; `written` is false where the payload did not fit.
+template <int kWidth, bool kFast, class Access>
+__device__ __forceinline__ DeviceEntry encode_and_write(const Work& work, const EncodeJob& job,
+                                                        const Access& src, std::uint64_t pos,
+                                                        std::uint8_t* shared, std::uint8_t* scratch,
+                                                        bool& written) {
+  Encoded e;
+  auto& smem = *reinterpret_cast<EncodeSmem*>(shared);
+  bool done = false;
+  if constexpr (kFast) done = encode_block_bf16(work, src, pos, job.n, smem, e);
+  if (!done)
+    e = encode_block_any<kWidth>(work, src, pos, job.n, reinterpret_cast<PlaneSmem*>(shared),
+                                 scratch);
+  const std::uint64_t units = place_block(work.sizes + job.w.first_block, job.block,
+                                          e.entry.num_bytes / 16, job.payload_start() / 16);
+  e.entry.offset = units * 16;
+  written = job.fits && e.entry.offset + e.entry.num_bytes <= job.w.item.frame_bytes;
+  std::uint8_t* payload = static_cast<std::uint8_t*>(job.w.item.frame) + e.entry.offset;
+  std::uint64_t sum = 0;
+  if (e.origin == Origin::kShared) {
+    if (written)
+      sum = write_low_plane(src, pos, job.n, payload) +
+            write_palette_section(payload, job.n, 1u << work.log2_block, e.palette, e.coded, &smem);
+  } else if (e.origin == Origin::kTensor) {
+    sum = copy_raw(src, pos, std::uint64_t{job.n} * kWidth, payload, written);
+  } else if (e.origin == Origin::kScratch) {
+    const BlockValues<Access, kWidth> values{src, pos, job.n, is_float(work.dtype)};
+    if (written && e.raw_bytes != 0) sum = write_raw_planes(values, e.entry.plane_modes, payload);
+    if (written) sum += copy_scratch(scratch, e.raw_bytes, e.entry.num_bytes, payload);
+  } else if (lane_id() == 0) {
+    const std::uint64_t v = load_elem(src, pos, kWidth);
+    const uint4 value = {static_cast<std::uint32_t>(v), static_cast<std::uint32_t>(v >> 32), 0, 0};
+    if (written) *reinterpret_cast<uint4*>(payload) = value;
+    sum = checksum_term(value, 0);
+  }
+  e.entry.checksum = checksum_finish(warp_sum64(sum), e.entry.num_bytes);
+  return e.entry;
+}
+
+template <class Access, int kWidth, bool kFast>
+__global__ void __launch_bounds__(kWarp, max_warps_per_sm(kWidth, kFast))
+    encode_kernel(const __grid_constant__ Work work, std::uint32_t smem_bytes) {
+  extern __shared__ __align__(1024) std::uint8_t shared[];
   const unsigned lane = lane_id();
-  const unsigned width = width_of(work.dtype);
   const std::uint64_t total = num_tickets(work);
   std::uint8_t* scratch = work.scratch + blockIdx.x * work.scratch_bytes;
-  const bool fast = work.dtype == DType::kBF16 && work.codec == Codec::kEntropy;
-  for (std::uint64_t ticket; (ticket = warp_ticket(work.ticket)) < total;) {
-    if (upstream_failed(work, ticket)) return;
-    const EncodeJob job = make_encode_job(work, ticket);
+  EncodeJob& job = *reinterpret_cast<EncodeJob*>(shared + smem_bytes);
+  Tally tally;
+  for (;;) {
+    const std::uint64_t ticket = warp_ticket(work.ticket);
+    const bool ends = ticket >= total || upstream_failed(work, ticket);
+    if (ends || tally.is_of_another_item(work, ticket)) {
+      if (lane == 0 && tally.done != 0)
+        tally.flush(work, job, access_item<Access>(work, job.w.item));
+      __syncwarp();
+    }
+    if (ends) return;
+    if (lane == 0) job = make_encode_job(work, ticket);
+    __syncwarp();
     const Access src = access_item<Access>(work, job.w.item);
     if (job.num_blocks == 0) {
       if (lane == 0) finish_frame(work, job, src);
+      __syncwarp();
       continue;
     }
-    Encoded e;
-    auto& smem = *reinterpret_cast<EncodeSmem*>(shared);
-    if (!fast || !encode_block_bf16(work, src, job.pos, job.n, smem, e))
-      e = encode_block_any(work, src, job.pos, job.n, reinterpret_cast<AnySmem*>(shared), scratch);
-    const std::uint64_t units =
-        place_block(work.sizes + job.w.first_block, job.block, e.entry.num_bytes / 16, job.payload_start() / 16);
-    e.entry.offset = units * 16;
-    const bool written = job.fits && e.entry.offset + e.entry.num_bytes <= job.w.item.frame_bytes;
-    std::uint8_t* payload = static_cast<std::uint8_t*>(job.w.item.frame) + e.entry.offset;
-    std::uint64_t sum = 0;
-    if (e.origin == Origin::kShared) {
-      if (written)
-        sum = write_low_plane(src, job.pos, job.n, payload) +
-              write_palette_section(payload, job.n, 1u << work.log2_block, e.palette, e.coded, &smem);
-    } else if (e.origin == Origin::kTensor) {
-      sum = copy_raw(src, job.pos, std::uint64_t{job.n} * width, payload, written);
-    } else if (e.origin == Origin::kScratch) {
-      sum = copy_scratch(scratch, e.entry.num_bytes, payload, written);
-    } else if (lane == 0) {
-      const std::uint64_t v = load_elem(src, job.pos, width);
-      const uint4 value = {static_cast<std::uint32_t>(v), static_cast<std::uint32_t>(v >> 32), 0, 0};
-      if (written) *reinterpret_cast<uint4*>(payload) = value;
-      sum = checksum_term(value, 0);
-    }
-    e.entry.checksum = checksum_finish(warp_sum64(sum), e.entry.num_bytes);
-    if (lane == 0) finish_block(work, job, src, e.entry, written);
+    std::uint8_t* piece = in_one_piece(src, job.pos, std::uint64_t{job.n} * kWidth);
+    DeviceEntry entry;
+    bool written;
+    if (std::is_same_v<Access, DirectAccess> || piece != nullptr)
+      entry = encode_and_write<kWidth, kFast>(work, job, DirectAccess{piece}, 0, shared, scratch,
+                                              written);
+    else
+      entry = encode_and_write<kWidth, kFast>(work, job, src, job.pos, shared, scratch, written);
+    if (lane == 0) tally.add(work, job, entry, written);
     __syncwarp();
   }
 }
 
+bool is_fast(DType dtype, Codec codec) { return dtype == DType::kBF16 && codec == Codec::kEntropy; }
+
 std::uint32_t encode_smem_bytes(DType dtype, Codec codec, int log2_block) {
-  const bool fast = dtype == DType::kBF16 && codec == Codec::kEntropy;
-  const auto any = static_cast<std::uint32_t>(sizeof(AnySmem));
-  return fast && palette_smem_bytes(log2_block) > any ? palette_smem_bytes(log2_block) : any;
-}
-
-
-bool uses_fixed_kernel(DType dtype, Codec codec, int log2_block) {
-  return dtype == DType::kBF16 && codec == Codec::kFixed && log2_block <= kMaxFixedLog2;
+  const auto any = static_cast<std::uint32_t>(sizeof(PlaneSmem));
+  return is_fast(dtype, codec) && palette_smem_bytes(log2_block) > any
+             ? palette_smem_bytes(log2_block)
+             : any;
 }
 
 // Warps of one multiprocessor: what its shared memory holds, or few where each
 // needs a large scratch.
 int warps_per_sm(DType dtype, Codec codec, int log2_block) {
-  constexpr std::uint32_t kSharedBytes = 228 * 1024, kReserved = 1024;
-  const auto fit = static_cast<int>(kSharedBytes / (encode_smem_bytes(dtype, codec, log2_block) + kReserved));
-  const int most = log2_block <= 14 ? kMaxWarpsPerSm : 4;
+  constexpr std::uint32_t kSharedBytes = 228 * 1024, kReserved = 1024 + sizeof(EncodeJob);
+  const auto fit =
+      static_cast<int>(kSharedBytes / (encode_smem_bytes(dtype, codec, log2_block) + kReserved));
+  const int most = log2_block > 14 ? 4 : max_warps_per_sm(width_of(dtype), is_fast(dtype, codec));
   return fit < most ? fit : most;
 }
 
 template <class Access>
 cudaError_t launch_warps(const Work& work, std::uint64_t slots, cudaStream_t stream) {
-  const std::uint32_t smem = encode_smem_bytes(work.dtype, work.codec, static_cast<int>(work.log2_block));
-  const cudaError_t error = cudaFuncSetAttribute(encode_kernel<Access>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                 static_cast<int>(smem));
+  const std::uint32_t smem =
+      encode_smem_bytes(work.dtype, work.codec, static_cast<int>(work.log2_block));
+  const auto kernel = is_fast(work.dtype, work.codec) ? encode_kernel<Access, 2, true>
+                      : width_of(work.dtype) == 1     ? encode_kernel<Access, 1, false>
+                      : width_of(work.dtype) == 2     ? encode_kernel<Access, 2, false>
+                      : width_of(work.dtype) == 4     ? encode_kernel<Access, 4, false>
+                                                      : encode_kernel<Access, 8, false>;
+  const std::uint32_t all = smem + static_cast<std::uint32_t>(sizeof(EncodeJob));
+  const cudaError_t error = cudaFuncSetAttribute(
+      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(all));
   if (error != cudaSuccess) return error;
-  encode_kernel<Access><<<static_cast<unsigned>(slots), kWarp, smem, stream>>>(work);
+  kernel<<<static_cast<unsigned>(slots), kWarp, all, stream>>>(work, smem);
   return cudaGetLastError();
-}
-
-template <class Access, int kThreads>
-cudaError_t launch_fixed(const Work& work, std::uint64_t num_blocks, int num_sms, cudaStream_t stream) {
-  const auto most = static_cast<std::uint64_t>(num_sms) * (1024 / kThreads);
-  encode_fixed_kernel<Access, kThreads>
-      <<<static_cast<unsigned>(num_blocks < most ? num_blocks : most), kThreads, 0, stream>>>(work);
-  return cudaGetLastError();
-}
-
-template <class Access>
-cudaError_t launch_any(const Work& work, std::uint64_t num_blocks, int num_sms, cudaStream_t stream) {
-  const auto log2_block = static_cast<int>(work.log2_block);
-  if (uses_fixed_kernel(work.dtype, work.codec, log2_block)) {
-    switch (log2_block) {
-      case 12: return launch_fixed<Access, 64>(work, num_blocks, num_sms, stream);
-      case 13: return launch_fixed<Access, 128>(work, num_blocks, num_sms, stream);
-      case 14: return launch_fixed<Access, 256>(work, num_blocks, num_sms, stream);
-      default: return launch_fixed<Access, 512>(work, num_blocks, num_sms, stream);
-    }
-  }
-  return launch_warps<Access>(work, encode_slots(work.dtype, work.codec, log2_block, num_blocks, num_sms), stream);
 }
 
 }  // namespace
 
-std::uint64_t encode_slots(DType dtype, Codec codec, int log2_block, std::uint64_t num_blocks, int num_sms) {
-  const auto most = static_cast<std::uint64_t>(num_sms) * static_cast<unsigned>(warps_per_sm(dtype, codec, log2_block));
+std::uint64_t encode_slots(DType dtype, Codec codec, int log2_block, std::uint64_t num_blocks,
+                           int num_sms) {
+  const auto most = static_cast<std::uint64_t>(num_sms) *
+                    static_cast<unsigned>(warps_per_sm(dtype, codec, log2_block));
   return num_blocks == 0 ? 1 : num_blocks < most ? num_blocks : most;
 }
 
 std::uint64_t encode_scratch_bytes(DType dtype, Codec codec, int log2_block) {
-  if (codec == Codec::kRaw || uses_fixed_kernel(dtype, codec, log2_block)) return 0;
-  return any_payload_room(width_of(dtype), log2_block) + any_words_room(log2_block);
+  if (codec == Codec::kRaw || uses_wide_encode(dtype, codec, log2_block)) return 0;
+  return sections_room(width_of(dtype), log2_block) + words_scratch(width_of(dtype), log2_block) +
+         escapes_scratch(width_of(dtype), log2_block);
 }
 
-cudaError_t launch_encode(const Work& work, bool direct, std::uint64_t num_blocks, int num_sms, cudaStream_t stream) {
+cudaError_t launch_encode(const Work& work, bool direct, std::uint64_t num_blocks, int num_sms,
+                          cudaStream_t stream) {
   num_blocks = num_blocks == 0 ? 1 : num_blocks;
-  return direct ? launch_any<DirectAccess>(work, num_blocks, num_sms, stream)
-                : launch_any<ScatteredAccess>(work, num_blocks, num_sms, stream);
+  const auto log2_block = static_cast<int>(work.log2_block);
+  if (uses_wide_encode(work.dtype, work.codec, log2_block))
+    return launch_encode_wide(work, direct, num_blocks, num_sms, stream);
+  const std::uint64_t slots = encode_slots(work.dtype, work.codec, log2_block, num_blocks, num_sms);
+  return direct ? launch_warps<DirectAccess>(work, slots, stream)
+                : launch_warps<ScatteredAccess>(work, slots, stream);
 }
 
 }  // namespace snug::cuda

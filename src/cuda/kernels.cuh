@@ -12,8 +12,18 @@ cudaError_t launch_decode(const Work& work, bool direct, std::uint64_t num_block
 cudaError_t launch_encode(const Work& work, bool direct, std::uint64_t num_blocks, int num_sms,
                           cudaStream_t stream);
 
+// What launch_decode uses where the frame is not said to be entropy-coded.
+cudaError_t launch_decode_wide(const Work& work, bool direct, std::uint64_t num_blocks, int num_sms,
+                               cudaStream_t stream);
+
+// What launch_encode uses for fixed and raw frames of blocks up to 64 KiB.
+bool uses_wide_encode(DType dtype, Codec codec, int log2_block);
+cudaError_t launch_encode_wide(const Work& work, bool direct, std::uint64_t num_blocks, int num_sms,
+                               cudaStream_t stream);
+
 // Warps that hold scratch memory at the same time, and how much each.
-std::uint64_t encode_slots(DType dtype, Codec codec, int log2_block, std::uint64_t num_blocks, int num_sms);
+std::uint64_t encode_slots(DType dtype, Codec codec, int log2_block, std::uint64_t num_blocks,
+                           int num_sms);
 std::uint64_t encode_scratch_bytes(DType dtype, Codec codec, int log2_block);
 
 }  // namespace snug::cuda

@@ -12,8 +12,8 @@ namespace snug::cuda {
 inline constexpr unsigned kGroupsAhead = 2;
 
 // Shared memory of one warp, followed by room for the words (3.5 bits a value,
-// filled from the end) and the escapes (1/32 byte a value, likewise). `lut` maps an exponent to what coding it takes;
-// the histogram is done with when the lut is filled.
+// filled from the end) and the escapes (1/32 byte a value, likewise). `lut` maps an exponent to
+// what coding it takes; the histogram is done with when the lut is filled.
 struct alignas(16) EncodeSmem {
   union {
     uint2 lut[256];
@@ -25,11 +25,17 @@ struct alignas(16) EncodeSmem {
   std::uint32_t nibbles[2][16];
   uint4 ahead[kGroupsAhead][kWarp];  // the groups that come next
 
-  __device__ __forceinline__ std::uint8_t* rest() { return reinterpret_cast<std::uint8_t*>(this + 1); }
+  __device__ __forceinline__ std::uint8_t* rest() {
+    return reinterpret_cast<std::uint8_t*>(this + 1);
+  }
 };
 
-__host__ __device__ constexpr std::uint32_t words_room(std::uint32_t block_elems) { return block_elems / 16 * 7; }
-__host__ __device__ constexpr std::uint32_t escapes_room(std::uint32_t block_elems) { return block_elems / 32; }
+__host__ __device__ constexpr std::uint32_t words_room(std::uint32_t block_elems) {
+  return block_elems / 16 * 7;
+}
+__host__ __device__ constexpr std::uint32_t escapes_room(std::uint32_t block_elems) {
+  return block_elems / 32;
+}
 
 __host__ __device__ constexpr std::uint32_t palette_smem_bytes(int log2_block) {
   const std::uint32_t n = 1u << log2_block;
@@ -38,8 +44,11 @@ __host__ __device__ constexpr std::uint32_t palette_smem_bytes(int log2_block) {
 
 // The planes of 8 values: low bytes (mantissa and sign) of a vector.
 __device__ __forceinline__ uint2 low_bytes(uint4 v) {
-  const auto rotated = [](std::uint32_t w) { return (w << 1 & 0xFEFEFEFEu) | (w >> 15 & 0x00010001u); };
-  return {__byte_perm(rotated(v.x), rotated(v.y), 0x6420), __byte_perm(rotated(v.z), rotated(v.w), 0x6420)};
+  const auto rotated = [](std::uint32_t w) {
+    return (w << 1 & 0xFEFEFEFEu) | (w >> 15 & 0x00010001u);
+  };
+  return {__byte_perm(rotated(v.x), rotated(v.y), 0x6420),
+          __byte_perm(rotated(v.z), rotated(v.w), 0x6420)};
 }
 
 // Counts the exponents of a vector, and the nibbles of its low bytes.
@@ -64,9 +73,11 @@ __device__ __forceinline__ void count_low_nibbles(uint4 v, std::uint32_t nibbles
 
 // Counts the sampled values; true if all of them equal the first.
 template <class Access>
-__device__ __noinline__ bool sample_bf16(Access src, std::uint64_t pos, std::uint32_t n, EncodeSmem* smem) {
+__device__ __noinline__ bool sample_bf16(Access src, std::uint64_t pos, std::uint32_t n,
+                                         EncodeSmem* smem) {
   const unsigned lane = lane_id();
-  const std::uint32_t histogram = shared_address(smem->histogram), nibbles = shared_address(smem->nibbles);
+  const std::uint32_t histogram = shared_address(smem->histogram),
+                      nibbles = shared_address(smem->nibbles);
 #pragma unroll
   for (unsigned i = 0; i < 256; i += kWarp) store_shared(histogram + 4 * (i + lane), 0u);
   store_shared(nibbles + 4 * lane, 0u);
@@ -86,7 +97,8 @@ __device__ __noinline__ bool sample_bf16(Access src, std::uint64_t pos, std::uin
 #pragma unroll 1
     for (std::uint32_t i = lane; vec_start(i / 8) + i % 8 < n; i += kWarp) {
       const std::uint32_t at = vec_start(i / 8) + i % 8;
-      const std::uint32_t v = src.load_byte(pos + 2 * at) | std::uint32_t{src.load_byte(pos + 2 * at + 1)} << 8;
+      const std::uint32_t v =
+          src.load_byte(pos + 2 * at) | std::uint32_t{src.load_byte(pos + 2 * at + 1)} << 8;
       const std::uint32_t low = (v << 1 & 0xFE) | v >> 15;
       differs |= v ^ (first & 0xFFFF);
       count_shared(histogram + (v >> 5 & 0x3FC));

@@ -7,23 +7,23 @@ namespace snug::cuda {
 // Kernel parameters. Blocks of all items are numbered through; warps (or thread
 // blocks) draw tickets, so that a block's predecessors have always started.
 struct Work {
-  BatchItem single;                   // used where `items` is null
+  BatchItem single;  // used where `items` is null
   const BatchItem* items;
   std::uint32_t num_items;
-  const std::uint64_t* first_block;   // of each item, and the end; batches only
-  const Segment* segments;            // of the single item, or null
+  const std::uint64_t* first_block;  // of each item, and the end; batches only
+  const Segment* segments;           // of the single item, or null
   const std::uint64_t* segment_starts;
   std::uint32_t num_segments;
   DType dtype;
   Codec codec;
-  std::uint32_t log2_block;           // encode only
+  std::uint32_t log2_block;  // encode only
   unsigned* ticket;
   ItemState* states;
   DeviceResult* results;
-  unsigned long long* sizes;          // encode: one a block, for the look-back
-  std::uint8_t* scratch;              // scratch_bytes a warp
+  unsigned long long* sizes;  // encode: one a block, for the look-back
+  std::uint8_t* scratch;      // scratch_bytes a warp
   std::uint64_t scratch_bytes;
-  const DeviceResult* upstream;       // encode only if this call went well, or null
+  const DeviceResult* upstream;  // encode only if this call went well, or null
 };
 
 struct WorkItem {
@@ -50,7 +50,8 @@ __device__ inline DirectAccess access_item<DirectAccess>(const Work&, const Batc
   return {static_cast<std::uint8_t*>(item.tensor)};
 }
 template <>
-__device__ inline ScatteredAccess access_item<ScatteredAccess>(const Work& work, const BatchItem& item) {
+__device__ inline ScatteredAccess access_item<ScatteredAccess>(const Work& work,
+                                                               const BatchItem& item) {
   return {work.segments, work.segment_starts, work.num_segments, {item.tensor, item.tensor_bytes}};
 }
 

@@ -13,7 +13,9 @@ namespace {
 
 using cuda::DeviceResult;
 
-DeviceResult* result_of(const DeviceBuffer& buffer) { return reinterpret_cast<DeviceResult*>(buffer.data()); }
+DeviceResult* result_of(const DeviceBuffer& buffer) {
+  return reinterpret_cast<DeviceResult*>(buffer.data());
+}
 
 // Splits a device buffer into segments of the given lengths, in shuffled places.
 struct Pages {
@@ -43,15 +45,19 @@ struct Pages {
     Bytes raw(total);
     std::size_t at = 0;
     for (const auto& s : segments) {
-      EXPECT_EQ(cudaMemcpy(raw.data() + at, s.data, s.num_bytes, cudaMemcpyDeviceToHost), cudaSuccess);
+      EXPECT_EQ(cudaMemcpy(raw.data() + at, s.data, s.num_bytes, cudaMemcpyDeviceToHost),
+                cudaSuccess);
       at += s.num_bytes;
     }
     return raw;
   }
-  const cuda::Segment* device() const { return reinterpret_cast<const cuda::Segment*>(list.data()); }
+  const cuda::Segment* device() const {
+    return reinterpret_cast<const cuda::Segment*>(list.data());
+  }
 };
 
-void check_pages(const Bytes& raw, const std::vector<std::size_t>& lengths, DType dtype, Codec codec) {
+void check_pages(const Bytes& raw, const std::vector<std::size_t>& lengths, DType dtype,
+                 Codec codec) {
   Prng prng(lengths.size());
   Pages pages(raw.size(), lengths, prng), back(raw.size(), lengths, prng);
   pages.fill(raw);
@@ -62,8 +68,9 @@ void check_pages(const Bytes& raw, const std::vector<std::size_t>& lengths, DTyp
   const Bytes expected = encode_or_fail(view(raw), {dtype, codec, 12, 1});
   DeviceBuffer frame(encode_bound(raw.size(), {dtype, codec, 12, 1})), result(sizeof(DeviceResult));
   DeviceBuffer ws(cuda::paged_workspace_bytes(raw.size(), lengths.size(), dtype, 12));
-  ASSERT_TRUE(cuda::encode_paged(pages.device(), lengths.size(), raw.size(), {frame.data(), frame.size()},
-                                 {ws.data(), ws.size()}, result_of(result), options, nullptr)
+  ASSERT_TRUE(cuda::encode_paged(pages.device(), lengths.size(), raw.size(),
+                                 {frame.data(), frame.size()}, {ws.data(), ws.size()},
+                                 result_of(result), options, nullptr)
                   .ok());
   SNUG_CUDA_OK(cudaDeviceSynchronize());
   const DeviceResult r = fetch_result(result);
@@ -74,8 +81,8 @@ void check_pages(const Bytes& raw, const std::vector<std::size_t>& lengths, DTyp
   d.dtype = dtype;
   d.codec = codec;
   d.log2_block = 12;
-  ASSERT_TRUE(cuda::decode_paged({frame.data(), frame.size()}, back.device(), lengths.size(), raw.size(),
-                                 {ws.data(), ws.size()}, result_of(result), d, nullptr)
+  ASSERT_TRUE(cuda::decode_paged({frame.data(), frame.size()}, back.device(), lengths.size(),
+                                 raw.size(), {ws.data(), ws.size()}, result_of(result), d, nullptr)
                   .ok());
   SNUG_CUDA_OK(cudaDeviceSynchronize());
   ASSERT_EQ(fetch_result(result).code, 0u);
@@ -88,9 +95,11 @@ TEST(GpuPages, AnyLengths) {
       const Bytes raw = make_input(input_named("outliers"), dtype, 30011);
       Prng prng(7);
       std::vector<std::size_t> same, any;
-      for (std::size_t left = raw.size(); left > 0; left -= same.back()) same.push_back(std::min<std::size_t>(left, 8192));
+      for (std::size_t left = raw.size(); left > 0; left -= same.back())
+        same.push_back(std::min<std::size_t>(left, 8192));
       for (std::size_t left = raw.size(); left > 0; left -= any.back())
-        any.push_back(std::min<std::size_t>(left, prng.one_in(4) ? prng.below(4) : 1 + prng.below(5000)));
+        any.push_back(
+            std::min<std::size_t>(left, prng.one_in(4) ? prng.below(4) : 1 + prng.below(5000)));
       SCOPED_TRACE(std::string(dtype_name(dtype)) + " " + codec_name(codec));
       check_pages(raw, same, dtype, codec);
       check_pages(raw, any, dtype, codec);
@@ -118,9 +127,12 @@ TEST(GpuBatch, ManyTensors) {
     for (const Bytes& t : tensors) {
       src.push_back(std::make_unique<DeviceBuffer>(t, prng.below(3)));
       dst.push_back(std::make_unique<DeviceBuffer>(t.size()));
-      frames.push_back(std::make_unique<DeviceBuffer>(encode_bound(t.size(), {DType::kBF16, codec, 12, 1})));
-      encode_items.push_back({src.back()->data(), t.size(), frames.back()->data(), frames.back()->size()});
-      decode_items.push_back({dst.back()->data(), t.size(), frames.back()->data(), frames.back()->size()});
+      frames.push_back(
+          std::make_unique<DeviceBuffer>(encode_bound(t.size(), {DType::kBF16, codec, 12, 1})));
+      encode_items.push_back(
+          {src.back()->data(), t.size(), frames.back()->data(), frames.back()->size()});
+      decode_items.push_back(
+          {dst.back()->data(), t.size(), frames.back()->data(), frames.back()->size()});
     }
     const std::size_t count = tensors.size();
     DeviceBuffer items(count * sizeof(cuda::BatchItem)), results(count * sizeof(DeviceResult));
@@ -129,7 +141,9 @@ TEST(GpuBatch, ManyTensors) {
     std::memcpy(bytes.data(), encode_items.data(), bytes.size());
     items.upload(bytes);
     const auto* list = reinterpret_cast<const cuda::BatchItem*>(items.data());
-    ASSERT_TRUE(cuda::encode_batch(list, count, total, {ws.data(), ws.size()}, result_of(results), options, nullptr).ok());
+    ASSERT_TRUE(cuda::encode_batch(list, count, total, {ws.data(), ws.size()}, result_of(results),
+                                   options, nullptr)
+                    .ok());
     SNUG_CUDA_OK(cudaDeviceSynchronize());
     std::vector<DeviceResult> r(count);
     Bytes got = results.download(results.size());
@@ -142,7 +156,9 @@ TEST(GpuBatch, ManyTensors) {
     }
     std::memcpy(bytes.data(), decode_items.data(), bytes.size());
     items.upload(bytes);
-    ASSERT_TRUE(cuda::decode_batch(list, count, total, {ws.data(), ws.size()}, result_of(results), d, nullptr).ok());
+    ASSERT_TRUE(cuda::decode_batch(list, count, total, {ws.data(), ws.size()}, result_of(results),
+                                   d, nullptr)
+                    .ok());
     SNUG_CUDA_OK(cudaDeviceSynchronize());
     got = results.download(results.size());
     std::memcpy(r.data(), got.data(), got.size());
@@ -152,7 +168,9 @@ TEST(GpuBatch, ManyTensors) {
     }
     // A total that is too small is noticed on the device.
     DeviceBuffer small(cuda::batch_workspace_bytes(4096, count, DType::kBF16, 12));
-    ASSERT_TRUE(cuda::encode_batch(list, count, 4096, {small.data(), small.size()}, result_of(results), options, nullptr).ok());
+    ASSERT_TRUE(cuda::encode_batch(list, count, 4096, {small.data(), small.size()},
+                                   result_of(results), options, nullptr)
+                    .ok());
     SNUG_CUDA_OK(cudaDeviceSynchronize());
     EXPECT_EQ(fetch_result(results).code, static_cast<std::uint32_t>(Code::kUsage));
   }
@@ -162,19 +180,23 @@ TEST(GpuTranscode, BothWaysInsideAGraph) {
   const Bytes raw = make_input(input_named("gaussian"), DType::kBF16, 50001);
   cudaStream_t stream;
   SNUG_CUDA_OK(cudaStreamCreate(&stream));
-  for (const auto& [from, to] : {std::pair{Codec::kEntropy, Codec::kFixed}, std::pair{Codec::kFixed, Codec::kEntropy}}) {
+  for (const auto& [from, to] :
+       {std::pair{Codec::kEntropy, Codec::kFixed}, std::pair{Codec::kFixed, Codec::kEntropy}}) {
     Bytes framed = encode_or_fail(view(raw), {DType::kBF16, from, 12, 1});
     const Bytes expected = encode_or_fail(view(raw), {DType::kBF16, to, 13, 1});
     cuda::EncodeOptions options;
     options.codec = to;
     options.log2_block = 13;
-    DeviceBuffer frame(framed), tensor(raw.size()), next(encode_bound(raw.size(), {DType::kBF16, to, 13, 1}));
-    DeviceBuffer ws(cuda::transcode_workspace_bytes(raw.size(), options)), result(sizeof(DeviceResult));
+    DeviceBuffer frame(framed), tensor(raw.size()),
+        next(encode_bound(raw.size(), {DType::kBF16, to, 13, 1}));
+    DeviceBuffer ws(cuda::transcode_workspace_bytes(raw.size(), options)),
+        result(sizeof(DeviceResult));
     cudaGraph_t graph;
     cudaGraphExec_t exec;
     SNUG_CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
-    const Status status = cuda::transcode({frame.data(), framed.size()}, {tensor.data(), raw.size()},
-                                          {next.data(), next.size()}, {ws.data(), ws.size()}, result_of(result), options, stream);
+    const Status status = cuda::transcode(
+        {frame.data(), framed.size()}, {tensor.data(), raw.size()}, {next.data(), next.size()},
+        {ws.data(), ws.size()}, result_of(result), options, stream);
     SNUG_CUDA_OK(cudaStreamEndCapture(stream, &graph));
     ASSERT_TRUE(status.ok()) << to_string(status);
     SNUG_CUDA_OK(cudaGraphInstantiate(&exec, graph, 0));

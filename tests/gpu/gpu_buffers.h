@@ -21,7 +21,10 @@ class DeviceBuffer {
     EXPECT_EQ(cudaMemset(base_, 0xA5, num_bytes + misalign + 16), cudaSuccess);
     size_ = num_bytes;
   }
-  DeviceBuffer(const Bytes& bytes, std::size_t misalign = 0) : DeviceBuffer(bytes.size(), misalign) { upload(bytes); }
+  DeviceBuffer(const Bytes& bytes, std::size_t misalign = 0)
+      : DeviceBuffer(bytes.size(), misalign) {
+    upload(bytes);
+  }
   ~DeviceBuffer() { cudaFree(base_); }
   DeviceBuffer(const DeviceBuffer&) = delete;
   DeviceBuffer& operator=(const DeviceBuffer&) = delete;
@@ -58,12 +61,15 @@ inline cuda::DeviceResult fetch_result(const DeviceBuffer& result) {
 }
 
 // Encodes on the GPU; an empty frame on error, which fails the test.
-inline Bytes gpu_encode(const Bytes& raw, const cuda::EncodeOptions& options, std::size_t misalign = 0) {
+inline Bytes gpu_encode(const Bytes& raw, const cuda::EncodeOptions& options,
+                        std::size_t misalign = 0) {
   snug::EncodeOptions same{options.dtype, options.codec, options.log2_block, 1};
-  DeviceBuffer src(raw, misalign), frame(encode_bound(raw.size(), same)), result(sizeof(cuda::DeviceResult));
+  DeviceBuffer src(raw, misalign), frame(encode_bound(raw.size(), same)),
+      result(sizeof(cuda::DeviceResult));
   DeviceBuffer ws(cuda::encode_workspace_bytes(raw.size(), options));
-  const Status status = cuda::encode({src.data(), raw.size()}, {frame.data(), frame.size()}, {ws.data(), ws.size()},
-                                     reinterpret_cast<cuda::DeviceResult*>(result.data()), options, nullptr);
+  const Status status =
+      cuda::encode({src.data(), raw.size()}, {frame.data(), frame.size()}, {ws.data(), ws.size()},
+                   reinterpret_cast<cuda::DeviceResult*>(result.data()), options, nullptr);
   EXPECT_TRUE(status.ok()) << to_string(status);
   EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   const cuda::DeviceResult r = fetch_result(result);
@@ -74,12 +80,13 @@ inline Bytes gpu_encode(const Bytes& raw, const cuda::EncodeOptions& options, st
 }
 
 // Decodes on the GPU into a buffer of raw_bytes.
-inline Result<Bytes> gpu_decode(const Bytes& framed, std::size_t raw_bytes, const cuda::DecodeOptions& options,
-                                std::size_t misalign = 0) {
+inline Result<Bytes> gpu_decode(const Bytes& framed, std::size_t raw_bytes,
+                                const cuda::DecodeOptions& options, std::size_t misalign = 0) {
   DeviceBuffer frame(framed), dst(raw_bytes, misalign), result(sizeof(cuda::DeviceResult));
   DeviceBuffer ws(cuda::decode_workspace_bytes(raw_bytes, options));
-  const Status status = cuda::decode({frame.data(), framed.size()}, {dst.data(), raw_bytes}, {ws.data(), ws.size()},
-                                     reinterpret_cast<cuda::DeviceResult*>(result.data()), options, nullptr);
+  const Status status =
+      cuda::decode({frame.data(), framed.size()}, {dst.data(), raw_bytes}, {ws.data(), ws.size()},
+                   reinterpret_cast<cuda::DeviceResult*>(result.data()), options, nullptr);
   EXPECT_TRUE(status.ok()) << to_string(status);
   EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   EXPECT_TRUE(dst.end_is_intact());

@@ -22,12 +22,18 @@ struct Sample {
   std::size_t num_elems;
 };
 constexpr Sample kSamples[] = {
-    {"gaussian", DType::kBF16, Codec::kEntropy, 4700},        {"outliers", DType::kBF16, Codec::kEntropy, 501},
-    {"outliers", DType::kBF16, Codec::kFixed, 4301},          {"gaussian", DType::kBF16, Codec::kRaw, 100},
-    {"constant", DType::kBF16, Codec::kEntropy, 5000},        {"gaussian", DType::kF16, Codec::kEntropy, 700},
-    {"f32_holding_bf16", DType::kF32, Codec::kEntropy, 300},  {"outliers", DType::kF32, Codec::kFixed, 150},
-    {"f64_holding_f32", DType::kF64, Codec::kEntropy, 250},   {"gaussian", DType::kF8E4M3, Codec::kEntropy, 1200},
-    {"small_integers", DType::kI32, Codec::kEntropy, 300},    {"half_and_half", DType::kBytes, Codec::kEntropy, 900},
+    {"gaussian", DType::kBF16, Codec::kEntropy, 4700},
+    {"outliers", DType::kBF16, Codec::kEntropy, 501},
+    {"outliers", DType::kBF16, Codec::kFixed, 4301},
+    {"gaussian", DType::kBF16, Codec::kRaw, 100},
+    {"constant", DType::kBF16, Codec::kEntropy, 5000},
+    {"gaussian", DType::kF16, Codec::kEntropy, 700},
+    {"f32_holding_bf16", DType::kF32, Codec::kEntropy, 300},
+    {"outliers", DType::kF32, Codec::kFixed, 150},
+    {"f64_holding_f32", DType::kF64, Codec::kEntropy, 250},
+    {"gaussian", DType::kF8E4M3, Codec::kEntropy, 1200},
+    {"small_integers", DType::kI32, Codec::kEntropy, 300},
+    {"half_and_half", DType::kBytes, Codec::kEntropy, 900},
 };
 
 // Whatever the frame is, CPU and GPU must agree on whether it decodes, and to what.
@@ -57,11 +63,13 @@ TEST(GpuHostile, FlippedBitsWithAndWithoutGoodChecksums) {
       const std::size_t flips = 1 + prng.below(3);
       // Headers and sections are where the trouble is: half of the flips go there.
       for (std::size_t k = 0; k < flips; ++k) {
-        const std::size_t at = prng.one_in(2) ? prng.below(bad.size()) : prng.below(std::min<std::size_t>(bad.size(), 512));
+        const std::size_t at = prng.one_in(2) ? prng.below(bad.size())
+                                              : prng.below(std::min<std::size_t>(bad.size(), 512));
         bad[at] ^= std::byte{static_cast<unsigned char>(1u << prng.below(8))};
       }
       if (i % 3 != 0) reseal(bad);
-      SCOPED_TRACE(std::string(sample.input) + " " + dtype_name(sample.dtype) + " try " + std::to_string(i));
+      SCOPED_TRACE(std::string(sample.input) + " " + dtype_name(sample.dtype) + " try " +
+                   std::to_string(i));
       // A changed dtype is a frame of another type to the GPU and fine to the CPU.
       if (bad[5] != frame[5]) continue;
       check_agreement(bad, raw.size(), sample.dtype, sample.codec);
@@ -90,12 +98,15 @@ TEST(GpuHostile, RoomTooSmall) {
     cuda::EncodeOptions options;
     options.codec = codec;
     options.log2_block = 12;
-    DeviceBuffer src(raw), result(sizeof(cuda::DeviceResult)), ws(cuda::encode_workspace_bytes(raw.size(), options));
-    for (const std::size_t room : {std::size_t{0}, std::size_t{64}, std::size_t{112}, frame.size() - 16}) {
+    DeviceBuffer src(raw), result(sizeof(cuda::DeviceResult)),
+        ws(cuda::encode_workspace_bytes(raw.size(), options));
+    for (const std::size_t room :
+         {std::size_t{0}, std::size_t{64}, std::size_t{112}, frame.size() - 16}) {
       DeviceBuffer small(room);
-      ASSERT_TRUE(cuda::encode({src.data(), raw.size()}, {small.data(), room}, {ws.data(), ws.size()},
-                               reinterpret_cast<cuda::DeviceResult*>(result.data()), options, nullptr)
-                      .ok());
+      ASSERT_TRUE(
+          cuda::encode({src.data(), raw.size()}, {small.data(), room}, {ws.data(), ws.size()},
+                       reinterpret_cast<cuda::DeviceResult*>(result.data()), options, nullptr)
+              .ok());
       SNUG_CUDA_OK(cudaDeviceSynchronize());
       EXPECT_EQ(fetch_result(result).code, static_cast<std::uint32_t>(Code::kDstTooSmall)) << room;
       EXPECT_TRUE(small.end_is_intact());
@@ -114,7 +125,8 @@ TEST(GpuHostile, GoldenInvalidFrames) {
     Bytes frame(text.size());
     std::memcpy(frame.data(), text.data(), text.size());
     cuda::DecodeOptions options;
-    if (frame.size() > 5 && elem_bytes(static_cast<DType>(frame[5])) != 0) options.dtype = static_cast<DType>(frame[5]);
+    if (frame.size() > 5 && elem_bytes(static_cast<DType>(frame[5])) != 0)
+      options.dtype = static_cast<DType>(frame[5]);
     for (const Codec hint : {Codec::kEntropy, Codec::kFixed}) {
       options.codec = hint;
       EXPECT_FALSE(gpu_decode(frame, 1 << 20, options).ok()) << entry.path();
@@ -133,7 +145,9 @@ TEST(GpuUsage, RefusesBadArguments) {
   EXPECT_EQ(cuda::encode({}, {}, {}, nullptr, options, nullptr).code, Code::kUsage);
   options.dtype = DType::kBF16;
   DeviceBuffer buffer(4096);
-  EXPECT_EQ(cuda::encode({buffer.data(), 64}, {buffer.data(), 4096}, {buffer.data(), 16}, nullptr, options, nullptr).code,
+  EXPECT_EQ(cuda::encode({buffer.data(), 64}, {buffer.data(), 4096}, {buffer.data(), 16}, nullptr,
+                         options, nullptr)
+                .code,
             Code::kUsage);
 }
 

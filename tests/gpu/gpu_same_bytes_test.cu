@@ -12,7 +12,8 @@ namespace {
 
 class GpuSameBytes : public testing::TestWithParam<int> {};
 
-void check(const Bytes& raw, DType dtype, Codec codec, int log2_block, std::size_t misalign, const std::string& what) {
+void check(const Bytes& raw, DType dtype, Codec codec, int log2_block, std::size_t misalign,
+           const std::string& what) {
   SCOPED_TRACE(what + " " + dtype_name(dtype) + " " + codec_name(codec) + " log2_block " +
                std::to_string(log2_block) + " bytes " + std::to_string(raw.size()));
   const Bytes expected = encode_or_fail(view(raw), {dtype, codec, log2_block, 1});
@@ -51,10 +52,12 @@ INSTANTIATE_TEST_SUITE_P(Blocks, GpuSameBytes, testing::Values(12, 13, 14, 15, 1
 TEST(GpuLengths, AnyLengthAndAlignment) {
   const Input& gaussian = input_named("gaussian");
   for (const DType dtype : {DType::kBF16, DType::kF32, DType::kF8E4M3})
-    for (const std::size_t n : {0, 1, 2, 3, 7, 15, 16, 17, 255, 256, 257, 4095, 4096, 4097, 8191, 12288, 20001})
+    for (const std::size_t n :
+         {0, 1, 2, 3, 7, 15, 16, 17, 255, 256, 257, 4095, 4096, 4097, 8191, 12288, 20001})
       for (const std::size_t misalign : {0, 1, 2, 4, 8}) {
         const Bytes raw = n == 0 ? Bytes() : make_input(gaussian, dtype, n);
-        for (const Codec codec : {Codec::kFixed, Codec::kEntropy}) check(raw, dtype, codec, 12, misalign, "gaussian");
+        for (const Codec codec : {Codec::kFixed, Codec::kEntropy})
+          check(raw, dtype, codec, 12, misalign, "gaussian");
         if (testing::Test::HasFatalFailure()) return;
       }
 }

@@ -1,0 +1,324 @@
+// cuda/decode_planes.cuh - one warp restores one entropy block of any type and
+// layout. Coded planes are decoded one after the other; the last one is merged
+// with the others on its way out. Planes decoded before it wait at the end of the
+// block's own place in the tensor, which the merge reaches only after reading them.
+#pragma once
+#include "codec/sections.h"
+#include "cuda/byte_tables.cuh"
+#include "cuda/decode_palette.cuh"
+#include "cuda/plane_merge.cuh"
+
+namespace snug::cuda {
+
+union DecodeSmem {
+  PaletteSmem palette;
+  ByteSmem bytes;
+};
+
+// Where a plane comes from: an offset into the payload, or one of these.
+enum class PlaneKind : std::uint8_t { kRaw, kConstant, kParked, kOwn };
+
+// The planes of one block on their way to elements.
+template <class Access, int kWidth>
+struct PlaneMerger {
+  Access dst;
+  std::uint64_t pos;  // of the block in the tensor
+  const std::uint8_t* payload;
+  std::uint32_t n;
+  bool rotate;
+  PlaneKind kind[kWidth];
+  std::uint32_t at[kWidth];  // raw: offset; constant: the byte, four times; parked: its number
+  std::uint32_t num_parked;
+
+  // Parked planes: groups of 256 values, the planes of a group side by side.
+  __device__ __forceinline__ std::uint64_t parking(std::uint32_t number,
+                                                   std::uint32_t value) const {
+    const std::uint32_t first = value & ~255u, size = n - first < 256 ? n - first : 256;
+    return pos + std::uint64_t{kWidth - num_parked} * n + std::uint64_t{num_parked} * first +
+           number * size + (value - first);
+  }
+  __device__ __forceinline__ bool is_even() const { return n % 16 == 0; }
+
+  template <int kWords>
+  __device__ __forceinline__ void park(std::uint32_t number, std::uint32_t value,
+                                       const std::uint32_t (&bytes)[kWords]) const {
+    if (value >= n) return;
+    if (is_even())
+      store_words<kWords>(dst, parking(number, value), bytes);
+    else
+      store_some<kWords>(dst, parking(number, value), by_value(bytes),
+                         static_cast<std::int32_t>(min(n - value, 4u * kWords)));
+  }
+
+  // The planes of four values from `value` on, but for the own one.
+  __device__ __forceinline__ void fetch(std::uint32_t value,
+                                        std::uint32_t (&planes)[kWidth]) const {
+#pragma unroll
+    for (int p = 0; p < kWidth; ++p) {
+      planes[p] = at[p];
+      if (value >= n) continue;
+      if (kind[p] == PlaneKind::kRaw)
+        planes[p] = __ldcs(reinterpret_cast<const std::uint32_t*>(payload + at[p] + value));
+      else if (kind[p] == PlaneKind::kParked)
+        planes[p] = fetch_parked(p, value);
+    }
+  }
+  __device__ __forceinline__ std::uint32_t fetch_parked(int p, std::uint32_t value) const {
+    const std::uint64_t from = parking(at[p], value);
+    if (is_even()) return dst.template peek<std::uint32_t>(from);
+    return load_some<1>(dst, from, static_cast<std::int32_t>(min(n - value, 4u))).w[0];
+  }
+
+  // Merges and stores 4 * kQuads values from `value` on.
+  template <int kQuads>
+  __device__ __forceinline__ void put(std::uint32_t value,
+                                      const std::uint32_t (&planes)[kQuads][kWidth]) const {
+    std::uint32_t words[kQuads * kWidth];
+#pragma unroll
+    for (int q = 0; q < kQuads; ++q) {
+      std::uint32_t out[kWidth];
+      merge_planes<kWidth>(planes[q], out);
+      if (rotate) rotate_back<kWidth>(out);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) words[q * kWidth + i] = out[i];
+    }
+    const std::uint64_t to = pos + std::uint64_t{value} * kWidth;
+    if (value + 4 * kQuads <= n)
+      store_words<kQuads * kWidth>(dst, to, words);
+    else if (value < n)
+      store_some<kQuads * kWidth>(dst, to, by_value(words),
+                                  static_cast<std::int32_t>((n - value) * kWidth));
+  }
+};
+
+// A coded plane in the payload, parsed.
+struct CodedSection {
+  std::uint32_t num_words;
+  std::uint32_t words_at;
+  std::uint32_t end;  // of the section
+  std::uint32_t state;
+};
+
+// The 16-bit words of a byte stream, kept ahead of the decoder in shared memory.
+struct ByteRing {
+  const uint2* next;
+  const uint2* last;                       // lanes beyond the end load this one
+  std::uint32_t filled = 0, consumed = 0;  // bytes
+  uint2 ahead;
+
+  __device__ __forceinline__ void load_ahead() {
+    const uint2* mine = next + lane_id();
+    ahead = __ldcs(mine < last ? mine : last);
+    next += kWarp;
+  }
+  // Makes sure that a whole group finds its words in the ring.
+  __device__ __forceinline__ void refill(std::uint32_t ring) {
+    constexpr std::uint32_t kChunk = 8 * kWarp;
+    if (static_cast<std::int32_t>(filled - consumed) >= static_cast<std::int32_t>(kChunk)) return;
+    __syncwarp();
+    store_shared(ring + (filled & (kByteRingBytes - 1)) + 8 * lane_id(), ahead);
+    filled += kChunk;
+    load_ahead();
+    __syncwarp();
+  }
+};
+
+// Decodes a plane of bytes: parks it under `number`, or merges it as plane `own`
+// where number is kMergeNow.
+inline constexpr std::uint32_t kMergeNow = ~0u;
+
+template <class Access, int kWidth>
+__device__ __noinline__ bool decode_byte_plane(const PlaneMerger<Access, kWidth>& by_reference,
+                                               CodedSection section, unsigned own,
+                                               std::uint32_t number, std::uint32_t tables) {
+  const PlaneMerger<Access, kWidth> merger = by_reference;  // not in memory
+  const unsigned lane = lane_id();
+  const std::uint32_t ring = tables + offsetof(ByteSmem, ring);
+  ByteRing words;
+  words.next = reinterpret_cast<const uint2*>(merger.payload + section.words_at);
+  words.last = reinterpret_cast<const uint2*>(merger.payload + section.end) - 1;
+  words.load_ahead();
+  unsigned lanes_below;
+  asm volatile("mov.u32 %0, %%lanemask_lt;" : "=r"(lanes_below));
+  std::uint32_t x = section.state;
+  std::uint32_t planes[1][kWidth], ahead[kWidth];
+  merger.fetch(4 * lane, ahead);
+  for (std::uint32_t value = 4 * lane; value - 4 * lane < merger.n; value += 128) {
+#pragma unroll
+    for (int p = 0; p < kWidth; ++p) planes[0][p] = ahead[p];
+    if (number == kMergeNow) merger.fetch(value + 128, ahead);
+    words.refill(ring);
+    std::uint32_t bytes[1];
+    bytes[0] = decode_byte(x, tables, ring, words.consumed, lanes_below);
+    bytes[0] |= decode_byte(x, tables, ring, words.consumed, lanes_below) << 8;
+    bytes[0] |= decode_byte(x, tables, ring, words.consumed, lanes_below) << 16;
+    bytes[0] |= decode_byte(x, tables, ring, words.consumed, lanes_below) << 24;
+    if (number == kMergeNow) {
+#pragma unroll
+      for (unsigned p = 0; p < kWidth; ++p) planes[0][p] = p == own ? bytes[0] : planes[0][p];
+      merger.template put<1>(value, planes);
+    } else {
+      merger.template park<1>(number, value, bytes);
+    }
+  }
+  return __all_sync(kAll, x == kStateLow && words.consumed == 2 * section.num_words);
+}
+
+// The same for a palette plane, whose section is open already.
+template <class Access, int kWidth>
+__device__ __noinline__ bool decode_palette_plane(const PlaneMerger<Access, kWidth>& by_reference,
+                                                  PaletteSection section, unsigned own,
+                                                  std::uint32_t number, std::uint32_t slots) {
+  const PlaneMerger<Access, kWidth> merger = by_reference;
+  const unsigned lane = lane_id();
+  const std::uint32_t ring = slots + sizeof(PaletteSmem::slots), n = merger.n;
+  WordRing words(merger.payload, section.first_vec, section.end_vec);
+  unsigned lanes_below;
+  asm volatile("mov.u32 %0, %%lanemask_lt;" : "=r"(lanes_below));
+  std::uint32_t x = section.state;
+  const std::uint8_t* escapes = merger.payload + section.escapes_at;
+  EscapeWindow window{0, 0, lane < section.num_escapes ? __ldg(escapes + lane) : 0u};
+  std::uint64_t unused_sum = 0;
+  std::uint32_t ahead[2][kWidth];
+  merger.fetch(8 * lane, ahead[0]);
+  merger.fetch(8 * lane + 4, ahead[1]);
+  for (std::uint32_t first = 0; first < n; first += kGroupElems) {
+    const std::uint32_t value = first + 8 * lane;
+    std::uint32_t planes[2][kWidth];
+#pragma unroll
+    for (int p = 0; p < 2 * kWidth; ++p)
+      planes[p / kWidth][p % kWidth] = ahead[p / kWidth][p % kWidth];
+    if (number == kMergeNow) {
+      merger.fetch(value + kGroupElems, ahead[0]);
+      merger.fetch(value + kGroupElems + 4, ahead[1]);
+    }
+    words.refill(ring, unused_sum);
+    std::uint32_t p0 = decode_pair(x, slots, ring, words.consumed, lanes_below);
+    std::uint32_t p1 = decode_pair(x, slots, ring, words.consumed, lanes_below);
+    std::uint32_t p2 = decode_pair(x, slots, ring, words.consumed, lanes_below);
+    std::uint32_t p3 = decode_pair(x, slots, ring, words.consumed, lanes_below);
+    if (__any_sync(kAll, (p0 | p1 | p2 | p3) & 0x00010001u)) {
+      const Patched r =
+          patch_escapes(p0, p1, p2, p3, escapes, section.num_escapes, n - first, window, 0);
+      window = r.window;
+      p0 = r.pairs[0];
+      p1 = r.pairs[1];
+      p2 = r.pairs[2];
+      p3 = r.pairs[3];
+    }
+    const std::uint32_t bytes[2] = {__byte_perm(p0, p1, 0x7531), __byte_perm(p2, p3, 0x7531)};
+    if (number == kMergeNow) {
+#pragma unroll
+      for (unsigned p = 0; p < kWidth; ++p) {
+        planes[0][p] = p == own ? bytes[0] : planes[0][p];
+        planes[1][p] = p == own ? bytes[1] : planes[1][p];
+      }
+      merger.template put<2>(value, planes);
+    } else {
+      merger.template park<2>(number, value, bytes);
+    }
+  }
+  const bool intact = words.consumed == 2 * section.num_words && window.used == section.num_escapes;
+  return __all_sync(kAll, intact && x == kStateLow);
+}
+
+// Opens the section at `at` and decodes its plane; moves `at` behind it.
+template <class Access, int kWidth>
+__device__ Reason decode_section(const PlaneMerger<Access, kWidth>& merger, std::uint32_t num_bytes,
+                                 bool is_palette, unsigned own, std::uint32_t number,
+                                 DecodeSmem* smem, std::uint32_t& at) {
+  const std::uint8_t* payload = merger.payload;
+  const std::uint32_t n = merger.n;
+  if (num_bytes - at < codec::kTableOffset) return kReasonPayload;
+  __syncwarp();
+  if (is_palette) {
+    PaletteSection section;
+    std::uint64_t unused_sum = 0;
+    const std::uint32_t slots = shared_address(smem->palette.slots);
+    if (!open_palette_section(payload, at, num_bytes, n, slots, unused_sum, section))
+      return kReasonPayload;
+    at = section.end_vec * 16;
+    return decode_palette_plane(merger, section, own, number, slots) ? kReasonNone : kReasonStream;
+  }
+  const uint4 head = __ldg(reinterpret_cast<const uint4*>(payload + at));
+  const std::uint32_t table_bytes = head.z & 0xFFFF;
+  const std::uint64_t words_at = at + codec::kTableOffset + align16(table_bytes);
+  const std::uint64_t end = align16(words_at + 2 * std::uint64_t{head.x});
+  if (head.w != 0 || head.z >> 16 != 0 || head.y != 0 || head.x > codec::padded_symbols(n) ||
+      end > num_bytes)
+    return kReasonPayload;
+  CodedSection section{head.x, static_cast<std::uint32_t>(words_at),
+                       static_cast<std::uint32_t>(end), 0};
+  section.state = __ldg(
+      reinterpret_cast<const std::uint32_t*>(payload + at + codec::kStatesOffset) + lane_id());
+  if (!read_byte_tables(payload + at + codec::kTableOffset, table_bytes, &smem->bytes))
+    return kReasonPayload;
+  at = section.end;
+  return decode_byte_plane(merger, section, own, number, shared_address(&smem->bytes))
+             ? kReasonNone
+             : kReasonStream;
+}
+
+template <int kWidth, class Access>
+__device__ __noinline__ Reason decode_entropy_planes(const std::uint8_t* payload, DeviceEntry e,
+                                                     std::uint32_t n, DType dtype, Access dst,
+                                                     std::uint64_t pos, DecodeSmem* smem) {
+  if (kWidth < 8 && e.plane_modes >> (2 * kWidth) != 0) return kReasonPayload;
+  PlaneMerger<Access, kWidth> merger{dst, pos, payload, n, is_float(dtype), {}, {}, 0};
+  std::uint32_t at = 0, num_coded = 0, last = kWidth;
+  for (unsigned p = 0; p < kWidth; ++p) {
+    if (e.mode(p) > 1) {
+      ++num_coded;
+      last = p;
+    }
+    if (e.mode(p) != 0) continue;
+    merger.kind[p] = PlaneKind::kRaw;
+    merger.at[p] = at;
+    if (align16(n) > e.num_bytes - at) return kReasonPayload;
+    at += static_cast<std::uint32_t>(align16(n));
+  }
+  merger.num_parked = num_coded == 0 ? 0 : num_coded - 1;
+  std::uint32_t number = 0;
+  for (unsigned p = 0; p < kWidth; ++p) {
+    if (e.mode(p) == 1) {
+      if (e.num_bytes - at < 16) return kReasonPayload;
+      merger.kind[p] = PlaneKind::kConstant;
+      merger.at[p] = payload[at] * 0x01010101u;
+      at += 16;
+    } else if (e.mode(p) > 1) {
+      merger.kind[p] = PlaneKind::kOwn;
+      // What follows the last coded plane are constants: they must be known before it.
+      std::uint32_t after = at;
+      if (p == last) {
+        if (e.num_bytes - at < codec::kTableOffset) return kReasonPayload;
+        std::uint32_t tail = 0;
+        for (unsigned q = p + 1; q < kWidth; ++q) tail += e.mode(q) == 1 ? 16 : 0;
+        if (tail > e.num_bytes) return kReasonPayload;
+        std::uint32_t from = e.num_bytes - tail;
+        for (unsigned q = p + 1; q < kWidth; ++q) {
+          if (e.mode(q) != 1) continue;
+          merger.kind[q] = PlaneKind::kConstant;
+          merger.at[q] = payload[from] * 0x01010101u;
+          from += 16;
+        }
+      }
+      const Reason reason = decode_section(merger, e.num_bytes, e.mode(p) == 3, p,
+                                           p == last ? kMergeNow : number, smem, after);
+      if (reason != kReasonNone) return reason;
+      at = after;
+      merger.kind[p] = PlaneKind::kParked;
+      merger.at[p] = number++;
+      __syncwarp();
+    }
+  }
+  if (at != e.num_bytes) return kReasonPayload;
+  if (num_coded != 0) return kReasonNone;
+  for (std::uint32_t value = 4 * lane_id(); value < n; value += 128) {
+    std::uint32_t planes[1][kWidth];
+    merger.fetch(value, planes[0]);
+    merger.template put<1>(value, planes);
+  }
+  return kReasonNone;
+}
+
+}  // namespace snug::cuda

@@ -1,0 +1,216 @@
+// cuda/decode_wide.cuh - for `fixed` and raw frames: one thread block a
+// multiprocessor. A producer warp keeps payloads of the next blocks on their way to
+// shared memory; all other warps together restore one block after the other,
+// each a part of it. Blocks of other kinds or sizes are restored too.
+#pragma once
+#include "cuda/bulk_copy.cuh"
+#include "cuda/expand_block.cuh"
+
+namespace snug::cuda {
+
+inline constexpr unsigned kMaxStages = 8;
+inline constexpr std::uint32_t kDecodeStageBytes = 64 * 1024;
+
+struct WideSmem {
+  unsigned long long full[kMaxStages], empty[kMaxStages];  // barriers
+  StageInfo stages[kMaxStages];
+  DecodeJob jobs[kWarp];  // of the producer's next tickets
+  FixedLayout layouts[kWarp];
+};
+
+// The consumers as a team of threads.
+struct ConsumerTeam {
+  static constexpr unsigned kSize = kConsumerThreads;
+  __device__ static unsigned idx() { return threadIdx.x; }
+  __device__ static void sync() { asm volatile("bar.sync 1, %0;" ::"n"(kSize) : "memory"); }
+  __device__ static bool all(bool v) {
+    unsigned good;
+    asm volatile(
+        "{\n\t.reg .pred p, q;\n\tsetp.ne.u32 p, %1, 0;\n\tbar.red.and.pred q, 1, %2, "
+        "p;\n\tselp.u32 %0, 1, 0, q;\n\t}"
+        : "=r"(good)
+        : "r"(static_cast<unsigned>(v)), "n"(kSize)
+        : "memory");
+    return good != 0;
+  }
+};
+
+// Blocks that are not in shared memory: too large, or of another codec. Those of
+// the entropy codec are one warp's work.
+template <int kWidth, class Access>
+__device__ __noinline__ BlockResult decode_unstaged(const Work& work, const DecodeJob& job,
+                                                    Access dst, DecodeSmem* smem) {
+  BlockResult r{};
+  if (job.entry.codec == static_cast<unsigned>(Codec::kFixed) && work.dtype == DType::kBF16)
+    r.reason = decode_fixed_bf16<ConsumerTeam>(job.payload, job.entry, job.n, dst, job.pos, r.sum);
+  else if (job.entry.codec == static_cast<unsigned>(Codec::kRaw))
+    r.reason = decode_raw<ConsumerTeam>(job.payload, job.entry, job.n, kWidth, dst, job.pos, r.sum);
+  else if (job.entry.codec == static_cast<unsigned>(Codec::kConstant))
+    r.reason =
+        decode_constant<ConsumerTeam>(job.payload, job.entry, job.n, kWidth, dst, job.pos, r.sum);
+  else if (threadIdx.x < kWarp)
+    r = decode_any<kWidth>(job.payload, job.entry, job.n, work.dtype, dst, job.pos, smem);
+  fence_for_bulk();
+  return r;
+}
+
+template <class Access, int kWidth>
+__device__ __forceinline__ void consume_blocks(const Work& work, std::uint8_t* stages,
+                                               std::uint32_t stage_bytes, unsigned num_stages,
+                                               WideSmem& smem) {
+  const unsigned warp = threadIdx.x / kWarp;
+  for (unsigned s = 0, parity = 0;; s = s + 1 == num_stages ? 0 : s + 1, parity ^= s == 0) {
+    wait_barrier(shared_address(&smem.full[s]), parity);
+    StageInfo& info = smem.stages[s];
+    const DecodeJob& job = info.job;
+    if (job.ends) return;
+    const Access dst = access_item<Access>(work, job.w.item);
+    std::uint8_t* stage = stages + s * stage_bytes;
+    Reason reason = job.reason;
+    std::uint64_t sum = 0;
+    std::uint32_t num_patched = 0;
+    if (info.staged) {
+      bool fixed = false;
+      if constexpr (kHasFixed<kWidth>) {
+        fixed = job.entry.codec == static_cast<unsigned>(Codec::kFixed);
+        if (fixed) reason = expand_fixed<kWidth>(stage, info, dst, sum, num_patched);
+      }
+      if (!fixed) reason = expand_plain(stage, info, kWidth, dst, sum);
+    } else if (job.exists && reason == kReasonNone) {
+      const BlockResult r =
+          decode_unstaged<kWidth>(work, job, dst, reinterpret_cast<DecodeSmem*>(stage));
+      reason = r.reason;
+      sum = r.sum;
+    }
+    sum = warp_sum64(sum);
+    num_patched = __reduce_add_sync(kAll, num_patched);
+    if (lane_id() == 0) {
+      info.sums[warp] = sum;
+      info.reasons[warp] = reason;
+      info.num_patched[warp] = num_patched;
+      arrive(shared_address(&smem.empty[s]));
+    }
+    __syncwarp();
+  }
+}
+
+// Escapes in an order of their own, after the block is there: by the producer.
+template <int kWidth, class Access>
+__device__ __noinline__ Reason patch_all(const DecodeJob& job, const Access& dst) {
+  FixedLayout layout;
+  if (!open_fixed(job.payload, job.entry.num_bytes, job.n, kWidth, job.entry, layout))
+    return kReasonPayload;
+  return patch_fixed_escapes<WarpTeam>(job.payload, layout, job.n, kWidth, dst, job.pos);
+}
+
+// What is left to do for a block once all consumers are done with it.
+template <class Access, int kWidth>
+__device__ __forceinline__ void finish_block(const Work& work, const StageInfo& info,
+                                             const std::uint8_t* stage, DecodeTally& tally) {
+  const DecodeJob& job = info.job;
+  const unsigned lane = lane_id();
+  Reason reason = lane < kConsumers ? info.reasons[lane] : kReasonNone;
+  reason = static_cast<Reason>(__reduce_max_sync(kAll, static_cast<unsigned>(reason)));
+  if constexpr (kHasFixed<kWidth>) {
+    const std::uint32_t patched =
+        __reduce_add_sync(kAll, lane < kConsumers ? info.num_patched[lane] : 0);
+    if (info.staged && reason == kReasonNone &&
+        job.entry.codec == static_cast<unsigned>(Codec::kFixed) &&
+        patched != *reinterpret_cast<const std::uint32_t*>(stage + info.layout.escapes -
+                                                           codec::FixedHeader::kBytes))
+      reason = patch_all<kWidth>(job, access_item<Access>(work, job.w.item));
+  }
+  const std::uint64_t sum = warp_sum64(lane < kConsumers ? info.sums[lane] : 0);
+  if (job.exists && job.reason == kReasonNone) reason = check_sum(reason, sum, job.entry);
+  if (lane == 0) tally.add<Access>(work, job, info.ticket, reason);
+  __syncwarp();
+}
+
+template <class Access, int kWidth>
+__device__ __forceinline__ void produce_blocks(const Work& work, std::uint8_t* stages,
+                                               std::uint32_t stage_bytes, unsigned num_stages,
+                                               WideSmem& smem) {
+  const unsigned lane = lane_id();
+  const std::uint64_t num_tickets = last_ticket(work);
+  DecodeTally tally{};
+  unsigned produced = 0, finished = 0;
+  const auto finish_next = [&] {
+    const unsigned s = finished % num_stages;
+    wait_barrier(shared_address(&smem.empty[s]), finished / num_stages & 1);
+    finish_block<Access, kWidth>(work, smem.stages[s], stages + s * stage_bytes, tally);
+    ++finished;
+  };
+  for (;; ++produced) {
+    if (produced - finished == num_stages) finish_next();
+    const std::uint64_t ticket = blockIdx.x + std::uint64_t{produced} * gridDim.x;
+    if (produced % kWarp == 0) {
+      DecodeJob mine = open_decode_job(work, ticket + lane * gridDim.x, num_tickets);
+      FixedLayout layout{};
+      if constexpr (kHasFixed<kWidth>)
+        if (mine.exists && mine.reason == kReasonNone &&
+            mine.entry.codec == static_cast<unsigned>(Codec::kFixed) &&
+            has_fixed_codec(work.dtype) &&
+            !lay_out_fixed(mine.entry.num_bytes, mine.n, kWidth, mine.entry, layout))
+          mine.reason = kReasonPayload;
+      __syncwarp();
+      smem.jobs[lane] = mine;
+      smem.layouts[lane] = layout;
+      __syncwarp();
+    }
+    const unsigned s = produced % num_stages;
+    StageInfo& info = smem.stages[s];
+    const DecodeJob& job = smem.jobs[produced % kWarp];
+    const DeviceEntry& e = job.entry;
+    const bool plain = e.codec == static_cast<unsigned>(Codec::kRaw) ||
+                       e.codec == static_cast<unsigned>(Codec::kConstant);
+    const bool fixed =
+        e.codec == static_cast<unsigned>(Codec::kFixed) && has_fixed_codec(work.dtype);
+    const bool staged = !job.ends && job.exists && job.reason == kReasonNone && (plain || fixed) &&
+                        std::uint64_t{job.n} * kWidth <= stage_bytes;
+    if constexpr (!std::is_same_v<Access, DirectAccess>) {
+      const auto raw = static_cast<std::uint32_t>(job.n * kWidth);
+      const std::uint32_t chunk_bytes = fixed ? 256 * kWidth : 512;
+      const Part part(count_chunks(fixed, job.n, kWidth), lane);
+      std::uint8_t* base = nullptr;
+      if (staged && lane < kConsumers)
+        base = find_base(access_item<Access>(work, job.w.item), job.pos,
+                         min(part.first * chunk_bytes, raw), min(part.last * chunk_bytes, raw));
+      for (unsigned warp = 0; warp < kConsumers; ++warp) {
+        const auto one =
+            __shfl_sync(kAll, reinterpret_cast<unsigned long long>(base), static_cast<int>(warp));
+        if (lane == 0) info.bases[warp] = reinterpret_cast<std::uint8_t*>(one);
+      }
+    }
+    if (lane == 0) {
+      info.job = job;
+      info.layout = smem.layouts[produced % kWarp];
+      info.ticket = ticket;
+      info.staged = staged;
+    }
+    __syncwarp();
+    load_block(DirectAccess{const_cast<std::uint8_t*>(job.payload)}, 0, staged ? e.num_bytes : 0,
+               shared_address(stages + s * stage_bytes), shared_address(&smem.full[s]));
+    if (job.ends) break;
+  }
+  while (finished < produced) finish_next();
+  if (lane == 0) tally.flush<Access>(work);
+}
+
+template <class Access, int kWidth>
+__global__ void __launch_bounds__(kConsumerThreads + kWarp, 1)
+    decode_wide_kernel(const __grid_constant__ Work work, std::uint32_t stage_bytes,
+                       unsigned num_stages) {
+  extern __shared__ __align__(1024) std::uint8_t stages[];
+  __shared__ WideSmem smem;
+  if (threadIdx.x < num_stages) {
+    init_barrier(shared_address(&smem.full[threadIdx.x]), 1);
+    init_barrier(shared_address(&smem.empty[threadIdx.x]), kConsumers);
+  }
+  __syncthreads();
+  if (threadIdx.x < kConsumerThreads)
+    consume_blocks<Access, kWidth>(work, stages, stage_bytes, num_stages, smem);
+  else
+    produce_blocks<Access, kWidth>(work, stages, stage_bytes, num_stages, smem);
+}
+
+}  // namespace snug::cuda

@@ -1,0 +1,42 @@
+// cuda/fixed_palette.cuh - which upper exponent bits the `fixed` codec gives an index.
+#pragma once
+#include "cuda/device_frame.cuh"
+
+namespace snug::cuda {
+
+// Threads count into copies of the histogram, bin by bin side by side: few bins
+// get most of the values, and atomics to one address wait for each other.
+inline constexpr unsigned kHistogramCopies = 4;
+
+// The 7 commonest values, in falling order (equal counts: smaller first), as two
+// registers, by one warp. The histogram has 128 bins of kCopies counters each.
+// `one_value` tells whether only one bin has counts.
+template <unsigned kCopies>
+__device__ inline uint2 make_fixed_palette(const std::uint32_t* histogram, bool& one_value) {
+  const unsigned lane = lane_id();
+  std::uint32_t keys[4];
+#pragma unroll
+  for (unsigned i = 0; i < 4; ++i) {
+    const unsigned v = i * kWarp + lane;
+    std::uint32_t count = 0;
+#pragma unroll
+    for (unsigned c = 0; c < kCopies; ++c) count += histogram[v * kCopies + c];
+    keys[i] = (count << 7 | (127 - v)) + 1;  // 0: taken
+  }
+  unsigned num_live = 0;
+#pragma unroll
+  for (unsigned i = 0; i < 4; ++i) num_live += __popc(__ballot_sync(kAll, keys[i] > 128));
+  one_value = num_live == 1;
+  std::uint64_t palette = 0;
+  for (int s = 0; s < 7; ++s) {
+    const std::uint32_t best =
+        __reduce_max_sync(kAll, max(max(keys[0], keys[1]), max(keys[2], keys[3])));
+    palette |= std::uint64_t{127 - ((best - 1) & 127)} << (8 * s);
+#pragma unroll
+    for (unsigned i = 0; i < 4; ++i)
+      if (keys[i] == best) keys[i] = 0;
+  }
+  return {static_cast<std::uint32_t>(palette), static_cast<std::uint32_t>(palette >> 32)};
+}
+
+}  // namespace snug::cuda

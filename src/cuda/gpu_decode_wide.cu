@@ -1,0 +1,62 @@
+// The decode kernel for frames that are not entropy-coded, and its launch.
+#include <cuda_runtime.h>
+
+#include "cuda/decode_wide.cuh"
+#include "cuda/kernels.cuh"
+
+namespace snug::cuda {
+namespace {
+
+// Each thread block has a multiprocessor to itself: what its shared memory holds
+// of stages, and never so little that two would share one.
+template <class Access, int kWidth>
+cudaError_t launch(const Work& work, std::uint64_t num_blocks, int num_sms, cudaStream_t stream) {
+  const auto kernel = decode_wide_kernel<Access, kWidth>;
+  int device = 0, most_smem = 0;
+  cudaFuncAttributes attributes;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess)
+    error = cudaDeviceGetAttribute(&most_smem, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, kernel);
+  if (error != cudaSuccess) return error;
+  const std::uint32_t room = static_cast<std::uint32_t>(most_smem) -
+                             static_cast<std::uint32_t>(attributes.sharedSizeBytes) - 1024;
+  std::uint32_t stage_bytes = kWidth << work.log2_block;
+  if (stage_bytes > kDecodeStageBytes) stage_bytes = kDecodeStageBytes;
+  if (stage_bytes < sizeof(DecodeSmem)) stage_bytes = sizeof(DecodeSmem);
+  const unsigned fit = room / stage_bytes, num_stages = fit == 0           ? 1
+                                                        : fit < kMaxStages ? fit
+                                                                           : kMaxStages;
+  const std::uint32_t smem =
+      num_stages * stage_bytes > room / 2 ? num_stages * stage_bytes : room / 2 + 1024;
+  error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(smem));
+  if (error != cudaSuccess) return error;
+  const auto most = static_cast<std::uint64_t>(num_sms);
+  const auto num_ctas = static_cast<unsigned>(num_blocks == 0     ? 1
+                                              : num_blocks < most ? num_blocks
+                                                                  : most);
+  kernel<<<num_ctas, kConsumerThreads + kWarp, smem, stream>>>(work, stage_bytes, num_stages);
+  return cudaGetLastError();
+}
+
+template <class Access>
+cudaError_t launch_any(const Work& work, std::uint64_t num_blocks, int num_sms,
+                       cudaStream_t stream) {
+  switch (width_of(work.dtype)) {
+    case 1: return launch<Access, 1>(work, num_blocks, num_sms, stream);
+    case 2: return launch<Access, 2>(work, num_blocks, num_sms, stream);
+    case 4: return launch<Access, 4>(work, num_blocks, num_sms, stream);
+    default: return launch<Access, 8>(work, num_blocks, num_sms, stream);
+  }
+}
+
+}  // namespace
+
+cudaError_t launch_decode_wide(const Work& work, bool direct, std::uint64_t num_blocks, int num_sms,
+                               cudaStream_t stream) {
+  return direct ? launch_any<DirectAccess>(work, num_blocks, num_sms, stream)
+                : launch_any<ScatteredAccess>(work, num_blocks, num_sms, stream);
+}
+
+}  // namespace snug::cuda
