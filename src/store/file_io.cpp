@@ -135,6 +135,11 @@ void File::copy_attributes(const File& source) const noexcept {
   (void)!::futimens(fd_, times);
 }
 
+void File::copy_permissions(const File& source) const noexcept {
+  struct stat info;
+  if (::fstat(source.fd_, &info) == 0) (void)!::fchmod(fd_, info.st_mode & 0777);
+}
+
 void File::start_writeback(std::uint64_t offset, std::uint64_t num_bytes) const noexcept {
 #ifdef SYNC_FILE_RANGE_WRITE
   (void)!::sync_file_range(fd_, static_cast<off_t>(offset), static_cast<off_t>(num_bytes),

@@ -36,6 +36,8 @@ class File {
   StoreStatus check_unchanged() const;
   // Copies permissions and modification time of `source`.
   void copy_attributes(const File& source) const noexcept;
+  // Copies permissions alone: for what is new, not a copy.
+  void copy_permissions(const File& source) const noexcept;
   // Lets the disk start on bytes that were written, without waiting for it.
   void start_writeback(std::uint64_t offset, std::uint64_t num_bytes) const noexcept;
   // Takes disk space now, so that a full disk is known before the work is done.

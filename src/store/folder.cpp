@@ -6,6 +6,7 @@
 
 #include "store/file_jobs.h"
 #include "store/json_reader.h"
+#include "store/output_folder.h"
 
 namespace snug::store {
 namespace {
@@ -22,35 +23,6 @@ bool ends_with(const std::string& text, std::string_view suffix) {
 
 StoreStatus system_error(const char* what, const std::string& path, const std::error_code& error) {
   return io_error(what, path, error.value());
-}
-
-StoreStatus list_files(Folder& folder) {
-  std::error_code error;
-  fs::recursive_directory_iterator it(folder.root, error), end;
-  if (error) return system_error("cannot list", folder.root, error);
-  while (it != end) {
-    const std::string path = it->path().string();
-    const std::string name = it->path().lexically_relative(folder.root).generic_string();
-    const fs::file_status status = it->status(error);  // of what a link points to
-    if (error) return system_error("cannot open", path, error);
-    if (fs::is_regular_file(status)) {
-      folder.files.push_back({name, ends_with(name, kTensorsSuffix), 0});
-    } else if (fs::is_directory(status) && !it->is_symlink()) {
-      folder.sub_folders.push_back(name);
-    } else {
-      return {{Code::kUsage, fs::is_directory(status) ? "link to a folder is not followed"
-                                                      : "neither file nor folder"},
-              path,
-              {},
-              {}};
-    }
-    it.increment(error);
-    if (error) return system_error("cannot list", folder.root, error);
-  }
-  std::sort(folder.files.begin(), folder.files.end(),
-            [](const FolderFile& a, const FolderFile& b) { return a.name < b.name; });
-  std::sort(folder.sub_folders.begin(), folder.sub_folders.end());
-  return {};
 }
 
 StoreStatus check_tensors(const Folder& folder, FolderFile& file, bool expect_compressed) {
@@ -133,94 +105,6 @@ StoreStatus copy_file(const std::string& from, const std::string& to) {
   return out->commit();
 }
 
-// A folder under a temporary name; deleted with all it holds if not committed.
-class OutputFolder {
- public:
-  OutputFolder(const std::string& path, const Folder& in)
-      : in_(in), final_(path), temporary_(temporary_name(path)) {}
-  ~OutputFolder() {
-    std::error_code ignored;
-    if (!committed_) fs::remove_all(temporary_, ignored);
-  }
-
-  StoreStatus create() {
-    std::error_code error;
-    if (!fs::create_directory(temporary_, error))
-      return system_error("cannot create", temporary_, error);
-    fs::permissions(temporary_, fs::perms::owner_all, error);
-    for (const std::string& name : in_.sub_folders)
-      if (!fs::create_directory(path_of(name), error))
-        return system_error("cannot create", path_of(name), error);
-    return {};
-  }
-
-  StoreStatus commit(bool force) {
-    for (const std::string& name : in_.sub_folders)
-      copy_permissions(in_.path_of(name), path_of(name));
-    copy_permissions(in_.root, temporary_);
-    sync_parent(path_of("any"));
-    for (const std::string& name : in_.sub_folders) sync_parent(path_of(name) + "/any");
-    std::error_code error;
-    const bool replace = force && fs::exists(final_, error);
-    const std::string old = temporary_name(final_);
-    if (replace)
-      if (StoreStatus s = rename_path(final_, old, false); !s.ok()) return s;
-    if (StoreStatus s = rename_path(temporary_, final_, false); !s.ok()) {
-      if (replace) fs::rename(old, final_, error);
-      return s;
-    }
-    committed_ = true;
-    sync_parent(final_);
-    if (replace) fs::remove_all(old, error);
-    return {};
-  }
-
-  std::string path_of(const std::string& name) const { return temporary_ + "/" + name; }
-
- private:
-  static void copy_permissions(const std::string& from, const std::string& to) {
-    std::error_code error;
-    const fs::perms perms = fs::status(from, error).permissions();
-    if (!error) fs::permissions(to, perms | fs::perms::owner_all, error);
-  }
-
-  const Folder& in_;
-  const std::string final_, temporary_;
-  bool committed_ = false;
-};
-
-// --force replaces a folder only if that loses no file that has no successor.
-StoreStatus check_target(const Folder& in, const std::string& out, bool force) {
-  if (!force) return refuse_existing(out);
-  std::error_code error;
-  if (!fs::exists(fs::symlink_status(out, error))) return {};
-  Folder old;
-  old.root = out;
-  if (!fs::is_directory(fs::symlink_status(out, error)))
-    return {{Code::kExists, "is no folder; not replaced"}, out, {}, {}};
-  if (StoreStatus s = list_files(old); !s.ok()) return s;
-  for (const FolderFile& file : old.files) {
-    const bool replaced = std::any_of(in.files.begin(), in.files.end(),
-                                      [&](const FolderFile& f) { return f.name == file.name; });
-    if (!replaced)
-      return {{Code::kExists, "holds a file that is not part of the output; not replaced"},
-              out,
-              {},
-              file.name};
-  }
-  return {};
-}
-
-// Output inside the input would be part of the next run's input.
-StoreStatus check_not_inside(const std::string& in, const std::string& out) {
-  std::error_code error;
-  const fs::path inner = fs::weakly_canonical(out, error), outer = fs::weakly_canonical(in, error);
-  const auto [at, _] = std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end());
-  if (at == outer.end())
-    return {{Code::kUsage, "output lies inside the input folder"}, out, {}, {}};
-  return {};
-}
-
 void add_report(StoreReport& total, FileReport file, const std::string& name) {
   file.name = name;
   total.raw_bytes += file.raw_bytes;
@@ -229,6 +113,35 @@ void add_report(StoreReport& total, FileReport file, const std::string& name) {
 }
 
 }  // namespace
+
+StoreStatus list_files(Folder& folder) {
+  std::error_code error;
+  fs::recursive_directory_iterator it(folder.root, error), end;
+  if (error) return system_error("cannot list", folder.root, error);
+  while (it != end) {
+    const std::string path = it->path().string();
+    const std::string name = it->path().lexically_relative(folder.root).generic_string();
+    const fs::file_status status = it->status(error);  // of what a link points to
+    if (error) return system_error("cannot open", path, error);
+    if (fs::is_regular_file(status)) {
+      folder.files.push_back({name, ends_with(name, kTensorsSuffix), 0});
+    } else if (fs::is_directory(status) && !it->is_symlink()) {
+      folder.sub_folders.push_back(name);
+    } else {
+      return {{Code::kUsage, fs::is_directory(status) ? "link to a folder is not followed"
+                                                      : "neither file nor folder"},
+              path,
+              {},
+              {}};
+    }
+    it.increment(error);
+    if (error) return system_error("cannot list", folder.root, error);
+  }
+  std::sort(folder.files.begin(), folder.files.end(),
+            [](const FolderFile& a, const FolderFile& b) { return a.name < b.name; });
+  std::sort(folder.sub_folders.begin(), folder.sub_folders.end());
+  return {};
+}
 
 std::uint64_t Folder::raw_bytes() const noexcept {
   std::uint64_t sum = 0;
@@ -256,11 +169,13 @@ StoreResult<Folder> read_folder(const std::string& root, bool expect_compressed)
 
 StoreResult<StoreReport> convert_folder(const Folder& in, const std::string& out, FolderJob job,
                                         const StoreOptions& options) {
+  std::vector<std::string> names;
+  for (const FolderFile& file : in.files) names.push_back(file.name);
   if (StoreStatus s = check_not_inside(in.root, out); !s.ok()) return s;
-  if (StoreStatus s = check_target(in, out, options.force); !s.ok()) return s;
+  if (StoreStatus s = check_target_folder(out, names, options.force); !s.ok()) return s;
   const bool compress = job == FolderJob::kCompress;
   ProgressMeter meter(options, in.raw_bytes(), compress ? kCompressPasses : kRestorePasses);
-  OutputFolder output(out, in);
+  OutputFolder output(out, in.root, in.sub_folders);
   if (StoreStatus s = output.create(); !s.ok()) return s;
   StoreReport report;
   for (const FolderFile& file : in.files) {

@@ -23,10 +23,13 @@ struct Folder {
   std::uint64_t raw_bytes() const noexcept;
 };
 
+// Lists folder.root, at any depth. Links to regular files count as files; links to
+// folders and special files are refused.
+StoreStatus list_files(Folder& folder);
+
 // Lists a folder and checks all that can be checked before anything is written:
 // every header, that shards named by an index are there, and that tensors are
-// compressed or plain as the job needs them. Links to regular files count as
-// files; links to folders and special files are refused.
+// compressed or plain as the job needs them.
 StoreResult<Folder> read_folder(const std::string& root, bool expect_compressed);
 
 enum class FolderJob { kCompress, kRestore };

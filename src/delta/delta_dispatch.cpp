@@ -1,0 +1,45 @@
+// Which kernel table runs: the one with the name of the codec's, else the best.
+#include <cstring>
+#include <vector>
+
+#include "codec/kernels.h"
+#include "delta/delta_kernels.h"
+
+namespace snug::delta {
+
+#if __has_include("hwy/highway.h")
+void append_hwy_kernels(std::vector<const Kernels*>& tables);  // best first
+#endif
+
+namespace {
+
+struct Tables {
+  std::vector<const Kernels*> all;
+  const Kernels* chosen = &kScalarKernels;
+
+  Tables() {
+#if __has_include("hwy/highway.h")
+    append_hwy_kernels(all);
+#endif
+    all.push_back(&kScalarKernels);
+    const char* name = codec::kernels().name;
+    for (const Kernels* table : all)
+      if (std::strcmp(table->name, name) == 0) {
+        chosen = table;
+        return;
+      }
+    chosen = all.front();
+  }
+};
+
+const Tables& tables() noexcept {
+  static const Tables instance;
+  return instance;
+}
+
+}  // namespace
+
+const Kernels& kernels() noexcept { return *tables().chosen; }
+std::span<const Kernels* const> all_kernels() noexcept { return tables().all; }
+
+}  // namespace snug::delta

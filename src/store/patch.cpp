@@ -1,0 +1,251 @@
+// The public patch API: paths in, a report out.
+#include "snug/patch.h"
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <new>
+
+#include "store/folder.h"
+#include "store/output_folder.h"
+#include "store/patch_jobs.h"
+
+namespace snug {
+namespace store {
+
+namespace fs = std::filesystem;
+
+StoreResult<OpenVersion> open_version(const std::string& path, bool restore) {
+  OpenVersion version;
+  version.root = path;
+  while (version.root.size() > 1 && version.root.back() == '/') version.root.pop_back();
+  std::error_code error;
+  version.is_folder = fs::is_directory(version.root, error);
+  if (version.is_folder) {
+    Folder folder;
+    folder.root = version.root;
+    if (StoreStatus s = list_files(folder); !s.ok()) return s;
+    for (const FolderFile& file : folder.files) version.names.push_back(file.name);
+    version.sub_folders = std::move(folder.sub_folders);
+  } else {
+    version.names.emplace_back();
+  }
+  for (const std::string& name : version.names) {
+    auto file = PlainFile::open(name.empty() ? version.root : version.root + "/" + name, restore);
+    if (!file) return file.status();
+    version.files.push_back(std::move(*file));
+  }
+  return version;
+}
+
+StoreResult<std::vector<PatchFile>> list_version(const OpenVersion& version) {
+  std::vector<PatchFile> files;
+  for (std::size_t i = 0; i < version.files.size(); ++i) {
+    auto hash = version.files[i]->hash();
+    if (!hash) return hash.status();
+    files.push_back({version.names[i], version.files[i]->num_bytes(), std::move(*hash), {}});
+  }
+  return files;
+}
+
+namespace {
+
+// Files of the manifest's base, found below `version`.
+StoreResult<std::vector<const PlainFile*>> match_base(const Manifest& manifest,
+                                                      const OpenVersion& version) {
+  if (manifest.is_folder != version.is_folder)
+    return StoreStatus{{Code::kWrongBase, manifest.is_folder ? "the patch is for a folder"
+                                                             : "the patch is for a file"},
+                       version.root,
+                       {},
+                       {}};
+  std::vector<const PlainFile*> files;
+  for (const PatchFile& wanted : manifest.base) {
+    const auto at = std::lower_bound(version.names.begin(), version.names.end(), wanted.name);
+    if (at == version.names.end() || *at != wanted.name)
+      return StoreStatus{{Code::kWrongBase, "a file that the patch needs is missing"},
+                         version.root,
+                         {},
+                         wanted.name};
+    const auto& file = version.files[static_cast<std::size_t>(at - version.names.begin())];
+    if (file->num_bytes() != wanted.num_bytes)
+      return StoreStatus{{Code::kWrongBase, "another size than the patch was made for", kNowhere,
+                          kNowhere, file->num_bytes(), wanted.num_bytes},
+                         file->path(),
+                         {},
+                         {}};
+    files.push_back(file.get());
+  }
+  return files;
+}
+
+// After a failure: if a file of the base is not what it should be, that is the reason.
+StoreStatus explain(StoreStatus failure, const Manifest& manifest,
+                    const std::vector<const PlainFile*>& base) {
+  const Code code = failure.status.code;
+  if (code != Code::kCorrupt && code != Code::kWrongBase) return failure;
+  for (std::size_t i = 0; i < base.size(); ++i) {
+    const auto hash = base[i]->hash();
+    if (hash && *hash != manifest.base[i].hash)
+      return {{Code::kWrongBase, "another version than the patch was made for"},
+              base[i]->path(),
+              {},
+              "is " + *hash + ", needs " + manifest.base[i].hash};
+  }
+  return failure;
+}
+
+// Whose permissions a new file gets: those of its predecessor, or of any file of BASE.
+const PlainFile* predecessor(const Manifest& manifest, const std::string& name,
+                             const std::vector<const PlainFile*>& base) {
+  for (std::size_t i = 0; i < base.size(); ++i)
+    if (manifest.base[i].name == name) return base[i];
+  return base.empty() ? nullptr : base[0];
+}
+
+StoreStatus write_file(const Manifest& manifest, std::size_t idx, std::uint64_t& pieces_offset,
+                       const File& patch, const std::vector<const PlainFile*>& base,
+                       const std::string& path, const StoreOptions& options, ProgressMeter& meter) {
+  auto output = OutputFile::create(path, options.force);
+  if (!output) return output.status();
+  const File& out = output->file();
+  if (StoreStatus s = apply_patch(manifest, idx, pieces_offset, patch, base, out, options, meter);
+      !s.ok())
+    return s;
+  for (const Piece& piece : manifest.files[idx].pieces) pieces_offset += piece.stored_bytes;
+  if (const PlainFile* like = predecessor(manifest, manifest.files[idx].name, base))
+    out.copy_permissions(like->file());
+  if (StoreStatus s = out.sync(); !s.ok()) return s;
+  return output->commit();
+}
+
+StoreStatus write_version(const Manifest& manifest, const File& patch, const OpenVersion& version,
+                          const std::vector<const PlainFile*>& base, const std::string& out,
+                          const StoreOptions& options) {
+  ProgressMeter meter(options, manifest.target_bytes(), 1);
+  meter.set_phase("patching");
+  std::uint64_t pieces_offset = kPatchHeaderBytes;
+  if (!manifest.is_folder)
+    return write_file(manifest, 0, pieces_offset, patch, base, out, options, meter);
+  std::vector<std::string> names;
+  for (const PatchFile& file : manifest.files) names.push_back(file.name);
+  std::sort(names.begin(), names.end());
+  if (StoreStatus s = check_not_inside(version.root, out); !s.ok()) return s;
+  if (StoreStatus s = check_target_folder(out, names, options.force); !s.ok()) return s;
+  OutputFolder folder(out, version.root, manifest.sub_folders);
+  if (StoreStatus s = folder.create(); !s.ok()) return s;
+  for (std::size_t i = 0; i < manifest.files.size(); ++i)
+    if (StoreStatus s = write_file(manifest, i, pieces_offset, patch, base,
+                                   folder.path_of(manifest.files[i].name), options, meter);
+        !s.ok())
+      return s;
+  return folder.commit(options.force);
+}
+
+StoreStatus refuse_input(const OpenVersion& version, const std::string& out) {
+  for (const auto& file : version.files)
+    if (file->file().same_file(out))
+      return {{Code::kUsage, "input and output are the same file"}, out, {}, {}};
+  return {};
+}
+
+StoreStatus same_shape(const OpenVersion& base, const OpenVersion& next) {
+  if (base.is_folder == next.is_folder) return {};
+  return {
+      {Code::kUsage, "BASE and NEW must be two files or two folders"}, base.root, {}, next.root};
+}
+
+StoreResult<PatchReport> diff(const std::string& base_path, const std::string& next_path,
+                              const std::string& patch_path, const StoreOptions& options) {
+  auto base = open_version(base_path, true);
+  if (!base) return base.status();
+  auto next = open_version(next_path, false);
+  if (!next) return next.status();
+  for (const StoreStatus& s :
+       {same_shape(*base, *next), refuse_input(*base, patch_path), refuse_input(*next, patch_path)})
+    if (!s.ok()) return s;
+  auto output = OutputFile::create(patch_path, options.force);
+  if (!output) return output.status();
+  ProgressMeter meter(options, next->num_bytes(), 1);
+  auto info = write_patch(*base, *next, output->file(), options, meter);
+  if (!info) return info.status();
+  if (!next->files.empty()) output->file().copy_permissions(next->files[0]->file());
+  if (StoreStatus s = output->file().sync(); !s.ok()) return s;
+  if (StoreStatus s = output->commit(); !s.ok()) return s;
+  return PatchReport{patch_path, std::move(*info), 0};
+}
+
+StoreResult<PatchReport> patch(const std::string& base_path, const std::string& patch_path,
+                               const std::string& out, const StoreOptions& options) {
+  auto file = File::open(patch_path);
+  if (!file) return file.status();
+  auto manifest = read_manifest(*file);
+  if (!manifest) return manifest.status();
+  auto version = open_version(base_path, true);
+  if (!version) return version.status();
+  auto base = match_base(*manifest, *version);
+  if (!base) return base.status();
+  std::string target = out;
+  while (target.size() > 1 && target.back() == '/') target.pop_back();
+  if (StoreStatus s = refuse_input(*version, target); !s.ok()) return s;
+  if (StoreStatus s = write_version(*manifest, *file, *version, *base, target, options); !s.ok())
+    return explain(std::move(s), *manifest, *base);
+  return PatchReport{target, info_of(*manifest, file->num_bytes()), 0};
+}
+
+// Runs `job` and turns what must not be thrown into a status.
+template <class Job>
+auto guarded(Job job) noexcept -> decltype(job()) {
+  try {
+    return job();
+  } catch (const std::bad_alloc&) {
+    return StoreStatus{{Code::kInternal, "out of memory"}, {}, {}, {}};
+  } catch (const std::exception&) {
+    return StoreStatus{{Code::kInternal, "unexpected error of the standard library"}, {}, {}, {}};
+  }
+}
+
+template <class Job>
+StoreResult<PatchReport> timed(Job job) noexcept {
+  const auto start = std::chrono::steady_clock::now();
+  StoreResult<PatchReport> report = guarded(job);
+  if (report)
+    report->seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return report;
+}
+
+}  // namespace
+}  // namespace store
+
+StoreResult<std::string> version_of(const std::string& path, const StoreOptions&) noexcept {
+  return store::guarded([&]() -> StoreResult<std::string> {
+    auto version = store::open_version(path, true);
+    if (!version) return version.status();
+    const auto files = store::list_version(*version);
+    if (!files) return files.status();
+    return store::version_of_files(*files, version->is_folder);
+  });
+}
+
+StoreResult<PatchReport> diff_path(const std::string& base, const std::string& next,
+                                   const std::string& patch, const StoreOptions& options) noexcept {
+  return store::timed([&] { return store::diff(base, next, patch, options); });
+}
+
+StoreResult<PatchReport> patch_path(const std::string& base, const std::string& patch,
+                                    const std::string& out, const StoreOptions& options) noexcept {
+  return store::timed([&] { return store::patch(base, patch, out, options); });
+}
+
+StoreResult<PatchInfo> inspect_patch(const std::string& patch) noexcept {
+  return store::guarded([&]() -> StoreResult<PatchInfo> {
+    auto file = store::File::open(patch);
+    if (!file) return file.status();
+    const auto manifest = store::read_manifest(*file);
+    if (!manifest) return manifest.status();
+    return store::info_of(*manifest, file->num_bytes());
+  });
+}
+
+}  // namespace snug

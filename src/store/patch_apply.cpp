@@ -1,0 +1,193 @@
+// One file of NEW out of its pieces.
+#include <zstd.h>
+
+#include <algorithm>
+#include <mutex>
+#include <new>
+
+#include "snug/delta.h"
+#include "store/file_hash.h"
+#include "store/patch_jobs.h"
+
+namespace snug::store {
+namespace {
+
+constexpr std::uint64_t kWritebackBytes = std::uint64_t{16} << 20;
+
+// Hands out pieces in order; long copies in parts.
+class PieceQueue {
+ public:
+  struct Task {
+    Piece piece;  // of a copy, the part to do
+    std::uint64_t ticket = 0;
+    std::uint64_t target_offset = 0, stored_offset = 0;
+  };
+
+  PieceQueue(const std::vector<Piece>& pieces, std::uint64_t stored_offset)
+      : pieces_(pieces), stored_offset_(stored_offset) {}
+
+  bool next(Task& task) {
+    const std::lock_guard lock(mutex_);
+    if (idx_ == pieces_.size()) return false;
+    task = {pieces_[idx_], ticket_++, target_offset_, stored_offset_};
+    const std::uint64_t left = task.piece.num_bytes - done_;
+    task.piece.base_offset += done_;
+    task.piece.num_bytes =
+        task.piece.kind == PieceKind::kCopy ? std::min<std::uint64_t>(left, kChunkBytes) : left;
+    done_ += task.piece.num_bytes;
+    target_offset_ += task.piece.num_bytes;
+    if (done_ < pieces_[idx_].num_bytes) return true;
+    stored_offset_ += task.piece.stored_bytes;
+    done_ = 0;
+    ++idx_;
+    return true;
+  }
+
+ private:
+  const std::vector<Piece>& pieces_;
+  std::mutex mutex_;
+  std::size_t idx_ = 0;
+  std::uint64_t done_ = 0;  // of the piece at idx_
+  std::uint64_t ticket_ = 0, target_offset_ = 0, stored_offset_;
+};
+
+struct ApplyBuffers {
+  Buffer base, stored, target;
+};
+
+class Apply {
+ public:
+  Apply(const PatchFile& file, std::uint64_t pieces_offset, const File& patch,
+        const std::vector<const PlainFile*>& base, const File& out, ProgressMeter& meter)
+      : queue_(file.pieces, pieces_offset), patch_(patch), base_(base), out_(out), meter_(meter) {}
+
+  StoreStatus run(int num_threads, std::string& hash) {
+    codec::parallel(store_threads(num_threads), [this] { work_guarded(); });
+    hash = hash_.hex();
+    return std::move(error_);
+  }
+
+ private:
+  void work_guarded() noexcept {
+    try {
+      ApplyBuffers buffers;
+      PieceQueue::Task task;
+      while (!turn_.failed() && queue_.next(task))
+        if (StoreStatus s = restore(task, buffers); !s.ok()) return fail(std::move(s));
+    } catch (const std::bad_alloc&) {
+      fail({{Code::kInternal, "out of memory"}, {}, {}, {}});
+    }
+  }
+
+  void fail(StoreStatus status) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (error_.ok()) error_ = std::move(status);
+    }
+    turn_.fail();
+  }
+
+  StoreStatus restore(const PieceQueue::Task& task, ApplyBuffers& buffers) {
+    const auto num_bytes = static_cast<std::size_t>(task.piece.num_bytes);
+    const std::span target(reinterpret_cast<std::byte*>(buffers.target.ensure(num_bytes)),
+                           num_bytes);
+    if (StoreStatus s = decode_piece(task, target, buffers); !s.ok()) return s;
+    std::uint64_t at;
+    if (!turn_.wait_for(task.ticket, at)) return {};
+    hash_.update(target.data(), target.size());
+    turn_.pass(at + num_bytes);
+    if (StoreStatus s = out_.write_at(task.target_offset, target.data(), num_bytes); !s.ok())
+      return s;
+    const std::uint64_t end = task.target_offset + num_bytes;
+    if (end / kWritebackBytes != task.target_offset / kWritebackBytes && end > 2 * kWritebackBytes)
+      out_.start_writeback(end - 2 * kWritebackBytes, kWritebackBytes);
+    if (!meter_.add(num_bytes)) return {{Code::kIo, "stopped on request"}, out_.path(), {}, {}};
+    return {};
+  }
+
+  StoreStatus decode_piece(const PieceQueue::Task& task, std::span<std::byte> target,
+                           ApplyBuffers& buffers) {
+    const Piece& piece = task.piece;
+    if (piece.kind == PieceKind::kCopy)
+      return base_[piece.base_file]->read_at(piece.base_offset, target);
+    const auto stored_bytes = static_cast<std::size_t>(piece.stored_bytes);
+    const std::span stored(reinterpret_cast<std::byte*>(buffers.stored.ensure(stored_bytes)),
+                           stored_bytes);
+    if (StoreStatus s = patch_.read_at(task.stored_offset, stored.data(), stored.size()); !s.ok())
+      return s;
+    if (piece.kind == PieceKind::kDelta) return apply_delta(task, stored, target, buffers);
+    if (piece.kind == PieceKind::kFrame) {
+      const auto info = inspect(stored);
+      if (!info) return blame(task, info.status());
+      if (info->raw_bytes != target.size()) return wrong_size(task, info->raw_bytes);
+      return blame(task, decode(stored, target).status());
+    }
+    const std::size_t n =
+        ZSTD_decompress(target.data(), target.size(), stored.data(), stored.size());
+    if (ZSTD_isError(n)) return blame(task, {Code::kCorrupt, "zstd frame damaged"});
+    return n == target.size() ? StoreStatus{} : wrong_size(task, n);
+  }
+
+  StoreStatus apply_delta(const PieceQueue::Task& task, std::span<const std::byte> stored,
+                          std::span<std::byte> target, ApplyBuffers& buffers) {
+    const auto info = delta::inspect(stored);
+    if (!info) return blame(task, info.status());
+    if (info->raw_bytes != target.size()) return wrong_size(task, info->raw_bytes);
+    const std::span base(reinterpret_cast<std::byte*>(buffers.base.ensure(target.size())),
+                         target.size());
+    const PlainFile& file = *base_[task.piece.base_file];
+    if (StoreStatus s = file.read_at(task.piece.base_offset, base); !s.ok()) return s;
+    const auto done = delta::apply(stored, base, target);
+    if (done.status().code == Code::kWrongBase)
+      return {{Code::kWrongBase, "another version than the patch was made for", kNowhere,
+               task.piece.base_offset},
+              file.path(),
+              {},
+              {}};
+    return blame(task, done.status());
+  }
+
+  StoreStatus wrong_size(const PieceQueue::Task& task, std::uint64_t found) const {
+    return blame(task, {Code::kCorrupt, "piece of the wrong size", kNowhere, kNowhere, found,
+                        task.piece.num_bytes});
+  }
+
+  StoreStatus blame(const PieceQueue::Task& task, Status status) const {
+    if (status.ok()) return {};
+    status.byte = task.stored_offset + (status.byte == kNowhere ? 0 : status.byte);
+    return {status, patch_.path(), {}, {}};
+  }
+
+  PieceQueue queue_;
+  const File& patch_;
+  const std::vector<const PlainFile*>& base_;
+  const File& out_;
+  ProgressMeter& meter_;
+  codec::Turnstile turn_{0};
+  FileHash hash_;
+  std::mutex mutex_;
+  StoreStatus error_;
+};
+
+}  // namespace
+
+StoreStatus apply_patch(const Manifest& manifest, std::size_t idx, std::uint64_t pieces_offset,
+                        const File& patch, const std::vector<const PlainFile*>& base,
+                        const File& out, const StoreOptions& options, ProgressMeter& meter) {
+  const PatchFile& file = manifest.files[idx];
+  if (StoreStatus s = out.reserve(file.num_bytes); !s.ok()) return s;
+  std::string hash;
+  const auto num_threads = static_cast<int>(
+      std::min<std::uint64_t>(static_cast<std::uint64_t>(store_threads(options.num_threads)),
+                              file.num_bytes / kChunkBytes + 1));
+  if (StoreStatus s = Apply(file, pieces_offset, patch, base, out, meter).run(num_threads, hash);
+      !s.ok())
+    return s;
+  if (hash == file.hash) return {};
+  return {{Code::kCorrupt, "result differs from NEW: hash does not match"},
+          patch.path(),
+          {},
+          file.name};
+}
+
+}  // namespace snug::store

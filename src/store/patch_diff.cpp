@@ -1,0 +1,298 @@
+// Two versions to one patch: find for every stretch of NEW what BASE has in its place.
+#include <zstd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <new>
+
+#include "snug/delta.h"
+#include "store/file_hash.h"
+#include "store/patch_jobs.h"
+
+namespace snug::store {
+namespace {
+
+constexpr int kZstdLevel = 9;  // headers and small files
+
+// One stretch of NEW that is compared at once.
+struct DiffTask {
+  std::uint32_t file = 0;
+  std::uint64_t offset = 0;
+  std::size_t num_bytes = 0;
+  DType dtype = DType::kBytes;
+  bool is_tensor = false;
+  bool has_base = false;
+  std::uint32_t base_file = 0;
+  std::uint64_t base_offset = 0;
+};
+
+// Cuts the files of NEW into tasks and looks up their base.
+class TaskList {
+ public:
+  TaskList(const OpenVersion& base, const OpenVersion& next) : base_(base), next_(next) {
+    for (std::uint32_t i = 0; i < base.files.size(); ++i)
+      if (const Layout* layout = base.files[i]->layout())
+        for (const Slot& slot : layout->slots) tensors_.try_emplace(slot.name, i, &slot);
+    for (std::uint32_t i = 0; i < next.files.size(); ++i) add_file(i);
+  }
+  const std::vector<DiffTask>& tasks() const noexcept { return tasks_; }
+
+ private:
+  struct BasePlace {
+    bool found = false;
+    std::uint32_t file = 0;
+    std::uint64_t offset = 0;
+  };
+
+  // The file of BASE with the same name, or the only one.
+  const PlainFile* same_file(std::uint32_t file, std::uint32_t& base_file) const {
+    const auto at = std::lower_bound(base_.names.begin(), base_.names.end(), next_.names[file]);
+    if (at == base_.names.end() || *at != next_.names[file]) return nullptr;
+    base_file = static_cast<std::uint32_t>(at - base_.names.begin());
+    return base_.files[base_file].get();
+  }
+
+  void add_file(std::uint32_t file) {
+    const PlainFile& in = *next_.files[file];
+    std::uint32_t base_file = 0;
+    const PlainFile* same = same_file(file, base_file);
+    const Layout* layout = in.layout();
+    if (layout == nullptr) {
+      // Neighbours of the same place are all that is known.
+      const bool comparable = same != nullptr && same->num_bytes() == in.num_bytes();
+      return add(file, 0, in.num_bytes(), DType::kBytes, false, {comparable, base_file, 0});
+    }
+    const bool same_header = same != nullptr && same->layout() != nullptr &&
+                             same->layout()->data_start == layout->data_start;
+    add(file, 0, layout->data_start, DType::kBytes, false, {same_header, base_file, 0});
+    for (const Slot& slot : layout->slots)
+      add(file, layout->data_start + slot.begin, slot.num_bytes(), dtype_of(slot.dtype), true,
+          find_tensor(slot, same, base_file));
+  }
+
+  // The tensor of that name in the file of that name, or in any other.
+  BasePlace find_tensor(const Slot& slot, const PlainFile* same, std::uint32_t base_file) const {
+    const Slot* found =
+        same != nullptr && same->layout() != nullptr ? same->layout()->find(slot.name) : nullptr;
+    if (found == nullptr) {
+      const auto at = tensors_.find(slot.name);
+      if (at == tensors_.end()) return {};
+      std::tie(base_file, found) = at->second;
+    }
+    if (found->num_bytes() != slot.num_bytes()) return {};
+    return {true, base_file, base_.files[base_file]->layout()->data_start + found->begin};
+  }
+
+  void add(std::uint32_t file, std::uint64_t offset, std::uint64_t num_bytes, DType dtype,
+           bool is_tensor, const BasePlace& base) {
+    for (std::uint64_t at = 0; at < num_bytes; at += kChunkBytes) {
+      const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(kChunkBytes, num_bytes - at));
+      tasks_.push_back(
+          {file, offset + at, n, dtype, is_tensor, base.found, base.file, base.offset + at});
+    }
+  }
+
+  const OpenVersion &base_, &next_;
+  std::map<std::string_view, std::pair<std::uint32_t, const Slot*>> tensors_;
+  std::vector<DiffTask> tasks_;
+};
+
+// What one thread works with.
+struct DiffBuffers {
+  Buffer next, base, stored, check;
+};
+
+class Diff {
+ public:
+  Diff(const OpenVersion& base, const OpenVersion& next, const File& patch, Manifest& manifest,
+       ProgressMeter& meter)
+      : base_(base),
+        next_(next),
+        patch_(patch),
+        manifest_(manifest),
+        meter_(meter),
+        list_(base, next),
+        turn_(kPatchHeaderBytes) {
+    manifest_.files.resize(next.files.size());
+    for (std::size_t i = 0; i < next.files.size(); ++i) {
+      manifest_.files[i].name = next.names[i];
+      manifest_.files[i].num_bytes = next.files[i]->num_bytes();
+      if (next.files[i]->num_bytes() == 0) manifest_.files[i].hash = FileHash().hex();
+    }
+  }
+
+  // Returns where the pieces end.
+  StoreResult<std::uint64_t> run(int num_threads) {
+    codec::parallel(codec::thread_count(store_threads(num_threads), list_.tasks().size()),
+                    [this] { work_guarded(); });
+    if (!error_.ok()) return std::move(error_);
+    return turn_.position();
+  }
+
+ private:
+  void work_guarded() noexcept {
+    try {
+      DiffBuffers buffers;
+      for (std::uint64_t i; (i = turn_.take_ticket()) < list_.tasks().size();)
+        if (StoreStatus s = compare(i, buffers); !s.ok()) return fail(std::move(s));
+    } catch (const std::bad_alloc&) {
+      fail({{Code::kInternal, "out of memory"}, {}, {}, {}});
+    }
+  }
+
+  void fail(StoreStatus status) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (error_.ok()) error_ = std::move(status);
+    }
+    turn_.fail();
+  }
+
+  StoreStatus compare(std::uint64_t ticket, DiffBuffers& buffers) {
+    const DiffTask& task = list_.tasks()[ticket];
+    const std::span next(reinterpret_cast<std::byte*>(buffers.next.ensure(kChunkBytes)),
+                         task.num_bytes);
+    if (StoreStatus s = next_.files[task.file]->read_at(task.offset, next); !s.ok()) return s;
+    Piece piece;
+    std::uint64_t num_changed = 0;
+    if (StoreStatus s = make_piece(task, next, buffers, piece, num_changed); !s.ok()) return s;
+    std::uint64_t at;
+    if (!turn_.wait_for(ticket, at)) return {};
+    hash_->update(next.data(), next.size());
+    add_piece(task, piece);
+    manifest_.num_changed += num_changed;
+    turn_.pass(at + piece.stored_bytes);
+    if (piece.stored_bytes > 0)
+      if (StoreStatus s = patch_.write_at(at, buffers.stored.ensure(0), piece.stored_bytes);
+          !s.ok())
+        return s;
+    if (!meter_.add(task.num_bytes))
+      return {{Code::kIo, "stopped on request"}, patch_.path(), {}, {}};
+    return {};
+  }
+
+  // In turn: hashes and pieces are in the order of the files.
+  void add_piece(const DiffTask& task, const Piece& piece) {
+    PatchFile& file = manifest_.files[task.file];
+    Piece* last = file.pieces.empty() ? nullptr : &file.pieces.back();
+    const bool continues = last != nullptr && piece.kind == PieceKind::kCopy &&
+                           last->kind == PieceKind::kCopy && last->base_file == piece.base_file &&
+                           last->base_offset + last->num_bytes == piece.base_offset;
+    if (continues)
+      last->num_bytes += piece.num_bytes;
+    else
+      file.pieces.push_back(piece);
+    if (task.offset + task.num_bytes < file.num_bytes) return;
+    file.hash = hash_->hex();
+    hash_ = std::make_unique<FileHash>();
+  }
+
+  StoreStatus make_piece(const DiffTask& task, std::span<const std::byte> next,
+                         DiffBuffers& buffers, Piece& piece, std::uint64_t& num_changed) {
+    piece.num_bytes = task.num_bytes;
+    if (!task.has_base) return store_full(task, next, buffers, piece);
+    const std::span base(reinterpret_cast<std::byte*>(buffers.base.ensure(kChunkBytes)),
+                         task.num_bytes);
+    if (StoreStatus s = base_.files[task.base_file]->read_at(task.base_offset, base); !s.ok())
+      return s;
+    piece.base_file = task.base_file;
+    piece.base_offset = task.base_offset;
+    if (std::memcmp(base.data(), next.data(), next.size()) == 0) return {};
+    if (!task.is_tensor && next.size() < kChunkBytes) return store_full(task, next, buffers, piece);
+    return store_delta(task, base, next, buffers, piece, num_changed);
+  }
+
+  StoreStatus store_delta(const DiffTask& task, std::span<const std::byte> base,
+                          std::span<const std::byte> next, DiffBuffers& buffers, Piece& piece,
+                          std::uint64_t& num_changed) {
+    piece.kind = PieceKind::kDelta;
+    const delta::Options options = {task.dtype, 0, true, 1};
+    const std::size_t room = delta::encode_bound(kChunkBytes, options);
+    const std::span stored(reinterpret_cast<std::byte*>(buffers.stored.ensure(room)), room);
+    const auto num_bytes = delta::encode(base, next, stored, options);
+    if (!num_bytes) return blame(task, num_bytes.status());
+    piece.stored_bytes = *num_bytes;
+    num_changed = delta::inspect(stored)->num_changed;
+    const std::span check(reinterpret_cast<std::byte*>(buffers.check.ensure(kChunkBytes)),
+                          next.size());
+    if (const auto s = delta::apply(stored.first(*num_bytes), base, check); !s)
+      return blame(task, s.status());
+    return compare_again(task, next, check);
+  }
+
+  // Tensors as frames, anything else under zstd.
+  StoreStatus store_full(const DiffTask& task, std::span<const std::byte> next,
+                         DiffBuffers& buffers, Piece& piece) {
+    const EncodeOptions options = {task.dtype, Codec::kEntropy, 0, 1};
+    const std::size_t room =
+        std::max(ZSTD_compressBound(kChunkBytes), encode_bound(kChunkBytes, options));
+    const std::span stored(reinterpret_cast<std::byte*>(buffers.stored.ensure(room)), room);
+    const std::span check(reinterpret_cast<std::byte*>(buffers.check.ensure(kChunkBytes)),
+                          next.size());
+    if (task.is_tensor) {
+      piece.kind = PieceKind::kFrame;
+      const auto num_bytes = encode(next, stored, options);
+      if (!num_bytes) return blame(task, num_bytes.status());
+      piece.stored_bytes = *num_bytes;
+      if (const auto s = decode(stored.first(*num_bytes), check); !s)
+        return blame(task, s.status());
+    } else {
+      piece.kind = PieceKind::kZstd;
+      const std::size_t num_bytes =
+          ZSTD_compress(stored.data(), room, next.data(), next.size(), kZstdLevel);
+      if (ZSTD_isError(num_bytes) ||
+          ZSTD_decompress(check.data(), check.size(), stored.data(), num_bytes) != next.size())
+        return blame(task, {Code::kInternal, "zstd failed"});
+      piece.stored_bytes = num_bytes;
+    }
+    return compare_again(task, next, check);
+  }
+
+  StoreStatus compare_again(const DiffTask& task, std::span<const std::byte> next,
+                            std::span<const std::byte> check) const {
+    if (std::memcmp(check.data(), next.data(), next.size()) == 0) return {};
+    return blame(task, {Code::kInternal, "a piece does not restore what it was made from"});
+  }
+
+  StoreStatus blame(const DiffTask& task, Status status) const {
+    status.byte = task.offset;
+    return {status, next_.files[task.file]->path(), {}, {}};
+  }
+
+  const OpenVersion &base_, &next_;
+  const File& patch_;
+  Manifest& manifest_;
+  ProgressMeter& meter_;
+  const TaskList list_;
+  codec::Turnstile turn_;
+  std::unique_ptr<FileHash> hash_ = std::make_unique<FileHash>();  // of the current file
+  std::mutex mutex_;
+  StoreStatus error_;
+};
+
+}  // namespace
+
+StoreResult<PatchInfo> write_patch(const OpenVersion& base, const OpenVersion& next,
+                                   const File& patch, const StoreOptions& options,
+                                   ProgressMeter& meter) {
+  Manifest manifest;
+  manifest.is_folder = next.is_folder;
+  manifest.sub_folders = next.sub_folders;
+  auto base_files = list_version(base);
+  if (!base_files) return base_files.status();
+  manifest.base = std::move(*base_files);
+  meter.set_phase("comparing");
+  const auto end = Diff(base, next, patch, manifest, meter).run(options.num_threads);
+  if (!end) return end.status();
+  for (const OpenVersion* version : {&base, &next})
+    for (const auto& file : version->files)
+      if (StoreStatus s = file->file().check_unchanged(); !s.ok()) return s;
+  const auto patch_bytes = write_manifest(patch, manifest, *end);
+  if (!patch_bytes) return patch_bytes.status();
+  return info_of(manifest, *patch_bytes);
+}
+
+}  // namespace snug::store

@@ -1,0 +1,45 @@
+// store/patch_jobs.h - patches of two opened versions; patch.cpp turns paths into these.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "store/block_scan.h"
+#include "store/patch_format.h"
+#include "store/plain_file.h"
+
+namespace snug::store {
+
+// A file or a folder, every file of it open.
+struct OpenVersion {
+  bool is_folder = false;
+  std::string root;                // the file, or the folder
+  std::vector<std::string> names;  // sorted; one empty name for a file
+  std::vector<std::string> sub_folders;
+  std::vector<std::unique_ptr<PlainFile>> files;
+
+  std::uint64_t num_bytes() const noexcept {
+    std::uint64_t sum = 0;
+    for (const auto& file : files) sum += file->num_bytes();
+    return sum;
+  }
+};
+
+// `restore`: see PlainFile.
+StoreResult<OpenVersion> open_version(const std::string& path, bool restore);
+
+// Names, sizes and hashes of its files.
+StoreResult<std::vector<PatchFile>> list_version(const OpenVersion& version);
+
+// Writes pieces, manifest and header to `patch`.
+StoreResult<PatchInfo> write_patch(const OpenVersion& base, const OpenVersion& next,
+                                   const File& patch, const StoreOptions& options,
+                                   ProgressMeter& meter);
+
+// Writes file `idx` of NEW, whose pieces start at `pieces_offset` of the patch, to `out`
+// and checks its hash. `base` has the files of manifest.base, in their order.
+StoreStatus apply_patch(const Manifest& manifest, std::size_t idx, std::uint64_t pieces_offset,
+                        const File& patch, const std::vector<const PlainFile*>& base,
+                        const File& out, const StoreOptions& options, ProgressMeter& meter);
+
+}  // namespace snug::store

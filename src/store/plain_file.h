@@ -1,0 +1,44 @@
+// store/plain_file.h - the plain content of any file: of one compressed by Snug what it
+// restores to, of all others the bytes as they are.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "store/file_io.h"
+#include "store/tensor_file.h"
+
+namespace snug::store {
+
+class PlainFile {
+ public:
+  // `restore`: see through compression by Snug. Files that are no valid safetensors
+  // have no tensors.
+  static StoreResult<std::unique_ptr<PlainFile>> open(const std::string& path, bool restore);
+
+  const std::string& path() const noexcept { return file().path(); }
+  const File& file() const noexcept { return tensors_ != nullptr ? tensors_->file() : file_; }
+  std::uint64_t num_bytes() const noexcept { return num_bytes_; }
+  // Null if it has no tensors. Offsets in it are those of the plain content.
+  const Layout* layout() const noexcept {
+    return tensors_ != nullptr ? &tensors_->plain() : nullptr;
+  }
+
+  // [offset, offset + dst.size()) of the plain content, which has them.
+  StoreStatus read_at(std::uint64_t offset, std::span<std::byte> dst) const;
+
+  // XXH3-128 of the plain content, 32 hexadecimal digits; as recorded if it is compressed.
+  StoreResult<std::string> hash() const;
+
+ private:
+  bool compressed() const noexcept { return tensors_ != nullptr && tensors_->compressed(); }
+
+  File file_;                            // if it has no tensors
+  std::unique_ptr<TensorFile> tensors_;  // if it has
+  Reader reader_;                        // if it is compressed
+  std::uint64_t num_bytes_ = 0;
+};
+
+}  // namespace snug::store
