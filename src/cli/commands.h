@@ -12,5 +12,10 @@ void add_inspect(CLI::App& app, int& exit_code);
 void add_cat(CLI::App& app, int& exit_code);
 void add_bench(CLI::App& app, int& exit_code);
 void add_sample(CLI::App& app, int& exit_code);
+void add_diff(CLI::App& app, int& exit_code);
+void add_patch(CLI::App& app, int& exit_code);
+void add_send(CLI::App& app, int& exit_code);
+void add_recv(CLI::App& app, int& exit_code);
+void add_sync(CLI::App& app, int& exit_code);
 
 }  // namespace snug::cli

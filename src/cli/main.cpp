@@ -20,7 +20,9 @@ constexpr char kFooter[] =
     "   3  not a safetensors/Snug file   8  output exists (see --force)\n"
     "   4  written by a newer Snug       9  no such file, shard or tensor\n"
     "   5  damaged input                10  a defect in Snug: please report it\n"
-    " 130  interrupted                  11  no usable GPU\n\n"
+    "  11  no usable GPU                12  the other side took too long\n"
+    "  13  the other side refused       14  patch was made for another version\n"
+    " 130  interrupted\n\n"
     "SNUG_FORCE=scalar|avx2|avx512|neon chooses the instruction set.\n";
 
 std::string version_text() {
@@ -53,6 +55,11 @@ int main(int argc, char** argv) {
   snug::cli::add_cat(app, exit_code);
   snug::cli::add_bench(app, exit_code);
   snug::cli::add_sample(app, exit_code);
+  snug::cli::add_diff(app, exit_code);
+  snug::cli::add_patch(app, exit_code);
+  snug::cli::add_send(app, exit_code);
+  snug::cli::add_recv(app, exit_code);
+  snug::cli::add_sync(app, exit_code);
   const auto named = [&](const CLI::App* command) { return command->get_name() == argv[1]; };
   if (argc > 1 && argv[1][0] != '-' && app.get_subcommands(named).empty())
     return snug::cli::print_error(snug::Code::kUsage,

@@ -1,0 +1,88 @@
+#include "cli/patch_report.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/terminal.h"
+#include "cli/units.h"
+
+namespace snug::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+double ratio(std::uint64_t part, std::uint64_t whole) {
+  return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
+}
+
+Json to_json(const PatchReport& report, const char* command) {
+  const PatchInfo& info = report.info;
+  return {{"command", command},
+          {"output", report.output},
+          {"base_version", info.base_version},
+          {"target_version", info.target_version},
+          {"num_files", info.num_files},
+          {"target_bytes", info.target_bytes},
+          {"patch_bytes", info.patch_bytes},
+          {"ratio", ratio(info.patch_bytes, info.target_bytes)},
+          {"copied_bytes", info.copied_bytes},
+          {"delta_bytes", info.delta_bytes},
+          {"delta_stored", info.delta_stored},
+          {"full_bytes", info.full_bytes},
+          {"full_stored", info.full_stored},
+          {"num_changed", info.num_changed},
+          {"seconds", report.seconds},
+          {"verified", true}};
+}
+
+std::string to_text(const PatchReport& report) {
+  const PatchInfo& info = report.info;
+  std::string text;
+  const auto line = [&](const char* what, std::uint64_t bytes, std::uint64_t stored) {
+    if (bytes > 0)
+      text += fmt::format("  {:<9} {:>9} -> {}\n", what, format_bytes(bytes), format_bytes(stored));
+  };
+  line("unchanged", info.copied_bytes, 0);
+  line("changed", info.delta_bytes, info.delta_stored);
+  line("new", info.full_bytes, info.full_stored);
+  text += fmt::format("{}  {} of {}  {}  {}  verified\n", printable(report.output),
+                      format_bytes(info.patch_bytes), format_bytes(info.target_bytes),
+                      format_percent(ratio(info.patch_bytes, info.target_bytes), 2),
+                      format_rate(info.target_bytes, report.seconds));
+  text += fmt::format("{} -> {}\n", info.base_version, info.target_version);
+  return text;
+}
+
+}  // namespace
+
+void add_patch_options(CLI::App& cmd, PatchArgs& args, const char* output_name) {
+  cmd.add_option("-o,--output", args.out, fmt::format("{} to write", output_name))
+      ->required()
+      ->type_name(output_name);
+  cmd.add_option("-t,--threads", args.num_threads, "Threads; 0 takes one per CPU")
+      ->check(CLI::Range(0, 64).description(""))
+      ->type_name("N")
+      ->capture_default_str();
+  cmd.add_flag("-f,--force", args.force, "Replace an existing output");
+  cmd.add_flag("--json", args.json, "Print the result as JSON");
+  cmd.add_flag("-q,--quiet", args.quiet, "Print nothing but errors");
+}
+
+int run_patch_work(const PatchArgs& args, const char* command, PatchWork work) {
+  StoreOptions options;
+  options.num_threads = args.num_threads;
+  options.force = args.force;
+  auto bar = std::make_unique<ProgressBar>(args.first);
+  options.progress = [&bar](const Progress& progress) { return bar->update(progress); };
+  const auto report = work(args.first, args.second, args.out, options);
+  bar.reset();
+  if (!report) return print_error(report.status());
+  if (args.json)
+    return print_stdout(
+        to_json(*report, command).dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  return args.quiet ? 0 : print_stdout(to_text(*report));
+}
+
+}  // namespace snug::cli

@@ -1,0 +1,104 @@
+// snug sync: a trainer publishes versions, followers keep up.
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "cli/commands.h"
+#include "cli/terminal.h"
+#include "cli/units.h"
+#include "cli/wire_options.h"
+
+namespace snug::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct SyncArgs {
+  std::string serve, follow, folder, listen = "127.0.0.1:7000";
+  int num_kept = 2;
+  bool once = false;
+  WireArgs wire;
+};
+
+void print_event(const SyncEvent& event, const WireArgs& args) {
+  if (args.json) {
+    const Json json = {{"command", "sync"},
+                       {"version", event.version},
+                       {"peer", event.peer},
+                       {"update", event.is_patch ? "patch" : "full"},
+                       {"raw_bytes", event.raw_bytes},
+                       {"wire_bytes", event.wire_bytes},
+                       {"seconds", event.seconds}};
+    print_stdout(json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+  } else if (!args.quiet) {
+    const double share = event.raw_bytes == 0 ? 0
+                                              : static_cast<double>(event.wire_bytes) /
+                                                    static_cast<double>(event.raw_bytes);
+    print_stdout(fmt::format("{}  {}  {} {} of {} ({})  {:.2f} s\n", event.peer,
+                             printable(event.version), event.is_patch ? "patch" : "full",
+                             format_bytes(event.wire_bytes), format_bytes(event.raw_bytes),
+                             format_percent(share), event.seconds));
+  }
+}
+
+int serve(const SyncArgs& args, const SyncOptions& options) {
+  auto listener = wire::Listener::open(args.listen, options.wire);
+  if (!listener) return print_error({listener.status(), args.listen, {}, {}});
+  if (!args.wire.quiet) fmt::print(stderr, "listening on {}\n", listener->address());
+  const StoreStatus s = serve_versions(*listener, args.serve, options);
+  if (!s.ok() || pending_signal() != 0) return print_error(s);
+  return 0;
+}
+
+int run_sync(const SyncArgs& args) {
+  if (args.serve.empty() == args.follow.empty())
+    return print_error(Code::kUsage, "sync wants either --serve FOLDER or --follow ADDRESS FOLDER");
+  if (!args.follow.empty() && args.folder.empty())
+    return print_error(Code::kUsage, "--follow ADDRESS wants the FOLDER to keep up to date");
+  auto wire_options = to_wire_options(args.wire);
+  if (!wire_options) return print_error(wire_options.status());
+  SyncOptions options;
+  options.wire = std::move(*wire_options);
+  options.num_kept = args.num_kept;
+  options.once = args.once;
+  options.on_event = [&](const SyncEvent& event) { print_event(event, args.wire); };
+  options.on_error = [&](const StoreStatus& status) {
+    if (!args.wire.quiet) print_error(status);
+  };
+  options.keep_going = [] { return pending_signal() == 0; };
+  if (!args.serve.empty()) return serve(args, options);
+  const StoreStatus s = follow_versions(args.follow, args.folder, options);
+  if (!s.ok() || pending_signal() != 0) return print_error(s);
+  return 0;
+}
+
+}  // namespace
+
+void add_sync(CLI::App& app, int& exit_code) {
+  auto* cmd = app.add_subcommand("sync", "Publish checkpoint versions, or keep up with them");
+  auto args = std::make_shared<SyncArgs>();
+  cmd->add_option("--serve", args->serve, "Publish every file or folder that appears in FOLDER")
+      ->type_name("FOLDER");
+  cmd->add_option("--listen", args->listen, "With --serve: ADDRESS:PORT; port 0 takes a free one")
+      ->type_name("ADDRESS")
+      ->capture_default_str();
+  cmd->add_option("--follow", args->follow, "HOST:PORT of the server to keep up with")
+      ->type_name("ADDRESS");
+  cmd->add_option("FOLDER", args->folder, "With --follow: where versions go; must be there");
+  cmd->add_option("--keep", args->num_kept, "With --follow: fetched versions to keep")
+      ->check(CLI::Range(1, 1000).description(""))
+      ->type_name("N")
+      ->capture_default_str();
+  cmd->add_flag("--once", args->once, "With --follow: end when the newest version is there");
+  add_wire_options(*cmd, args->wire);
+  cmd->footer(
+      "Versions are published by renaming them into FOLDER when they are complete;\n"
+      "names that start with a dot are left alone. Followers get patches where the server\n"
+      "still has their version, full copies otherwise. FOLDER/current links to the newest.\n\n"
+      "Examples:\n"
+      "  snug sync --serve checkpoints/ --listen 0.0.0.0:7000 --token-file secret\n"
+      "  snug sync --follow trainer:7000 weights/ --token-file secret\n");
+  cmd->callback([args, &exit_code] { exit_code = run_sync(*args); });
+}
+
+}  // namespace snug::cli

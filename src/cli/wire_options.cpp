@@ -1,0 +1,98 @@
+#include "cli/wire_options.h"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <fstream>
+
+#include "cli/units.h"
+
+namespace snug::cli {
+namespace {
+
+constexpr std::size_t kMinTokenBytes = 8, kMaxTokenBytes = 4096;
+
+StoreResult<std::string> read_token(const std::string& file) {
+  std::string token;
+  if (file.empty()) {
+    const char* variable = std::getenv("SNUG_TOKEN");
+    if (variable != nullptr) token = variable;
+    if (token.empty()) return token;
+  } else {
+    std::ifstream in(file, std::ios::binary);
+    token.resize(kMaxTokenBytes);
+    in.read(token.data(), static_cast<std::streamsize>(token.size()));
+    token.resize(static_cast<std::size_t>(in.gcount()));
+    if (in.bad() || token.empty())
+      return StoreStatus{{Code::kIo, "cannot read the token"}, file, {}, {}};
+    while (!token.empty() && (token.back() == '\n' || token.back() == '\r')) token.pop_back();
+  }
+  if (token.size() < kMinTokenBytes || token.size() >= kMaxTokenBytes)
+    return StoreStatus{{Code::kUsage, "a token has 8 to 4095 bytes"}, file, {}, {}};
+  return token;
+}
+
+}  // namespace
+
+void add_wire_options(CLI::App& cmd, WireArgs& args) {
+  cmd.add_option("--token-file", args.token_file,
+                 "File with the shared secret; else the variable SNUG_TOKEN")
+      ->type_name("FILE");
+  cmd.add_option("--mode", args.mode, "auto: whichever is fastest here; raw, fixed, entropy")
+      ->check(CLI::IsMember({"auto", "raw", "fixed", "entropy"}).description(""))
+      ->type_name("NAME")
+      ->capture_default_str();
+  cmd.add_option("--lanes", args.num_lanes, "Parallel connections; 0 picks 2 or 4")
+      ->check(CLI::Range(0, 16).description(""))
+      ->type_name("N")
+      ->capture_default_str();
+  cmd.add_option("--chunk", args.chunk, "Bytes that travel as one piece")
+      ->type_name("SIZE")
+      ->capture_default_str();
+  cmd.add_option("--timeout", args.timeout_seconds, "Silence after which the peer counts as lost")
+      ->check(CLI::Range(0.1, 86400.0).description(""))
+      ->type_name("SECONDS")
+      ->capture_default_str();
+  cmd.add_flag("--json", args.json, "Print the result as JSON");
+  cmd.add_flag("-q,--quiet", args.quiet, "Print nothing but errors");
+}
+
+StoreResult<wire::Options> to_wire_options(const WireArgs& args) {
+  wire::Options options;
+  for (const wire::Mode mode : {wire::Mode::kRaw, wire::Mode::kFixed, wire::Mode::kEntropy})
+    if (args.mode == wire::mode_name(mode)) options.mode = mode;
+  auto token = read_token(args.token_file);
+  if (!token) return token.status();
+  options.token = std::move(*token);
+  options.num_lanes = args.num_lanes;
+  options.chunk_bytes = parse_bytes(args.chunk);
+  options.timeout = std::chrono::milliseconds(static_cast<long>(args.timeout_seconds * 1000));
+  return options;
+}
+
+nlohmann::ordered_json to_json(const wire::Stats& stats) {
+  nlohmann::ordered_json chunks, goodput;
+  for (int i = 0; i < wire::kNumModes; ++i) {
+    const char* name = wire::mode_name(static_cast<wire::Mode>(i));
+    chunks[name] = stats.num_chunks[i];
+    goodput[name] = stats.goodput[i];
+  }
+  return {{"wire_bytes", stats.wire_bytes},
+          {"known_bytes", stats.known_bytes},
+          {"num_chunks", chunks},
+          {"goodput", goodput},
+          {"encode_seconds", stats.encode_seconds},
+          {"send_seconds", stats.send_wait_seconds}};
+}
+
+std::string transfer_text(std::uint64_t raw_bytes, const wire::Stats& stats, double seconds) {
+  std::string text =
+      fmt::format("{}, {} on the wire", format_bytes(raw_bytes), format_bytes(stats.wire_bytes));
+  if (raw_bytes > 0)
+    text += fmt::format(" ({})", format_percent(static_cast<double>(stats.wire_bytes) /
+                                                static_cast<double>(raw_bytes)));
+  if (stats.known_bytes > 0) text += fmt::format(", {} known", format_bytes(stats.known_bytes));
+  return text + fmt::format("  {}  {}", format_seconds(seconds), format_rate(raw_bytes, seconds));
+}
+
+}  // namespace snug::cli

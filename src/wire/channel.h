@@ -1,0 +1,45 @@
+// wire/channel.h - what a transport has to do: move bytes, in order, both ways.
+//
+// One thread may send while another receives. Buffers inside a channel are
+// bounded: a sender waits when the other side does not read.
+#pragma once
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "net/socket.h"
+#include "snug/status.h"
+
+namespace snug::wire {
+
+using net::Deadline;
+
+class Channel {
+ public:
+  virtual ~Channel() = default;
+  // All bytes of both pieces, or an error that ends the channel.
+  virtual Status send(std::span<const std::byte> head, std::span<const std::byte> body,
+                      Deadline deadline) = 0;
+  virtual Status recv(std::span<std::byte> bytes, Deadline deadline) = 0;
+  // OK if there is something to read; kTimeout if not by then.
+  virtual Status wait_readable(Deadline deadline) = 0;
+  // Wakes every thread that waits in this channel, here and at the peer.
+  virtual void shut_down() noexcept = 0;
+  virtual std::string peer_name() const { return "?"; }
+};
+
+using ChannelPtr = std::unique_ptr<Channel>;
+// Opens one more channel to the same peer.
+using Dial = std::function<Result<ChannelPtr>(Deadline deadline)>;
+
+ChannelPtr make_tcp_channel(net::Socket socket);
+
+// Moves bytes through `inner` no faster than `bytes_per_second`, all channels of
+// one pacer together. For tests and benchmarks.
+class Pacer;
+std::shared_ptr<Pacer> make_pacer(double bytes_per_second);
+ChannelPtr make_paced_channel(ChannelPtr inner, std::shared_ptr<Pacer> pacer);
+
+}  // namespace snug::wire

@@ -1,0 +1,277 @@
+// A channel through memory that two processes of one host share: a ring for each
+// direction. They meet at a Unix socket, over which the dialling side hands its
+// memory across; afterwards the socket only tells when the other side is gone.
+//
+// The other side can write anything into the rings at any time: positions are
+// checked at every use, bytes are copied out before anybody looks at them, and the
+// memory is sealed so that it cannot be taken away.
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <climits>
+#include <cstring>
+
+#include "wire/endpoints.h"
+#include "wire/part_folder.h"
+
+namespace snug::wire {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kRingBytes = std::size_t{4} << 20;
+// Copies of this size overlap with the other side's.
+constexpr std::size_t kPieceBytes = std::size_t{128} << 10;
+constexpr auto kLook = std::chrono::milliseconds(20);
+
+constexpr Status kGone{Code::kPeer, "the peer closed the connection"};
+constexpr Status kLate{Code::kTimeout, "the peer took too long"};
+constexpr Status kBroken{Code::kPeer, "the peer broke the shared memory"};
+
+struct Ring {
+  alignas(64) std::atomic<std::uint64_t> written;  // bytes since the beginning
+  std::atomic<std::uint32_t> data_signal;          // changes with `written`
+  alignas(64) std::atomic<std::uint64_t> read;
+  std::atomic<std::uint32_t> space_signal;
+  alignas(64) std::atomic<std::uint32_t> closed;
+  alignas(64) std::byte bytes[kRingBytes];
+};
+struct SharedMemory {
+  Ring to_listener, to_dialler;  // of new memory: all zero
+};
+
+void wake(std::atomic<std::uint32_t>& signal) noexcept {
+  signal.fetch_add(1);
+  ::syscall(SYS_futex, &signal, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+// Until `signal` is no longer `seen`, or a moment has passed.
+void sleep_on(std::atomic<std::uint32_t>& signal, std::uint32_t seen) noexcept {
+  const timespec moment{0, std::chrono::nanoseconds(kLook).count()};
+  ::syscall(SYS_futex, &signal, FUTEX_WAIT, seen, &moment, nullptr, 0);
+}
+
+class ShmChannel : public Channel {
+ public:
+  ShmChannel(SharedMemory* memory, Descriptor socket, bool dialled)
+      : memory_(memory),
+        socket_(std::move(socket)),
+        out_(dialled ? memory->to_listener : memory->to_dialler),
+        in_(dialled ? memory->to_dialler : memory->to_listener) {}
+  ~ShmChannel() override {
+    shut_down();
+    ::munmap(memory_, sizeof *memory_);
+  }
+
+  Status send(std::span<const std::byte> head, std::span<const std::byte> body,
+              Deadline deadline) override {
+    if (Status s = send_piece(head, deadline); !s.ok()) return s;
+    return send_piece(body, deadline);
+  }
+
+  Status recv(std::span<std::byte> bytes, Deadline deadline) override {
+    while (!bytes.empty()) {
+      std::uint64_t there = 0;
+      if (Status s = wait_for_data(deadline, there); !s.ok()) return s;
+      const std::uint64_t at = in_.read.load(std::memory_order_relaxed) % kRingBytes;
+      const std::size_t n = std::min({bytes.size(), static_cast<std::size_t>(there), kPieceBytes,
+                                      static_cast<std::size_t>(kRingBytes - at)});
+      std::memcpy(bytes.data(), in_.bytes + at, n);
+      in_.read.fetch_add(n, std::memory_order_release);
+      wake(in_.space_signal);
+      bytes = bytes.subspan(n);
+    }
+    return {};
+  }
+
+  Status wait_readable(Deadline deadline) override {
+    std::uint64_t there = 0;
+    return wait_for_data(deadline, there);
+  }
+
+  void shut_down() noexcept override {
+    for (Ring* ring : {&in_, &out_}) {
+      ring->closed.store(1);
+      wake(ring->data_signal);
+      wake(ring->space_signal);
+    }
+    ::shutdown(socket_.get(), SHUT_RDWR);
+  }
+  std::string peer_name() const override { return "shm"; }
+
+ private:
+  Status send_piece(std::span<const std::byte> bytes, Deadline deadline) {
+    while (!bytes.empty()) {
+      const std::uint32_t seen = out_.space_signal.load();
+      const std::uint64_t written = out_.written.load(std::memory_order_relaxed);
+      const std::uint64_t used = written - out_.read.load(std::memory_order_acquire);
+      if (used > kRingBytes) return kBroken;
+      if (out_.closed.load()) return kGone;
+      if (used == kRingBytes) {
+        if (Status s = check_peer(deadline); !s.ok()) return s;
+        sleep_on(out_.space_signal, seen);
+        continue;
+      }
+      const std::uint64_t at = written % kRingBytes;
+      const std::size_t n = std::min({bytes.size(), static_cast<std::size_t>(kRingBytes - used),
+                                      kPieceBytes, static_cast<std::size_t>(kRingBytes - at)});
+      std::memcpy(out_.bytes + at, bytes.data(), n);
+      out_.written.store(written + n, std::memory_order_release);
+      wake(out_.data_signal);
+      bytes = bytes.subspan(n);
+    }
+    return {};
+  }
+
+  Status wait_for_data(Deadline deadline, std::uint64_t& there) {
+    for (;;) {
+      const std::uint32_t seen = in_.data_signal.load();
+      there =
+          in_.written.load(std::memory_order_acquire) - in_.read.load(std::memory_order_relaxed);
+      if (there > kRingBytes) return kBroken;
+      if (there > 0) return {};
+      if (in_.closed.load()) return kGone;
+      if (Status s = check_peer(deadline); !s.ok()) return s;
+      sleep_on(in_.data_signal, seen);
+    }
+  }
+
+  // A process that was killed wakes nobody; but its socket closes.
+  Status check_peer(Deadline deadline) const {
+    pollfd entry{socket_.get(), POLLIN, 0};
+    if (::poll(&entry, 1, 0) > 0) return kGone;
+    return Clock::now() >= deadline ? kLate : Status{};
+  }
+
+  SharedMemory* const memory_;
+  const Descriptor socket_;
+  Ring& out_;
+  Ring& in_;
+};
+
+Result<ChannelPtr> make_channel(int memory_fd, Descriptor socket, bool dialled) {
+  void* memory =
+      ::mmap(nullptr, sizeof(SharedMemory), PROT_READ | PROT_WRITE, MAP_SHARED, memory_fd, 0);
+  if (memory == MAP_FAILED) return Status{Code::kIo, "cannot map shared memory"};
+  return ChannelPtr(
+      std::make_unique<ShmChannel>(static_cast<SharedMemory*>(memory), std::move(socket), dialled));
+}
+
+// Abstract names leave nothing behind in the file system.
+socklen_t socket_name(const std::string& name, sockaddr_un& address) {
+  address = {};
+  address.sun_family = AF_UNIX;
+  const std::string full = "snug-wire-" + name;
+  const std::size_t n = std::min(full.size(), sizeof address.sun_path - 1);
+  std::memcpy(address.sun_path + 1, full.data(), n);
+  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + n);
+}
+
+Descriptor open_socket() { return Descriptor(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)); }
+
+// One byte and a descriptor.
+bool send_descriptor(int socket, int fd) {
+  char byte = 'm';
+  iovec piece{&byte, 1};
+  alignas(cmsghdr) char space[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  message.msg_control = space;
+  message.msg_controllen = sizeof space;
+  cmsghdr* control = CMSG_FIRSTHDR(&message);
+  control->cmsg_level = SOL_SOCKET;
+  control->cmsg_type = SCM_RIGHTS;
+  control->cmsg_len = CMSG_LEN(sizeof(int));
+  std::memcpy(CMSG_DATA(control), &fd, sizeof fd);
+  return ::sendmsg(socket, &message, MSG_NOSIGNAL) == 1;
+}
+
+Descriptor receive_descriptor(int socket) {
+  char byte;
+  iovec piece{&byte, 1};
+  alignas(cmsghdr) char space[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  message.msg_control = space;
+  message.msg_controllen = sizeof space;
+  if (::recvmsg(socket, &message, MSG_CMSG_CLOEXEC) != 1) return Descriptor();
+  const cmsghdr* control = CMSG_FIRSTHDR(&message);
+  if (control == nullptr || control->cmsg_type != SCM_RIGHTS ||
+      control->cmsg_len != CMSG_LEN(sizeof(int)))
+    return Descriptor();
+  int fd;
+  std::memcpy(&fd, CMSG_DATA(control), sizeof fd);
+  return Descriptor(fd);
+}
+
+bool wait_readable(int fd, std::chrono::milliseconds patience) {
+  pollfd entry{fd, POLLIN, 0};
+  return ::poll(&entry, 1, static_cast<int>(patience.count())) > 0;
+}
+
+class ShmListener : public ChannelListener {
+ public:
+  ShmListener(Descriptor socket, std::string name)
+      : socket_(std::move(socket)), name_(std::move(name)) {}
+
+  Result<ChannelPtr> accept(Deadline deadline) override {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+    if (!wait_readable(socket_.get(), std::max(left, std::chrono::milliseconds(0)))) return kLate;
+    Descriptor client(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (client.get() < 0) return Status{Code::kIo, "cannot accept"};
+    // The descriptor comes right behind the connect.
+    if (!wait_readable(client.get(), std::chrono::milliseconds(500))) return kLate;
+    const Descriptor memory = receive_descriptor(client.get());
+    struct stat info;
+    const int seals = memory.get() < 0 ? -1 : ::fcntl(memory.get(), F_GET_SEALS);
+    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || ::fstat(memory.get(), &info) != 0 ||
+        static_cast<std::uint64_t>(info.st_size) != sizeof(SharedMemory))
+      return kBroken;
+    return make_channel(memory.get(), std::move(client), false);
+  }
+  std::string address() const override { return "shm:" + name_; }
+
+ private:
+  const Descriptor socket_;
+  const std::string name_;
+};
+
+}  // namespace
+
+Result<ChannelPtr> dial_shm(const std::string& name) {
+  Descriptor socket = open_socket();
+  sockaddr_un address;
+  const socklen_t length = socket_name(name, address);
+  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0)
+    return Status{Code::kPeer, "connection refused: nobody listens there"};
+  const Descriptor memory(::memfd_create("snug-wire", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (memory.get() < 0 || ::ftruncate(memory.get(), sizeof(SharedMemory)) != 0 ||
+      ::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)
+    return Status{Code::kIo, "cannot make shared memory"};
+  if (!send_descriptor(socket.get(), memory.get())) return kGone;
+  return make_channel(memory.get(), std::move(socket), true);
+}
+
+Result<std::unique_ptr<ChannelListener>> listen_shm(const std::string& name) {
+  Descriptor socket = open_socket();
+  sockaddr_un address;
+  const socklen_t length = socket_name(name, address);
+  if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0)
+    return Status{Code::kUsage, "the name is in use; choose another"};
+  if (::listen(socket.get(), 64) != 0) return Status{Code::kIo, "cannot listen"};
+  return std::unique_ptr<ChannelListener>(std::make_unique<ShmListener>(std::move(socket), name));
+}
+
+}  // namespace snug::wire

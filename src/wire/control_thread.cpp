@@ -1,0 +1,188 @@
+// The control channel: offers, answers, signs of life.
+#include <algorithm>
+#include <cstring>
+
+#include "wire/connection_core.h"
+
+namespace snug::wire {
+namespace {
+
+constexpr Status kNonsense{Code::kPeer, "the peer broke the protocol"};
+constexpr std::size_t kMaxOfferedExtents = 4 * kMaxExtents;
+constexpr std::size_t kMaxNotes = 64;
+
+// What the peer's reason for giving up means here.
+Status reason_of(std::uint64_t code) {
+  switch (static_cast<Code>(code)) {
+    case Code::kOk: return {Code::kPeer, "the peer closed the connection"};
+    case Code::kCorrupt: return {Code::kCorrupt, "the peer received damaged data"};
+    case Code::kIo: return {Code::kIo, "the peer could not read or write its data"};
+    case Code::kTimeout: return {Code::kTimeout, "the peer waited too long for this side"};
+    case Code::kDstTooSmall: return {Code::kPeer, "the peer expected a message of another size"};
+    default: return {Code::kPeer, "the peer gave up", kNowhere, kNowhere, code};
+  }
+}
+
+template <class T>
+bool parse(std::span<const std::byte> payload, T& value) {
+  if (payload.size() != sizeof value) return false;
+  std::memcpy(&value, payload.data(), sizeof value);
+  return true;
+}
+
+}  // namespace
+
+Status Connection::Core::send_control(ControlType type, std::uint64_t message,
+                                      std::span<const std::byte> payload, Deadline deadline) {
+  ControlHeader header;
+  header.type = type;
+  header.message = message;
+  header.payload_bytes = payload.size();
+  header.payload_hash = hash_bytes(payload);
+  seal(header);
+  if (!control_turn_.take(deadline)) return {Code::kTimeout, "the peer took too long"};
+  const Status sent = control_->send(bytes_of(header), payload, deadline);
+  control_turn_.give_back();
+  return sent;
+}
+
+Status Connection::Core::send_control(ControlType type, std::uint64_t message,
+                                      std::span<const std::byte> payload) {
+  return send_control(type, message, payload, deadline());
+}
+
+void Connection::Core::run_control() noexcept {
+  const auto ping_every = std::min<Clock::duration>(options_.timeout / 4, std::chrono::seconds(5));
+  auto next_ping = Clock::now() + ping_every;
+  auto last_heard = Clock::now();
+  while (status().ok()) {
+    Status s = control_->wait_readable(std::min(next_ping, last_heard + options_.timeout));
+    if (s.ok()) {
+      s = read_control();
+      last_heard = Clock::now();
+    } else if (s.code == Code::kTimeout) {
+      s = Clock::now() < last_heard + options_.timeout
+              ? Status{}
+              : Status{Code::kTimeout, "the peer shows no sign of life"};
+    }
+    if (s.ok() && Clock::now() >= next_ping) {
+      next_ping = Clock::now() + ping_every;
+      s = send_control(ControlType::kPing, 0, {});
+      if (s.ok()) s = check_stalls();
+    }
+    if (!s.ok()) fail(s);
+  }
+}
+
+// Pings show that the peer lives; this is about data that does not come.
+Status Connection::Core::check_stalls() {
+  const std::lock_guard lock(mutex_);
+  const auto long_ago = [&](const std::atomic<Clock::rep>& last) {
+    return Clock::now().time_since_epoch() - Clock::duration(last.load()) > options_.timeout;
+  };
+  if (!incoming_.empty() && long_ago(last_in_))
+    return {Code::kTimeout, "the peer stopped sending in the middle of a message"};
+  const bool sending = std::any_of(outgoing_.begin(), outgoing_.end(),
+                                   [](const auto& entry) { return entry.second->accepted; });
+  if (sending && long_ago(last_out_))
+    return {Code::kTimeout, "the peer stopped receiving in the middle of a message"};
+  return {};
+}
+
+Status Connection::Core::read_control() {
+  ControlHeader header;
+  if (Status s = control_->recv(writable_bytes_of(header), deadline()); !s.ok()) return s;
+  if (Status s = check(header); !s.ok()) return s;
+  if (header.payload_bytes > kMaxControlBytes) return kNonsense;
+  std::vector<std::byte> payload(header.payload_bytes);
+  if (Status s = control_->recv(payload, deadline()); !s.ok()) return s;
+  if (hash_bytes(payload) != header.payload_hash)
+    return {Code::kCorrupt, "a control message was damaged on the wire"};
+  return handle_control(header, payload);
+}
+
+Status Connection::Core::handle_control(const ControlHeader& header,
+                                        std::span<const std::byte> payload) {
+  switch (header.type) {
+    case ControlType::kPing: return payload.empty() ? Status{} : kNonsense;
+    case ControlType::kOffer: return handle_offer(header.message, payload);
+    case ControlType::kAccept: return handle_accept(header.message, payload);
+    case ControlType::kProgress: return handle_progress(payload);
+    case ControlType::kDone: return payload.empty() ? handle_done(header.message) : kNonsense;
+    case ControlType::kFail: return handle_fail(payload);
+    case ControlType::kNote: break;
+    default: return kNonsense;
+  }
+  const std::lock_guard lock(mutex_);
+  if (payload.size() > kMaxNoteBytes || notes_.size() >= kMaxNotes) return kNonsense;
+  notes_.emplace_back(reinterpret_cast<const char*>(payload.data()), payload.size());
+  changed_.notify_all();
+  return {};
+}
+
+Status Connection::Core::handle_offer(std::uint64_t number, std::span<const std::byte> payload) {
+  auto offer = parse_offer(payload);
+  if (!offer) return offer.status();
+  const std::lock_guard lock(mutex_);
+  const std::size_t num_extents = offer->table.extents().size();
+  if (number <= last_offer_ || num_offers_ >= kMaxOpenMessages ||
+      num_offered_extents_ + num_extents > kMaxOfferedExtents)
+    return kNonsense;
+  last_offer_ = number;
+  Offered offered{number, std::move(offer->table)};
+  const auto posted = posted_.find(offer->tag);
+  if (posted == posted_.end()) {
+    offers_[offer->tag].push_back(std::move(offered));
+    ++num_offers_;
+    num_offered_extents_ += num_extents;
+    return {};
+  }
+  to_accept_.push_back({std::move(offered), std::move(posted->second.front())});
+  posted->second.pop_front();
+  if (posted->second.empty()) posted_.erase(posted);
+  changed_.notify_all();
+  return {};
+}
+
+Status Connection::Core::handle_accept(std::uint64_t number, std::span<const std::byte> payload) {
+  const std::lock_guard lock(mutex_);
+  const auto found = outgoing_.find(number);
+  if (found == outgoing_.end() || found->second->accepted) return kNonsense;
+  Outgoing& message = *found->second;
+  if (payload.size() % 8 != 0 || payload.size() / 8 > message.table.num_chunks()) return kNonsense;
+  message.known.resize(payload.size() / 8);
+  if (!payload.empty()) std::memcpy(message.known.data(), payload.data(), payload.size());
+  message.accepted = true;
+  touch_out();
+  if (message.table.num_chunks() > 0) to_send_.push_back(found->second);
+  changed_.notify_all();
+  return {};
+}
+
+Status Connection::Core::handle_progress(std::span<const std::byte> payload) {
+  Progress sums;
+  if (!parse(payload, sums)) return kNonsense;
+  touch_out();
+  controller_.progress(sums);
+  return {};
+}
+
+Status Connection::Core::handle_done(std::uint64_t number) {
+  const std::lock_guard lock(mutex_);
+  const auto found = outgoing_.find(number);
+  if (found == outgoing_.end()) return kNonsense;
+  Outgoing& message = *found->second;
+  if (!message.accepted || message.next_chunk != message.table.num_chunks()) return kNonsense;
+  message.confirmed = true;
+  if (message.busy > 0) return {};  // the lane that sent the last chunk ends it
+  message.state->finish({});
+  outgoing_.erase(found);
+  return {};
+}
+
+Status Connection::Core::handle_fail(std::span<const std::byte> payload) {
+  Failure failure;
+  return parse(payload, failure) ? reason_of(failure.code) : kNonsense;
+}
+
+}  // namespace snug::wire

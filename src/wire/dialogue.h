@@ -1,0 +1,57 @@
+// wire/dialogue.h - the words two file peers exchange as notes:
+//
+//   sender                      receiver
+//   message 0: the manifest
+//                               "ok", or "error CODE TEXT"
+//   message i + 1: file i
+//   "commit", or "error ..."
+//                               "done", or "error ..."
+#pragma once
+#include <functional>
+#include <string>
+
+#include "snug/store.h"
+#include "snug/transfer.h"
+#include "snug/wire.h"
+#include "wire/manifest.h"
+
+namespace snug::wire {
+
+// Called while waiting; false stops the work.
+using KeepGoing = std::function<bool()>;
+
+// Waits for a note as long as the connection lives. An "error" note becomes the
+// status it carries, `refused` tells it from a lost connection.
+struct Answer {
+  std::string text;
+  StoreStatus status;
+  bool refused = false;
+};
+Answer wait_for_note(Connection& connection, const KeepGoing& keep_going);
+// What the other side said before the connection broke, or `status`.
+Answer last_words(Connection& connection, const Status& status);
+void send_error(Connection& connection, const StoreStatus& status);
+
+// Both work on a connection that may be used for more afterwards.
+struct FilesReport {
+  StoreStatus status;
+  bool refused = false;  // by the other side: trying again would not help
+};
+FilesReport send_files(Connection& connection, const Manifest& manifest, const std::string& path,
+                       const std::function<bool(std::uint64_t done_bytes)>& progress);
+
+struct ReceiveRules {
+  bool force = false;
+  std::string wanted_name;  // empty: any
+  // Looks at what has arrived, before it gets its final name; may be empty.
+  std::function<StoreStatus(const std::string& path)> check;
+  std::function<bool(const Progress&)> progress;
+};
+// Receives into `folder`; returns the final path.
+StoreResult<std::string> receive_files(Connection& connection, const std::string& folder,
+                                       const ReceiveRules& rules, Manifest& manifest);
+
+StoreStatus interrupted();
+void add_stats(Stats& sum, const Stats& more);
+
+}  // namespace snug::wire

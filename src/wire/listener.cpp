@@ -1,0 +1,191 @@
+// Connecting and accepting: a session is complete when its control channel and
+// all its lanes have come and proved themselves, in whatever order.
+#include <algorithm>
+#include <condition_variable>
+#include <list>
+#include <map>
+#include <new>
+#include <system_error>
+#include <thread>
+
+#include "wire/connection_core.h"
+#include "wire/endpoints.h"
+#include "wire/handshake.h"
+
+namespace snug::wire {
+namespace {
+
+// Strangers get no more than this before they have shown the token.
+constexpr std::chrono::seconds kMaxGreeting{10};
+constexpr std::size_t kMaxGreetings = 64;
+constexpr std::size_t kMaxSessions = 256;
+
+}  // namespace
+
+Result<Connection> connect(const std::string& address, const Options& options) noexcept try {
+  if (Status s = check_options(options); !s.ok()) return s;
+  const Deadline deadline = net::after(options.timeout);
+  const int num_lanes = lane_count(options);
+  ChannelId id{random_session(), 0, static_cast<std::uint16_t>(num_lanes)};
+  std::vector<ChannelPtr> channels;
+  for (; id.channel_idx <= num_lanes; ++id.channel_idx) {
+    auto channel = dial(address, deadline);
+    if (!channel) return channel.status();
+    if (Status s = greet(**channel, id, options.token, deadline); !s.ok()) return s;
+    channels.push_back(std::move(*channel));
+  }
+  return make_connection(options, std::move(channels));
+} catch (const std::bad_alloc&) {
+  return Status{Code::kInternal, "out of memory"};
+}
+
+class Listener::Impl {
+ public:
+  Impl(std::unique_ptr<ChannelListener> listener, Options options)
+      : listener_(std::move(listener)), options_(std::move(options)) {}
+
+  ~Impl() {
+    locked([this] { stopping_ = true; });
+    if (accepting_.joinable()) accepting_.join();
+    locked([this] {
+      for (Greeting& greeting : greetings_)
+        if (greeting.channel) greeting.channel->shut_down();
+    });
+    for (Greeting& greeting : greetings_) greeting.thread.join();
+  }
+
+  void start() {
+    accepting_ = std::thread([this] { run(); });
+  }
+  std::string address() const { return listener_->address(); }
+
+  Result<Connection> accept(std::chrono::milliseconds patience) {
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait_for(lock, patience, [this] { return !ready_.empty(); }))
+      return Status{Code::kTimeout, "nobody has connected"};
+    std::vector<ChannelPtr> channels = std::move(ready_.front());
+    ready_.pop_front();
+    lock.unlock();
+    return make_connection(options_, std::move(channels));
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Session {
+    std::vector<ChannelPtr> channels;
+    Clock::time_point since = Clock::now();
+  };
+  struct Greeting {
+    ChannelPtr channel;
+    std::thread thread;
+    bool done = false;
+  };
+
+  template <class Change>
+  void locked(Change change) {
+    const std::lock_guard lock(mutex_);
+    change();
+  }
+
+  void run() {
+    for (;;) {
+      auto channel = listener_->accept(net::after(std::chrono::milliseconds(100)));
+      const std::lock_guard lock(mutex_);
+      if (stopping_) return;
+      drop_old();
+      if (channel) {
+        if (greetings_.size() < kMaxGreetings) start_greeting(std::move(*channel));
+      } else if (channel.status().code != Code::kTimeout) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));  // out of descriptors
+      }
+    }
+  }
+
+  // With mutex_ held. Every stranger is greeted on a thread of its own, so that
+  // a slow one keeps nobody else waiting.
+  void start_greeting(ChannelPtr channel) {
+    Greeting& greeting = greetings_.emplace_back();
+    greeting.channel = std::move(channel);
+    try {
+      greeting.thread = std::thread([this, &greeting] { greet_peer(greeting); });
+    } catch (const std::system_error&) {
+      greetings_.pop_back();
+    }
+  }
+
+  void greet_peer(Greeting& greeting) {
+    const auto patience = std::min<Clock::duration>(options_.timeout, kMaxGreeting);
+    const auto id = receive_greeting(*greeting.channel, options_.token, net::after(patience));
+    const std::lock_guard lock(mutex_);
+    if (id) add_channel(*id, std::move(greeting.channel));
+    greeting.channel.reset();
+    greeting.done = true;
+  }
+
+  void add_channel(const ChannelId& id, ChannelPtr channel) {
+    if (sessions_.size() >= kMaxSessions && !sessions_.contains(id.session)) return;
+    Session& session = sessions_[id.session];
+    if (session.channels.empty()) session.channels.resize(id.num_lanes + std::size_t{1});
+    if (session.channels.size() != id.num_lanes + std::size_t{1}) return;
+    ChannelPtr& place = session.channels[id.channel_idx];
+    if (place) return;
+    place = std::move(channel);
+    for (const ChannelPtr& other : session.channels)
+      if (!other) return;
+    ready_.push_back(std::move(session.channels));
+    sessions_.erase(id.session);
+    changed_.notify_all();
+  }
+
+  void drop_old() {
+    std::erase_if(sessions_, [&](const auto& entry) {
+      return Clock::now() - entry.second.since > options_.timeout;
+    });
+    for (auto it = greetings_.begin(); it != greetings_.end();) {
+      if (it->done) it->thread.join();
+      it = it->done ? greetings_.erase(it) : std::next(it);
+    }
+  }
+
+  const std::unique_ptr<ChannelListener> listener_;
+  const Options options_;
+  std::thread accepting_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool stopping_ = false;
+  std::list<Greeting> greetings_;
+  std::map<SessionId, Session> sessions_;
+  std::deque<std::vector<ChannelPtr>> ready_;
+};
+
+Listener::Listener() noexcept = default;
+Listener::Listener(Listener&&) noexcept = default;
+Listener& Listener::operator=(Listener&&) noexcept = default;
+Listener::~Listener() = default;
+
+Result<Listener> Listener::open(const std::string& address, const Options& options) noexcept try {
+  if (Status s = check_options(options); !s.ok()) return s;
+  const auto local = is_local(address);
+  if (!local) return local.status();
+  if (!*local && options.token.empty())
+    return Status{Code::kUsage, "an address that others can reach needs a token"};
+  auto channels = listen(address);
+  if (!channels) return channels.status();
+  Listener listener;
+  listener.impl_ = std::make_unique<Impl>(std::move(*channels), options);
+  listener.impl_->start();
+  return listener;
+} catch (const std::exception&) {
+  return Status{Code::kInternal, "out of memory or threads"};
+}
+
+std::string Listener::address() const noexcept { return impl_ ? impl_->address() : ""; }
+
+Result<Connection> Listener::accept(std::chrono::milliseconds patience) noexcept try {
+  if (!impl_) return Status{Code::kUsage, "not listening"};
+  return impl_->accept(patience);
+} catch (const std::bad_alloc&) {
+  return Status{Code::kInternal, "out of memory"};
+}
+
+}  // namespace snug::wire

@@ -1,0 +1,53 @@
+// wire/part_folder.h - where a transfer grows: a folder under a temporary name
+// that survives a broken connection, and turns into the final file or folder.
+#pragma once
+#include <functional>
+#include <string>
+
+#include "snug/store.h"
+#include "wire/manifest.h"
+
+namespace snug::wire {
+
+// A file descriptor that closes itself.
+class Descriptor {
+ public:
+  explicit Descriptor(int fd = -1) noexcept : fd_(fd) {}
+  Descriptor(Descriptor&& other) noexcept : fd_(other.release()) {}
+  Descriptor& operator=(Descriptor&& other) noexcept;
+  ~Descriptor();
+  int get() const noexcept { return fd_; }
+  int release() noexcept;
+
+ private:
+  int fd_;
+};
+
+class PartFolder {
+ public:
+  // Takes or retakes `folder`/.NAME.snug-part. kExists if the final name is
+  // taken, unless `force`; kTimeout if another transfer of this name stays at
+  // work; kIo if there is not enough room on the disk.
+  static StoreResult<PartFolder> open(const std::string& folder, const Manifest& manifest,
+                                      bool force);
+
+  // Opens a file of the manifest, making its folders. Never follows a link.
+  StoreResult<Descriptor> open_file(const ManifestFile& file) const;
+  // Syncs what was written, removes what is not in the manifest, lets `check` (if
+  // there is one) look at it and gives it its final name, which is returned.
+  StoreResult<std::string> commit(const Manifest& manifest, bool force,
+                                  const std::function<StoreStatus(const std::string&)>& check);
+  // Removes it with all it holds.
+  void discard();
+
+  const std::string& path() const noexcept { return path_; }
+
+ private:
+  StoreStatus check_room(const Manifest& manifest) const;
+  StoreStatus remove_strangers(const Manifest& manifest) const;
+
+  std::string folder_, path_;
+  Descriptor root_;  // holds the lock
+};
+
+}  // namespace snug::wire

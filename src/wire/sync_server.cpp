@@ -1,0 +1,160 @@
+// Serving versions. The follower asks, the server answers:
+//
+//   follower                          server
+//   "have HASH" or "have HASH once"
+//                                     "current" (only to "once"), or as soon as
+//                                     there is something newer:
+//                                     "patch HASH BYTES NAME", then the patch as message 0
+//                                     "full HASH 0 NAME", then files as in dialogue.h
+//   "have HASH" ...
+#include <atomic>
+#include <list>
+#include <thread>
+
+#include "wire/dialogue.h"
+#include "wire/file_buffers.h"
+#include "wire/versions.h"
+
+namespace snug {
+namespace wire {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kMaxFollowers = 256;
+
+class SyncServer {
+ public:
+  SyncServer(Listener& listener, const std::string& folder, const SyncOptions& options)
+      : listener_(listener), catalog_(folder), options_(options) {}
+
+  StoreStatus run() {
+    StoreStatus status = catalog_.scan();
+    if (!status.ok()) return status;
+    std::thread scanning([this] { keep_scanning(); });
+    while (going()) {
+      auto connection = listener_.accept(100ms);
+      if (connection && followers_.size() < kMaxFollowers) start(std::move(*connection));
+      std::erase_if(followers_, [](Follower& f) { return f.done && (f.thread.join(), true); });
+    }
+    stopping_ = true;
+    for (Follower& follower : followers_) follower.thread.join();
+    scanning.join();
+    return {};
+  }
+
+ private:
+  struct Follower {
+    std::thread thread;
+    std::atomic<bool> done{false};
+  };
+
+  bool going() const { return !stopping_ && (!options_.keep_going || options_.keep_going()); }
+
+  void keep_scanning() {
+    for (; going(); std::this_thread::sleep_for(50ms))
+      if (StoreStatus s = catalog_.scan(); !s.ok()) report_error(s);
+  }
+
+  void start(Connection connection) {
+    Follower& follower = followers_.emplace_back();
+    follower.thread = std::thread([this, &follower, connection = std::move(connection)]() mutable {
+      StoreStatus s = serve(connection);
+      if (!s.ok() && going()) {
+        s.detail =
+            s.detail.empty() ? connection.peer_name() : connection.peer_name() + ": " + s.detail;
+        report_error(s);
+      }
+      follower.done = true;
+    });
+  }
+
+  StoreStatus serve(Connection& connection) {
+    for (;;) {
+      const Answer asked = wait_for_note(connection, [this] { return going(); });
+      if (!asked.status.ok()) return hung_up(connection, asked.status);
+      if (!asked.text.starts_with("have "))
+        return {{Code::kPeer, "a follower broke the protocol"}, {}, {}, {}};
+      std::string have = asked.text.substr(5);
+      const bool once = have.ends_with(" once");
+      if (once) have.resize(have.size() - 5);
+      Version next;
+      while ((next = catalog_.newest()).hash == have || next.name.empty()) {
+        if (once && !next.name.empty()) break;
+        if (Status s = connection.status(); !s.ok()) return hung_up(connection, {s, {}, {}, {}});
+        if (!going()) return {};
+        std::this_thread::sleep_for(20ms);
+      }
+      const StoreStatus s = next.hash == have
+                                ? StoreStatus{connection.send_note("current"), {}, {}, {}}
+                                : send_version(connection, have, next);
+      if (!s.ok()) return s;
+    }
+  }
+
+  // A follower may leave whenever it is not in the middle of an update.
+  static StoreStatus hung_up(const Connection&, const StoreStatus& status) {
+    return status.status.code == Code::kPeer ? StoreStatus{} : status;
+  }
+
+  StoreStatus send_version(Connection& connection, const std::string& have, const Version& next) {
+    const auto start = Clock::now();
+    const std::uint64_t before = connection.stats().wire_bytes;
+    const auto patch = catalog_.patch(have, next);
+    const StoreStatus s =
+        patch ? send_patch(connection, *patch, next) : send_full(connection, next);
+    if (!s.ok() || !options_.on_event) return s;
+    const std::lock_guard lock(event_mutex_);
+    options_.on_event({next.name, connection.peer_name(), patch != nullptr, next.num_bytes,
+                       connection.stats().wire_bytes - before,
+                       std::chrono::duration<double>(Clock::now() - start).count()});
+    return {};
+  }
+
+  StoreStatus send_patch(Connection& connection, const PatchFile& patch, const Version& next) {
+    auto source = FileSource::open(patch.path());
+    if (!source) return source.status();
+    const std::string note = "patch " + next.hash + " " +
+                             std::to_string((*source)->file().num_bytes()) + " " + next.name;
+    if (Status s = connection.send_note(note); !s.ok()) return {s, {}, {}, {}};
+    const Transfer transfer = connection.send(0, *source);
+    Status s;
+    while ((s = transfer.wait_for(100ms)).code == Code::kTimeout && !transfer.done())
+      if (!going()) return interrupted();
+    return s.ok() ? StoreStatus{} : last_words(connection, s).status;
+  }
+
+  StoreStatus send_full(Connection& connection, const Version& next) {
+    auto manifest = list_path(next.path);
+    if (!manifest) return manifest.status();
+    if (Status s = connection.send_note("full " + next.hash + " 0 " + next.name); !s.ok())
+      return {s, {}, {}, {}};
+    return send_files(connection, *manifest, next.path, [this](std::uint64_t) { return going(); })
+        .status;
+  }
+
+  void report_error(const StoreStatus& status) {
+    const std::lock_guard lock(event_mutex_);
+    if (options_.on_error) options_.on_error(status);
+  }
+
+  Listener& listener_;
+  VersionCatalog catalog_;
+  const SyncOptions& options_;
+  std::atomic<bool> stopping_{false};
+  std::list<Follower> followers_;
+  std::mutex event_mutex_;
+};
+
+}  // namespace
+}  // namespace wire
+
+StoreStatus serve_versions(wire::Listener& listener, const std::string& folder,
+                           const SyncOptions& options) noexcept try {
+  return wire::SyncServer(listener, folder, options).run();
+} catch (const std::exception&) {
+  return {{Code::kInternal, "out of memory or threads"}, folder, {}, {}};
+}
+
+}  // namespace snug

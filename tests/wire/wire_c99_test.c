@@ -1,0 +1,70 @@
+/* The wire's header is plain C99, and a message crosses through it. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "snug/snug_wire.h"
+
+#define CHECK(condition)                                          \
+  do {                                                            \
+    if (!(condition)) {                                           \
+      fprintf(stderr, "line %d: %s\n", __LINE__, #condition);     \
+      return 1;                                                   \
+    }                                                             \
+  } while (0)
+
+enum { kBytes = 300000, kHalf = 100001 };
+
+int main(void) {
+  snug_wire_options options = SNUG_WIRE_OPTIONS_INIT;
+  snug_status status;
+  snug_wire_listener* listener = NULL;
+  snug_wire_connection *a = NULL, *b = NULL;
+  snug_wire_transfer *sent = NULL, *received = NULL;
+  snug_wire_stats stats;
+  char address[64], note[4];
+  size_t num_bytes = 0;
+  unsigned char *data = malloc(kBytes), *got = calloc(kBytes, 1);
+  snug_wire_segment from, to[2];
+  for (int i = 0; i < kBytes; ++i) data[i] = (unsigned char)(i % 2 ? 60 + i % 3 : i * 37);
+  options.token = "a shared secret";
+  options.mode = SNUG_WIRE_ENTROPY;
+
+  CHECK(snug_wire_listen("127.0.0.1:0", &options, &listener, &status) == SNUG_OK);
+  CHECK(snug_wire_listener_address(listener, address, sizeof address) < sizeof address);
+  CHECK(snug_wire_accept(listener, 0, &b, &status) == SNUG_TIMEOUT);
+  CHECK(snug_wire_connect(address, &options, &a, &status) == SNUG_OK);
+  CHECK(snug_wire_accept(listener, 10000, &b, &status) == SNUG_OK);
+
+  from.data = data, from.num_bytes = kBytes;
+  to[0].data = got, to[0].num_bytes = kHalf;
+  to[1].data = got + kHalf, to[1].num_bytes = kBytes - kHalf;
+  CHECK(snug_wire_send(a, 5, SNUG_BF16, &from, 1, &sent, &status) == SNUG_OK);
+  CHECK(snug_wire_recv(b, 5, to, 2, &received, &status) == SNUG_OK);
+  CHECK(snug_wire_wait(received, 30000, &status) == SNUG_OK);
+  CHECK(snug_wire_wait(sent, -1, &status) == SNUG_OK);
+  CHECK(memcmp(data, got, kBytes) == 0);
+  CHECK(snug_wire_is_done(sent) && snug_wire_done_bytes(received) == kBytes);
+  snug_wire_stats_of(a, &stats);
+  CHECK(stats.raw_bytes == kBytes && stats.wire_bytes < kBytes);
+
+  CHECK(snug_wire_send_note(b, "hello", 5, &status) == SNUG_OK);
+  CHECK(snug_wire_recv_note(a, 10000, note, sizeof note, &num_bytes, &status) == SNUG_DST_TOO_SMALL);
+  CHECK(num_bytes == 5);
+  CHECK(snug_wire_recv_note(a, 10000, address, sizeof address, &num_bytes, &status) == SNUG_OK);
+  CHECK(num_bytes == 5 && memcmp(address, "hello", 5) == 0);
+
+  CHECK(snug_wire_send(a, 5, 99, &from, 1, &sent, &status) == SNUG_USAGE);
+  CHECK(snug_wire_connect("nonsense", NULL, &a, &status) == SNUG_USAGE);
+  CHECK(snug_wire_wait(NULL, 0, NULL) == SNUG_USAGE);
+  snug_wire_transfer_free(sent);
+  snug_wire_transfer_free(received);
+  snug_wire_connection_free(a);
+  snug_wire_connection_free(b);
+  snug_wire_listener_free(listener);
+  snug_wire_connection_free(NULL);
+  free(data);
+  free(got);
+  puts("passed");
+  return 0;
+}

@@ -1,0 +1,240 @@
+// Files and folders over the wire: what arrives is what was sent, broken
+// transfers go on, and names from outside stay inside.
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+
+#include "snug/transfer.h"
+#include "store/store_files.h"
+#include "wire/faulty_proxy.h"
+#include "wire/manifest.h"
+#include "wire/wire_pairs.h"
+
+namespace snug::test {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+
+std::string text_of(const Bytes& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+// A safetensors file of about `num_bytes` that compresses as weights do.
+std::string model_file(std::size_t num_bytes, std::uint64_t seed = 1) {
+  return make_file({{"a", "BF16", {num_bytes / 2}, text_of(gaussian_bf16(num_bytes, seed))},
+                    {"b", "F32", {10}, std::string(40, 'x')}});
+}
+
+TransferOptions quick() {
+  TransferOptions options;
+  options.wire.timeout = 3000ms;
+  options.wire.num_lanes = 2;
+  options.wire.chunk_bytes = 64 << 10;
+  return options;
+}
+
+// Receives on a thread until one transfer is complete.
+class Receiver {
+ public:
+  explicit Receiver(std::string folder, TransferOptions options = quick())
+      : folder_(std::move(folder)), options_(std::move(options)) {
+    listener_ = std::move(*wire::Listener::open("127.0.0.1:0", options_.wire));
+    thread_ = std::thread([this] { run(); });
+  }
+  ~Receiver() {
+    stop_ = true;
+    thread_.join();
+  }
+  std::string address() const { return listener_.address(); }
+  std::vector<Code> codes() const { return codes_; }
+
+ private:
+  void run() {
+    while (!stop_) {
+      auto connection = listener_.accept(20ms);
+      if (!connection) continue;
+      const auto report = receive_path(*connection, folder_, options_);
+      codes_.push_back(report.status().status.code);
+      // The sender has heard; give it the time to hang up first.
+      for (int i = 0; i < 100 && connection->status().ok(); ++i) std::this_thread::sleep_for(5ms);
+    }
+  }
+  std::string folder_;
+  TransferOptions options_;
+  wire::Listener listener_;
+  std::vector<Code> codes_;
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+TEST(WireFiles, OneFile) {
+  ScratchFolder from, to;
+  const std::string model = model_file(3 << 20);
+  write_file(from / "m.safetensors", model);
+  Receiver receiver(to.path());
+  const auto report = send_path(from / "m.safetensors", receiver.address(), quick());
+  ASSERT_TRUE(report.ok()) << to_string(report.status());
+  EXPECT_EQ(report->raw_bytes, model.size());
+  EXPECT_TRUE(read_file(to / "m.safetensors") == model);
+  EXPECT_EQ(to.list(), std::vector<std::string>{"m.safetensors"});
+}
+
+TEST(WireFiles, AFolderWithEverything) {
+  ScratchFolder from, to;
+  fs::create_directories(from / "model/deep/er");
+  write_file(from / "model/a.safetensors", model_file(700'000));
+  write_file(from / "model/deep/er/b.safetensors", make_file(mixed_tensors()));
+  write_file(from / "model/config.json", "{\"a\": 1}");
+  write_file(from / "model/empty", "");
+  write_file(from / "model/broken.safetensors", "no safetensors at all");
+  ::chmod((from / "model/config.json").c_str(), 0640);
+  Receiver receiver(to.path());
+  const auto report = send_path(from / "model", receiver.address(), quick());
+  ASSERT_TRUE(report.ok()) << to_string(report.status());
+  EXPECT_EQ(report->num_files, 5u);
+  for (const char* name :
+       {"a.safetensors", "deep/er/b.safetensors", "config.json", "empty", "broken.safetensors"})
+    EXPECT_TRUE(read_file(to / ("model/" + std::string(name))) ==
+                read_file(from / ("model/" + std::string(name))))
+        << name;
+  struct stat info;
+  ASSERT_EQ(::stat((to / "model/config.json").c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777u, 0640u);
+}
+
+TEST(WireFiles, DoesNotReplaceUnlessTold) {
+  ScratchFolder from, to;
+  write_file(from / "x", "new");
+  write_file(to / "x", "old");
+  {
+    Receiver receiver(to.path());
+    EXPECT_EQ(send_path(from / "x", receiver.address(), quick()).status().status.code,
+              Code::kExists);
+    EXPECT_EQ(read_file(to / "x"), "old");
+  }
+  TransferOptions force = quick();
+  force.force = true;
+  Receiver receiver(to.path(), force);
+  EXPECT_TRUE(send_path(from / "x", receiver.address(), quick()).ok());
+  EXPECT_EQ(read_file(to / "x"), "new");
+}
+
+// The first session breaks; the second one sends only what is missing.
+TEST(WireFiles, GoesOnAfterACutAndAfterDamage) {
+  for (const Fault::Kind kind : {Fault::kCut, Fault::kFlipBit}) {
+    ScratchFolder from, to;
+    const std::string model = model_file(8 << 20);
+    write_file(from / "m.safetensors", model);
+    Receiver receiver(to.path());
+    FaultyProxy proxy(receiver.address(), {kind, 1, 1'000'000});
+    const auto report = send_path(from / "m.safetensors", proxy.address(), quick());
+    ASSERT_TRUE(report.ok()) << to_string(report.status());
+    EXPECT_TRUE(read_file(to / "m.safetensors") == model);
+    if (!proxy.has_struck()) continue;
+    EXPECT_EQ(report->num_attempts, 2);
+    EXPECT_GT(report->stats.known_bytes, 0u);
+  }
+}
+
+// What lies in the part file need not be right, nor even from this file.
+TEST(WireFiles, TrustsNothingInAnOldPart) {
+  ScratchFolder from, to;
+  const std::string model = model_file(1 << 20);
+  write_file(from / "m.safetensors", model);
+  fs::create_directory(to / ".m.safetensors.snug-part");
+  std::string part = model.substr(0, 600'000) + std::string(900'000, 'z');
+  part[70'000] = static_cast<char>(part[70'000] ^ 1);
+  write_file(to / ".m.safetensors.snug-part/m.safetensors", part);
+  write_file(to / ".m.safetensors.snug-part/stranger", "?");
+  Receiver receiver(to.path());
+  const auto report = send_path(from / "m.safetensors", receiver.address(), quick());
+  ASSERT_TRUE(report.ok()) << to_string(report.status());
+  EXPECT_GT(report->stats.known_bytes, 400'000u);
+  EXPECT_LT(report->stats.known_bytes, 600'000u);
+  EXPECT_TRUE(read_file(to / "m.safetensors") == model);
+}
+
+TEST(WireFiles, LinksInThePartAreNotFollowed) {
+  ScratchFolder from, to, outside;
+  write_file(from / "x", "payload");
+  write_file(outside / "victim", "untouched");
+  fs::create_directory(to / ".x.snug-part");
+  fs::create_symlink(outside / "victim", to / ".x.snug-part/x");
+  Receiver receiver(to.path());
+  EXPECT_FALSE(send_path(from / "x", receiver.address(), quick()).ok());
+  EXPECT_EQ(read_file(outside / "victim"), "untouched");
+}
+
+TEST(WireFiles, AFileTooLargeForTheDiskLeavesNoFinalName) {
+  ScratchFolder from, to;
+  write_file(from / "m.safetensors", model_file(4 << 20));
+  std::signal(SIGXFSZ, SIG_IGN);
+  rlimit old;
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &old), 0);
+  const rlimit small{1 << 20, old.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  {
+    Receiver receiver(to.path());
+    const auto report = send_path(from / "m.safetensors", receiver.address(), quick());
+    EXPECT_EQ(report.status().status.code, Code::kIo) << to_string(report.status());
+  }
+  ::setrlimit(RLIMIT_FSIZE, &old);
+  EXPECT_FALSE(fs::exists(to / "m.safetensors"));
+  Receiver receiver(to.path());
+  EXPECT_TRUE(send_path(from / "m.safetensors", receiver.address(), quick()).ok());
+}
+
+TEST(WireFiles, TheReceiverMayBeKilledAndComeBack) {
+  ScratchFolder from, to;
+  const std::string model = model_file(4 << 20);
+  write_file(from / "m.safetensors", model);
+  int asked = 0;
+  TransferOptions stopping = quick();
+  stopping.progress = [&](const Progress&) { return ++asked < 2; };
+  {
+    Receiver receiver(to.path(), stopping);
+    (void)send_path(from / "m.safetensors", receiver.address(), quick());
+  }
+  if (!fs::exists(to / "m.safetensors")) {
+    Receiver receiver(to.path());
+    EXPECT_TRUE(send_path(from / "m.safetensors", receiver.address(), quick()).ok());
+  }
+  EXPECT_TRUE(read_file(to / "m.safetensors") == model);
+}
+
+TEST(WireFiles, OnlySafeNames) {
+  for (const char* name : {"a", "a/b", "a.b/c d", "model-00001-of-00002.safetensors", ".hidden"})
+    EXPECT_TRUE(wire::is_safe_name(name)) << name;
+  for (const std::string name : {"", "/", "/a", "a/", "a//b", ".", "..", "../a", "a/../b", "a/..",
+                                 "a\\b", "a\nb", "a/x.snug-part", "a/\x7f"})
+    EXPECT_FALSE(wire::is_safe_name(name)) << name;
+  EXPECT_FALSE(wire::is_safe_name(std::string_view("a\0b", 3)));
+  EXPECT_FALSE(wire::is_safe_name(std::string(300, 'a')));
+}
+
+TEST(WireFiles, ManifestsAreChecked) {
+  wire::Manifest manifest{"model", true, {{"a", 1, 0644}, {"b/c", 2, 0600}}};
+  const auto parsed = wire::parse_manifest(wire::to_json(manifest));
+  ASSERT_TRUE(parsed.ok()) << to_string(parsed.status());
+  EXPECT_EQ(parsed->files[1].name, "b/c");
+  EXPECT_EQ(parsed->num_bytes(), 3u);
+  const auto refused = [](const wire::Manifest& bad) {
+    return wire::parse_manifest(wire::to_json(bad)).status().status.code == Code::kPeer;
+  };
+  EXPECT_TRUE(refused({"model", true, {{"../a", 1, 0644}}}));
+  EXPECT_TRUE(refused({"..", true, {}}));
+  EXPECT_TRUE(refused({".m", true, {}}));
+  EXPECT_TRUE(refused({"a/b", true, {}}));
+  EXPECT_TRUE(refused({"model", true, {{"a", 1, 0644}, {"a", 1, 0644}}}));
+  EXPECT_TRUE(refused({"model", true, {{"a", std::uint64_t{1} << 62, 0644}}}));
+  EXPECT_TRUE(refused({"model", false, {{"other", 1, 0644}}}));
+  EXPECT_FALSE(wire::parse_manifest("{\"name\":\"x\"").ok());
+  EXPECT_FALSE(wire::parse_manifest("").ok());
+}
+
+}  // namespace
+}  // namespace snug::test

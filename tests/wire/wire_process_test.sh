@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# snug send and recv as processes: killed, stopped, strangers, two at once.
+. "$(dirname "${BASH_SOURCE[0]}")/wire_common.sh"
+
+expect_code 0 "$SNUG" sample model.safetensors --size 48MiB
+mkdir in folder folder/sub
+cp "$DATA/sample.safetensors" folder/sub/
+echo '{"x": 1}' >folder/config.json
+
+# The plain case, a file and a folder, with a token.
+export SNUG_TOKEN="correct horse"
+serve recv "$SNUG" recv in --listen 127.0.0.1:0
+receiver=$PID
+expect_code 0 "$SNUG" send model.safetensors "$ADDRESS"
+expect_in out "on the wire"
+expect_same model.safetensors in/model.safetensors
+expect_code 0 "$SNUG" send folder "$ADDRESS" --json
+expect_in out '"num_files": 2'
+expect_same folder/sub/sample.safetensors in/folder/sub/sample.safetensors
+
+# Refusals: one line, the right code, at once.
+expect_code 8 "$SNUG" send model.safetensors "$ADDRESS"
+SNUG_TOKEN="another one" expect_code 13 "$SNUG" send model.safetensors "$ADDRESS"
+SNUG_TOKEN="short" expect_code 2 "$SNUG" send model.safetensors "$ADDRESS"
+expect_code 9 "$SNUG" send nothing "$ADDRESS"
+expect_code 2 "$SNUG" send model.safetensors nonsense
+end $receiver
+expect_code 13 "$SNUG" send model.safetensors "$ADDRESS"
+SNUG_TOKEN="" expect_code 2 "$SNUG" recv in --listen 0.0.0.0:0
+expect_code 9 "$SNUG" recv nowhere
+
+# The sender is killed again and again; the next one goes on.
+rm -rf in/model.safetensors
+serve recv "$SNUG" recv in --listen 127.0.0.1:0 --timeout 5
+receiver=$PID
+for ms in 10 20 40 60; do
+  "$SNUG" send model.safetensors "$ADDRESS" --lanes 1 --chunk 64KiB >/dev/null 2>&1 &
+  sender=$!
+  sleep "0.$(printf %03d $ms)"
+  kill -9 $sender 2>/dev/null
+  wait $sender 2>/dev/null
+  [ ! -e in/model.safetensors ] || expect_same model.safetensors in/model.safetensors
+  rm -f in/model.safetensors
+done
+# One that was killed after its last word may still arrive.
+sleep 0.5
+rm -f in/model.safetensors
+expect_code 0 "$SNUG" send model.safetensors "$ADDRESS"
+expect_same model.safetensors in/model.safetensors
+
+# The receiver is killed and comes back on the same port; the sender goes on.
+rm -rf in/model.safetensors
+for ms in 20 60; do
+  port=${ADDRESS##*:}
+  "$SNUG" send model.safetensors "$ADDRESS" --lanes 1 --chunk 64KiB >send.out 2>send.err &
+  sender=$!
+  sleep "0.$(printf %03d $ms)"
+  kill -9 $receiver 2>/dev/null
+  wait $receiver 2>/dev/null
+  serve recv "$SNUG" recv in --listen "127.0.0.1:$port" --timeout 5
+  receiver=$PID
+  wait $sender || [ -s send.err ] || fail "a sender ended without a word"
+  [ -e in/model.safetensors ] || expect_code 0 "$SNUG" send model.safetensors "$ADDRESS"
+  expect_same model.safetensors in/model.safetensors
+  rm -f in/model.safetensors
+done
+
+# A receiver that stands still: an error within the timeout, not a hang.
+kill -STOP $receiver
+start=$SECONDS
+expect_code 12 timeout 60 "$SNUG" send model.safetensors "$ADDRESS" --timeout 1 --retries 0
+[ $((SECONDS - start)) -lt 20 ] || fail "a stopped receiver held the sender for $((SECONDS - start)) s"
+kill -CONT $receiver
+
+# Two at once, of different names.
+cp model.safetensors second.safetensors
+"$SNUG" send model.safetensors "$ADDRESS" >/dev/null 2>one.err &
+one=$!
+"$SNUG" send second.safetensors "$ADDRESS" >/dev/null 2>two.err &
+two=$!
+wait $one || fail "the first of two senders: $(cat one.err)"
+wait $two || fail "the second of two senders: $(cat two.err)"
+expect_same model.safetensors in/model.safetensors
+expect_same model.safetensors in/second.safetensors
+end $receiver
+[ -z "$(ls -A in | grep snug-part)" ] || fail "parts are left: $(ls -A in)"
+echo passed

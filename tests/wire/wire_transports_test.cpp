@@ -1,0 +1,114 @@
+// The same messages through every transport but TCP, which the other tests use.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+
+#include "wire/channel.h"
+#include "wire/endpoints.h"
+#include "wire/wire_pairs.h"
+
+namespace snug::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+std::string fresh_name(const char* test) {
+  return std::string("shm:") + test + "-" + std::to_string(::getpid());
+}
+
+TEST(WireShm, RoundTrips) {
+  Pair pair = make_pair({}, fresh_name("round-trips"));
+  for (const std::size_t size : {0, 1, 1000, 5'000'000})
+    expect_round_trip(pair, DType::kBF16, gaussian_bf16(size), size);
+}
+
+TEST(WireShm, NamesAndNobody) {
+  const std::string name = fresh_name("names");
+  EXPECT_EQ(wire::connect(name).status().code, Code::kPeer);
+  auto listener = wire::Listener::open(name);
+  ASSERT_TRUE(listener.ok());
+  EXPECT_EQ(wire::Listener::open(name).status().code, Code::kUsage);
+  EXPECT_EQ(listener->address(), name);
+}
+
+TEST(WireShm, ClosingWakesTheOtherSide) {
+  Pair pair = make_pair({}, fresh_name("closing"));
+  Bytes got(1000);
+  const std::span<std::byte> to[] = {got};
+  const auto received = pair.a.recv(1, to);
+  pair.b.close();
+  EXPECT_EQ(received.wait_for(20s).code, Code::kPeer);
+}
+
+// A process that is killed cannot say goodbye.
+TEST(WireShm, AKilledPeerIsNoticed) {
+  const std::string name = fresh_name("killed");
+  const pid_t child = ::fork();
+  if (child == 0) {
+    auto listener = wire::Listener::open(name);
+    auto connection = listener->accept(20s);
+    for (;;) ::pause();
+  }
+  Result<wire::Connection> connection = Status{Code::kPeer, ""};
+  for (int i = 0; i < 200 && !connection; ++i) {
+    connection = wire::connect(name);
+    if (!connection) std::this_thread::sleep_for(50ms);
+  }
+  ASSERT_TRUE(connection.ok());
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  EXPECT_EQ(connection->recv_note(20s).status().code, Code::kPeer);
+}
+
+// Many small pieces against a ring that is much smaller than the message.
+TEST(WireShm, TheRingGoesRound) {
+  auto listener = wire::listen_shm("ring-" + std::to_string(::getpid()));
+  auto dialled = wire::dial_shm("ring-" + std::to_string(::getpid()));
+  auto accepted = (*listener)->accept(net::after(5s));
+  ASSERT_TRUE(dialled.ok() && accepted.ok());
+  const Bytes data = random_bytes(11'000'003);
+  std::thread sending([&] {
+    for (std::size_t at = 0, n = 1; at < data.size(); at += n, n = (n * 7 + 3) % 300'000) {
+      n = std::min(std::max<std::size_t>(n, 1), data.size() - at);
+      ASSERT_TRUE((*dialled)->send(std::span(data).subspan(at, n), {}, net::after(20s)).ok());
+    }
+  });
+  Bytes got(data.size());
+  EXPECT_TRUE((*accepted)->recv(got, net::after(20s)).ok());
+  sending.join();
+  EXPECT_TRUE(got == data);
+  EXPECT_EQ((*accepted)->wait_readable(net::after(30ms)).code, Code::kTimeout);
+}
+
+TEST(WireUcx, RoundTripsWhereItIsBuilt) {
+  auto listener = wire::Listener::open("ucx:127.0.0.1:0");
+  if (listener.status().code == Code::kUsage) GTEST_SKIP() << to_string(listener.status());
+  listener = wire::Listener();
+  Pair pair = make_pair({}, "ucx:127.0.0.1:0");
+  for (const std::size_t size : {0, 1, 1000, 5'000'000})
+    expect_round_trip(pair, DType::kBF16, gaussian_bf16(size), size);
+  ASSERT_TRUE(pair.a.send_note("last words").ok());
+  pair.a.close();
+  EXPECT_EQ(*pair.b.recv_note(20s), "last words");
+  EXPECT_EQ(pair.b.recv_note(20s).status().code, Code::kPeer);
+}
+
+TEST(WirePaced, ALinkOfASetRateTakesItsTime) {
+  auto listener = wire::listen("127.0.0.1:0");
+  auto dialled = wire::dial((*listener)->address(), net::after(5s));
+  auto accepted = (*listener)->accept(net::after(5s));
+  auto paced = wire::make_paced_channel(std::move(*dialled), wire::make_pacer(10e6));
+  const Bytes data = random_bytes(1'000'000);
+  const auto start = std::chrono::steady_clock::now();
+  std::thread sending([&] { EXPECT_TRUE(paced->send({}, data, net::after(20s)).ok()); });
+  Bytes got(data.size());
+  EXPECT_TRUE((*accepted)->recv(got, net::after(20s)).ok());
+  sending.join();
+  EXPECT_TRUE(got == data);
+  EXPECT_GE(std::chrono::steady_clock::now() - start, 95ms);
+}
+
+}  // namespace
+}  // namespace snug::test
