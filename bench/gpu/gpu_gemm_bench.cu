@@ -1,0 +1,602 @@
+// gpu_gemm_bench [--json FILE] [--data DIR] [--weights gaussian|real] [--quick]
+// [--sweep] [--tuning FILE] [--m LIST] [--shape NxK]...: linear layers on packed
+// weights against the faster of cublasGemmEx and the best of 32 cuBLASLt
+// heuristics, with weights that are not in the cache.
+//
+// Every time is the median of CUDA graph replays, divided by the calls in the
+// graph; the calls rotate over copies of the weights that together are several
+// times larger than the L2 cache. --sweep times every plan and prints a tuning table.
+#include <cublasLt.h>
+#include <cublas_v2.h>
+#include <cuda_runtime.h>
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "gemm/choose.h"
+#include "gemm/tuning.h"
+#include "snug/gemm.h"
+
+namespace {
+
+namespace gemm = snug::gemm;
+using gemm::Kind;
+using gemm::Plan;
+
+void check(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return;
+  std::fprintf(stderr, "gpu_gemm_bench: %s: %s\n", what, cudaGetErrorString(error));
+  std::exit(1);
+}
+
+void check(const snug::Status& status) {
+  if (status.ok()) return;
+  std::fprintf(stderr, "gpu_gemm_bench: %s\n", to_string(status).c_str());
+  std::exit(1);
+}
+
+void check(cublasStatus_t status, const char* what) {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  std::fprintf(stderr, "gpu_gemm_bench: %s: cuBLAS status %d\n", what, static_cast<int>(status));
+  std::exit(1);
+}
+
+// ---- device memory and data ------------------------------------------------
+
+class Buffer {
+ public:
+  explicit Buffer(std::size_t num_bytes = 0) : size_(num_bytes) {
+    if (num_bytes != 0) check(cudaMalloc(&data_, num_bytes), "allocate");
+  }
+  ~Buffer() { cudaFree(data_); }
+  Buffer(Buffer&& other) noexcept : data_(std::exchange(other.data_, nullptr)), size_(other.size_) {}
+  Buffer(const Buffer&) = delete;
+  std::uint16_t* bf16() const { return static_cast<std::uint16_t*>(data_); }
+  void* data() const { return data_; }
+  std::size_t size() const { return size_; }
+
+ private:
+  void* data_ = nullptr;
+  std::size_t size_;
+};
+
+__device__ std::uint32_t mix(std::uint64_t v) {
+  v = (v ^ v >> 31) * 0x7FB5D329728EA185ull;
+  v = (v ^ v >> 27) * 0x81DADEF4BC2DD44Dull;
+  return static_cast<std::uint32_t>(v >> 33 ^ v);
+}
+
+__global__ void fill_gaussian(std::uint16_t* out, std::uint64_t count, float sigma, std::uint64_t seed) {
+  for (std::uint64_t i = blockIdx.x * std::uint64_t{blockDim.x} + threadIdx.x; i < count;
+       i += std::uint64_t{gridDim.x} * blockDim.x) {
+    const float u = (mix(2 * i + seed) + 1.0f) * 0x1p-32f, v = mix(2 * i + 1 + seed) * 0x1p-32f;
+    const float f = sigma * sqrtf(-2.0f * logf(fminf(u, 1.0f))) * cospif(2.0f * v);
+    out[i] = __bfloat16_as_ushort(__float2bfloat16_rn(f));
+  }
+}
+
+// Rows of real matrices, repeated to the right and downwards.
+__global__ void fill_repeated(std::uint16_t* out, std::uint64_t n, std::uint64_t k, const std::uint16_t* from,
+                              std::uint64_t rows, std::uint64_t cols, std::uint64_t shift) {
+  for (std::uint64_t i = blockIdx.x * std::uint64_t{blockDim.x} + threadIdx.x; i < n * k;
+       i += std::uint64_t{gridDim.x} * blockDim.x)
+    out[i] = from[(i / k + shift) % rows * cols + i % k % cols];
+}
+
+// One warp: y[m][row] in double precision, for every `step`-th row.
+__global__ void reference(const std::uint16_t* w, const std::uint16_t* x, std::uint64_t k, std::uint32_t m,
+                          std::uint32_t step, double* out) {
+  const std::uint64_t row = std::uint64_t{blockIdx.x} * step;
+  for (std::uint32_t t = 0; t < m; ++t) {
+    double sum = 0;
+    for (std::uint64_t i = threadIdx.x; i < k; i += 32)
+      sum += static_cast<double>(__bfloat162float(__ushort_as_bfloat16(w[row * k + i]))) *
+             __bfloat162float(__ushort_as_bfloat16(x[t * k + i]));
+    for (int d = 16; d > 0; d /= 2) sum += __shfl_down_sync(~0u, sum, d);
+    if (threadIdx.x == 0) out[std::uint64_t{blockIdx.x} * m + t] = sum;
+  }
+}
+
+// The projection matrices of a safetensors file that have as many columns as the
+// first of them, one below the other; empty if there are none.
+struct RealRows {
+  std::vector<std::uint16_t> values;
+  std::uint64_t cols = 0;
+};
+
+RealRows file_data(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  const std::string all((std::istreambuf_iterator<char>(file)), {});
+  std::uint64_t header_bytes = 0;
+  RealRows out;
+  if (all.size() < 16) return out;
+  std::memcpy(&header_bytes, all.data(), 8);
+  if (header_bytes > all.size() - 16) return out;
+  const std::string header = all.substr(8, header_bytes);
+  for (std::size_t at = header.find("_proj.weight"); at != std::string::npos;
+       at = header.find("_proj.weight", at + 1)) {
+    unsigned long rows, cols, begin, end;
+    const std::size_t shape = header.find("\"shape\"", at), offsets = header.find("\"data_offsets\"", at);
+    if (shape == std::string::npos || offsets == std::string::npos ||
+        std::sscanf(header.c_str() + shape, "\"shape\":[%lu,%lu]", &rows, &cols) != 2 ||
+        std::sscanf(header.c_str() + offsets, "\"data_offsets\":[%lu,%lu]", &begin, &end) != 2 ||
+        (out.cols != 0 && cols != out.cols) || end > all.size() - 8 - header_bytes || end - begin != rows * cols * 2)
+      continue;
+    out.cols = cols;
+    const std::size_t before = out.values.size();
+    out.values.resize(before + rows * cols);
+    std::memcpy(out.values.data() + before, all.data() + 8 + header_bytes + begin, end - begin);
+  }
+  return out;
+}
+
+// ---- timing ----------------------------------------------------------------
+
+// Median microseconds of one of `calls` calls in a replayed graph.
+double graph_us(cudaStream_t stream, int calls, int replays, const std::function<void(int)>& call) {
+  cudaGraph_t graph;
+  cudaGraphExec_t exec;
+  check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
+  for (int i = 0; i < calls; ++i) call(i);
+  check(cudaStreamEndCapture(stream, &graph), "end of capture");
+  check(cudaGraphInstantiate(&exec, graph, 0), "instantiate");
+  check(cudaGraphDestroy(graph), "destroy");
+  std::vector<cudaEvent_t> events(replays + 1);
+  for (auto& e : events) check(cudaEventCreate(&e), "event");
+  check(cudaGraphLaunch(exec, stream), "replay");
+  check(cudaEventRecord(events[0], stream), "record");
+  for (int i = 0; i < replays; ++i) {
+    check(cudaGraphLaunch(exec, stream), "replay");
+    check(cudaEventRecord(events[i + 1], stream), "record");
+  }
+  check(cudaStreamSynchronize(stream), "run");
+  std::vector<float> ms(replays);
+  for (int i = 0; i < replays; ++i) check(cudaEventElapsedTime(&ms[i], events[i], events[i + 1]), "elapsed");
+  for (auto& e : events) cudaEventDestroy(e);
+  cudaGraphExecDestroy(exec);
+  std::sort(ms.begin(), ms.end());
+  return 1e3 * ms[replays / 2] / calls;
+}
+
+// ---- cuBLAS, found at run time ---------------------------------------------
+
+struct Blas {
+  void *blas, *lt;
+  cublasHandle_t handle;
+  cublasLtHandle_t lt_handle;
+  Buffer workspace{64 << 20};
+
+  Blas() {
+    blas = open({"libcublas.so.13", "libcublas.so.12", "libcublas.so"});
+    lt = open({"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"});
+    check(call<decltype(&cublasCreate_v2)>(blas, "cublasCreate_v2")(&handle), "create");
+    check(call<decltype(&cublasLtCreate)>(lt, "cublasLtCreate")(&lt_handle), "create");
+  }
+  static void* open(std::initializer_list<const char*> names) {
+    for (const char* name : names)
+      if (void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL)) return library;
+    std::fprintf(stderr, "gpu_gemm_bench: %s not found: there is nothing to compare with\n", *names.begin());
+    std::exit(1);
+  }
+  template <class F>
+  static F call(void* library, const char* name) {
+    const auto f = reinterpret_cast<F>(dlsym(library, name));
+    if (f == nullptr) std::fprintf(stderr, "gpu_gemm_bench: no %s\n", name), std::exit(1);
+    return f;
+  }
+};
+
+struct Shape {
+  std::uint64_t n, k;
+};
+
+// The header overloads this one, so its type needs a name.
+using GemmEx = cublasStatus_t (*)(cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int, int, const void*,
+                                  const void*, cudaDataType, int, const void*, cudaDataType, int, const void*, void*,
+                                  cudaDataType, int, cublasComputeType_t, cublasGemmAlgo_t);
+
+struct DenseTimes {
+  double gemm_ex = 0, lt = 0;
+  double best() const { return std::min(gemm_ex, lt); }
+};
+
+DenseTimes time_dense(const Blas& blas, cudaStream_t stream, Shape s, int m, const std::vector<Buffer>& w,
+                      const Buffer& x, const Buffer& y, int replays) {
+  DenseTimes times;
+  const float one = 1, zero = 0;
+  const int n = static_cast<int>(s.n), k = static_cast<int>(s.k), copies = static_cast<int>(w.size());
+  static const auto set_stream = Blas::call<decltype(&cublasSetStream_v2)>(blas.blas, "cublasSetStream_v2");
+  static const auto set_workspace = Blas::call<decltype(&cublasSetWorkspace_v2)>(blas.blas, "cublasSetWorkspace_v2");
+  static const auto gemm_ex = Blas::call<GemmEx>(blas.blas, "cublasGemmEx");
+  check(set_stream(blas.handle, stream), "stream");
+  check(set_workspace(blas.handle, blas.workspace.data(), blas.workspace.size()), "workspace");
+  const auto run_ex = [&](int i) {
+    check(gemm_ex(blas.handle, CUBLAS_OP_T, CUBLAS_OP_N, n, m, k, &one, w[i % copies].data(), CUDA_R_16BF, k, x.data(),
+                  CUDA_R_16BF, k, &zero, y.data(), CUDA_R_16BF, n, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+          "cublasGemmEx");
+  };
+  run_ex(0);
+  times.gemm_ex = graph_us(stream, copies, replays, run_ex);
+
+#define LT(name) Blas::call<decltype(&name)>(blas.lt, #name)
+  cublasLtMatmulDesc_t desc;
+  cublasLtMatrixLayout_t lw, lx, ly;
+  cublasLtMatmulPreference_t preference;
+  const cublasOperation_t transposed = CUBLAS_OP_T;
+  const std::size_t workspace_bytes = blas.workspace.size();
+  check(LT(cublasLtMatmulDescCreate)(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F), "desc");
+  check(LT(cublasLtMatmulDescSetAttribute)(desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed), "desc");
+  check(LT(cublasLtMatrixLayoutCreate)(&lw, CUDA_R_16BF, k, n, k), "layout");
+  check(LT(cublasLtMatrixLayoutCreate)(&lx, CUDA_R_16BF, k, m, k), "layout");
+  check(LT(cublasLtMatrixLayoutCreate)(&ly, CUDA_R_16BF, n, m, n), "layout");
+  check(LT(cublasLtMatmulPreferenceCreate)(&preference), "preference");
+  check(LT(cublasLtMatmulPreferenceSetAttribute)(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace_bytes,
+                                                 sizeof workspace_bytes),
+        "preference");
+  cublasLtMatmulHeuristicResult_t found[32];
+  int count = 0;
+  check(LT(cublasLtMatmulAlgoGetHeuristic)(blas.lt_handle, desc, lw, lx, ly, ly, preference, 32, found, &count),
+        "heuristic");
+  static const auto matmul = LT(cublasLtMatmul);
+  const auto run_lt = [&](int algo, int i) {
+    return matmul(blas.lt_handle, desc, &one, w[i % copies].data(), lw, x.data(), lx, &zero, y.data(), ly, y.data(), ly,
+                  &found[algo].algo, blas.workspace.data(), workspace_bytes, stream);
+  };
+  int best = -1;
+  double best_us = 0;
+  for (int algo = 0; algo < count; ++algo) {
+    if (run_lt(algo, 0) != CUBLAS_STATUS_SUCCESS) continue;
+    const double us = graph_us(stream, copies, 3, [&](int i) { check(run_lt(algo, i), "cublasLtMatmul"); });
+    if (best < 0 || us < best_us) best = algo, best_us = us;
+  }
+  times.lt = best < 0 ? times.gemm_ex
+                      : graph_us(stream, copies, replays, [&](int i) { check(run_lt(best, i), "cublasLtMatmul"); });
+  LT(cublasLtMatmulPreferenceDestroy)(preference);
+  for (const auto layout : {lw, lx, ly}) LT(cublasLtMatrixLayoutDestroy)(layout);
+  LT(cublasLtMatmulDescDestroy)(desc);
+#undef LT
+  return times;
+}
+
+// ---- one shape -------------------------------------------------------------
+
+struct Packed {
+  Buffer buffer;
+  gemm::Matrix matrix;
+};
+
+Packed pack(const Buffer& w, Shape s, Kind kind, cudaStream_t stream) {
+  Buffer workspace(gemm::pack_workspace_bytes(s.n, s.k)), result(sizeof(gemm::DeviceResult));
+  Packed packed{Buffer(gemm::packed_bound(s.n, s.k, kind)), {}};
+  check(gemm::pack(w.data(), s.k, s.n, s.k, kind, {packed.buffer.data(), packed.buffer.size()},
+                   {workspace.data(), workspace.size()}, static_cast<gemm::DeviceResult*>(result.data()), stream));
+  const auto opened = gemm::open(packed.buffer.data(), packed.buffer.size(), stream);
+  check(opened.status());
+  packed.matrix = *opened;
+  return packed;
+}
+
+double relative_error(const std::vector<std::uint16_t>& y, const std::vector<double>& ref, std::uint64_t n, int m,
+                      std::uint32_t step) {
+  double error = 0, norm = 0;
+  for (std::uint64_t row = 0; row < (n + step - 1) / step; ++row)
+    for (int t = 0; t < m; ++t) {
+      const std::uint32_t bits = std::uint32_t{y[t * n + row * step]} << 16;
+      float value;
+      std::memcpy(&value, &bits, 4);
+      const double want = ref[row * m + t];
+      error += (value - want) * (value - want);
+      norm += want * want;
+    }
+  return std::sqrt(error / norm);
+}
+
+std::vector<std::uint16_t> fetch(const Buffer& y, std::size_t count) {
+  std::vector<std::uint16_t> out(count);
+  check(cudaMemcpy(out.data(), y.data(), count * 2, cudaMemcpyDeviceToHost), "fetch");
+  return out;
+}
+
+struct Row {
+  std::string weights;
+  Shape shape;
+  int m;
+  double us, twin_us, blas_us, bits, error, blas_error;
+  Plan plan;
+  bool same;
+};
+
+struct Options {
+  bool quick = false, sweep = false;
+  std::string json, data, weights;  // weights: "gaussian", "real" or both
+  std::vector<int> ms;
+  std::vector<Shape> shapes;
+};
+
+std::vector<Row> run_shape(const Options& options, const Blas& blas, cudaStream_t stream, Shape s,
+                           const std::string& kind, const Buffer& real, std::uint64_t real_rows,
+                           std::uint64_t real_cols) {
+  const std::size_t dense_bytes = s.n * s.k * 2;
+  const int copies = static_cast<int>(std::clamp<std::size_t>((std::size_t{400} << 20) / dense_bytes + 1, 2, 12));
+  std::vector<Buffer> dense;
+  std::vector<Packed> packed, twin;
+  for (int i = 0; i < copies; ++i) {
+    dense.emplace_back(dense_bytes);
+    if (kind == "gaussian")
+      fill_gaussian<<<2048, 256, 0, stream>>>(dense[i].bf16(), s.n * s.k, 0.02f, i * (std::uint64_t{1} << 40));
+    else
+      fill_repeated<<<2048, 256, 0, stream>>>(dense[i].bf16(), s.n, s.k, real.bf16(), real_rows, real_cols, 977 * i);
+    packed.push_back(pack(dense[i], s, Kind::kNibble, stream));
+    twin.push_back(pack(dense[i], s, Kind::kRaw, stream));
+  }
+  const int max_m = *std::max_element(options.ms.begin(), options.ms.end());
+  Buffer x(static_cast<std::size_t>(max_m) * s.k * 2), y(static_cast<std::size_t>(max_m) * s.n * 2);
+  Buffer workspace(std::max<std::size_t>(gemm::linear_workspace_bytes(s.n, s.k, max_m), std::size_t{640} << 20));
+  check(gemm::init_workspace({workspace.data(), workspace.size()}, stream));
+  fill_gaussian<<<256, 256, 0, stream>>>(x.bf16(), max_m * s.k, 1.0f, 77);
+  const auto& device = gemm::current_device();
+
+  std::vector<Row> rows;
+  for (const int m : options.ms) {
+    const auto run = [&](const Packed& p, const Plan& plan) {
+      return gemm::linear(p.matrix, {x.data(), s.k, static_cast<std::uint64_t>(m), nullptr, y.data(), s.n},
+                          {workspace.data(), workspace.size()}, plan, stream);
+    };
+    const auto time = [&](const std::vector<Packed>& list, const Plan& plan, int replays) {
+      return graph_us(stream, copies, replays, [&](int i) { check(run(list[i % copies], plan)); });
+    };
+    const int replays = m >= 1024 ? 7 : 21;
+    Row row{
+        kind, s, m,  0,    0, 0, 8.0 * static_cast<double>(packed[0].matrix.num_bytes) / static_cast<double>(s.n * s.k),
+        0,    0, {}, false};
+    row.plan = gemm::complete_plan(device, s.n, s.k, m, Kind::kNibble, {});
+    if (options.sweep) {
+      double best = 0;
+      for (const int warps : {8, 16})
+        for (const int splits : {1, 2, 3, 4, 6}) {
+          const Plan plan{gemm::Kernel::kDecode, splits, warps, 0};
+          if (gemm::fit_decode(device, s.n, s.k, m, Kind::kNibble, plan).splits == 0) continue;
+          const double us = time(packed, plan, 5);
+          std::printf("sweep %lux%lu m=%d decode splits=%d warps=%d: %.2f us\n", s.n, s.k, m, splits, warps, us);
+          if (best == 0 || us < best) best = us, row.plan = plan;
+        }
+      for (int columns = 16; columns <= 256; columns *= 2) {
+        if (m < 16 || (columns < m && columns < 128) || (columns > m && columns > 16)) continue;
+        for (const int strips : {8, 16}) {
+          const Plan plan{gemm::Kernel::kBatch, 0, strips, columns};
+          if (!gemm::batch_fits(plan)) continue;
+          const double us = time(packed, plan, 5);
+          std::printf("sweep %lux%lu m=%d batch strips=%d columns=%d: %.2f us\n", s.n, s.k, m, strips, columns, us);
+          if (best == 0 || us < best) best = us, row.plan = plan;
+        }
+      }
+      if (m >= 256) {
+        const Plan plan{gemm::Kernel::kUnpack, 0, 0, 0};
+        check(run(packed[0], plan));
+        const double us = time(packed, plan, 5);
+        std::printf("sweep %lux%lu m=%d unpack: %.2f us\n", s.n, s.k, m, us);
+        if (best == 0 || us < best) best = us, row.plan = plan;
+      }
+    }
+    // Equal to the twin, and close to the truth. The twin's tiles are larger: where
+    // they leave too little room for the plan, both are compared with another one.
+    Plan twin_plan = row.plan;
+    if (twin_plan.kernel == gemm::Kernel::kDecode &&
+        gemm::fit_decode(device, s.n, s.k, m, Kind::kRaw, twin_plan).splits == 0) {
+      twin_plan.warps = 8;
+      twin_plan.splits =
+          static_cast<int>(gemm::fit_decode(device, s.n, s.k, m, Kind::kRaw, {gemm::Kernel::kDecode, 0, 8, 0}).splits);
+    }
+    const auto result = [&](const Packed& p, const Plan& plan, int poison) {
+      check(cudaMemsetAsync(y.data(), poison, y.size(), stream), "poison");
+      check(run(p, plan));
+      check(cudaStreamSynchronize(stream), "run");
+      return fetch(y, m * s.n);
+    };
+    const auto ours = result(packed[0], row.plan, 0xA5);
+    row.same = result(twin[0], twin_plan, 0x5A) == result(packed[0], twin_plan, 0xA5);
+    const int checked = std::min(m, 64);
+    const auto step = static_cast<std::uint32_t>(std::max<std::uint64_t>(1, s.n / 512));
+    const auto sampled = static_cast<std::uint32_t>((s.n + step - 1) / step);
+    Buffer exact(sampled * checked * sizeof(double));
+    reference<<<sampled, 32, 0, stream>>>(dense[0].bf16(), x.bf16(), s.k, checked, step,
+                                          static_cast<double*>(exact.data()));
+    std::vector<double> want(sampled * checked);
+    check(cudaMemcpy(want.data(), exact.data(), exact.size(), cudaMemcpyDeviceToHost), "reference");
+    row.error = relative_error(ours, want, s.n, checked, step);
+
+    row.us = time(packed, row.plan, replays);
+    row.twin_us = time(twin, twin_plan, replays);
+    const DenseTimes blas_times = time_dense(blas, stream, s, m, dense, x, y, replays);
+    row.blas_us = blas_times.best();
+    check(cudaStreamSynchronize(stream), "run");
+    {
+      static const auto gemm_ex = Blas::call<GemmEx>(blas.blas, "cublasGemmEx");
+      const float one = 1, zero = 0;
+      check(gemm_ex(blas.handle, CUBLAS_OP_T, CUBLAS_OP_N, static_cast<int>(s.n), m, static_cast<int>(s.k), &one,
+                    dense[0].data(), CUDA_R_16BF, static_cast<int>(s.k), x.data(), CUDA_R_16BF, static_cast<int>(s.k),
+                    &zero, y.data(), CUDA_R_16BF, static_cast<int>(s.n), CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+            "cublasGemmEx");
+      check(cudaStreamSynchronize(stream), "run");
+      row.blas_error = relative_error(fetch(y, m * s.n), want, s.n, checked, step);
+    }
+    rows.push_back(row);
+    if (options.sweep) {
+      gemm::TuningEntry entry{};
+      std::memcpy(entry.device, device.name, sizeof entry.device);
+      entry.n = s.n;
+      entry.k = s.k;
+      entry.m = gemm::m_bucket(m);
+      entry.plan = row.plan;
+      entry.gain = static_cast<float>(row.blas_us / row.us);
+      gemm::remember_tuning(entry);
+    }
+    const double packed_bytes = static_cast<double>(packed[0].matrix.num_bytes);
+    std::printf(
+        "| %s | %lux%lu | %d | %.2f | %.0f | %.2f | %.0f | %.2f | **%.2fx** | %.3f | %s %d/%d/%d | %.2e | %.2e |%s\n",
+        kind.c_str(), s.n, s.k, m, row.us, packed_bytes / row.us / 1e3, row.blas_us,
+        static_cast<double>(dense_bytes) / row.blas_us / 1e3, row.twin_us, row.blas_us / row.us, row.bits,
+        gemm::kernel_name(row.plan.kernel), row.plan.splits, row.plan.warps, row.plan.columns, row.error,
+        row.blas_error, row.same ? "" : " DIFFERS FROM TWIN");
+    std::fflush(stdout);
+  }
+  return rows;
+}
+
+void time_packing(cudaStream_t stream, double copy) {
+  const Shape s{28672, 8192};
+  const double bytes = static_cast<double>(s.n * s.k * 2);
+  Buffer w(s.n * s.k * 2), workspace(gemm::pack_workspace_bytes(s.n, s.k)), result(sizeof(gemm::DeviceResult));
+  fill_gaussian<<<2048, 256, 0, stream>>>(w.bf16(), s.n * s.k, 0.02f, 1);
+  const Packed packed = pack(w, s, Kind::kNibble, stream);
+  Buffer back(s.n * s.k * 2);
+  const double pack_us = graph_us(stream, 1, 11, [&](int) {
+    check(gemm::pack(w.data(), s.k, s.n, s.k, Kind::kNibble, {packed.buffer.data(), packed.buffer.size()},
+                     {workspace.data(), workspace.size()}, static_cast<gemm::DeviceResult*>(result.data()), stream));
+  });
+  const double unpack_us =
+      graph_us(stream, 1, 11, [&](int) { check(gemm::unpack(packed.matrix, back.data(), s.k, stream)); });
+  const double roofline = bytes * (1 + 12.07 / 16) / copy * 1e6;
+  std::printf(
+      "\nPacking %lux%lu: %.0f us, %.0f GB/s of weights, %.0f %% of the roofline; unpacking: %.0f us, %.0f GB/s, %.0f "
+      "%%\n\n",
+      s.n, s.k, pack_us, bytes / pack_us / 1e3, 100 * roofline / pack_us, unpack_us, bytes / unpack_us / 1e3,
+      100 * roofline / unpack_us);
+}
+
+// Bytes read and written per second by a copy of 1 GiB. Not in a graph, where the
+// copy would go through a slower engine.
+double copy_rate(cudaStream_t stream) {
+  constexpr int kRuns = 21;
+  const std::size_t n = std::size_t{1} << 30;
+  Buffer a(n), b(n);
+  check(cudaMemset(a.data(), 0x5A, n), "fill");
+  std::vector<cudaEvent_t> events(kRuns + 1);
+  for (auto& e : events) check(cudaEventCreate(&e), "event");
+  for (auto& e : events) {
+    check(cudaMemcpyAsync(b.data(), a.data(), n, cudaMemcpyDeviceToDevice, stream), "copy");
+    check(cudaEventRecord(e, stream), "record");
+  }
+  check(cudaStreamSynchronize(stream), "run");
+  std::vector<float> ms(kRuns);
+  for (int i = 0; i < kRuns; ++i) check(cudaEventElapsedTime(&ms[i], events[i], events[i + 1]), "elapsed");
+  for (auto& e : events) cudaEventDestroy(e);
+  std::sort(ms.begin(), ms.end());
+  return 2.0 * static_cast<double>(n) / ms[kRuns / 2] * 1e3;
+}
+
+void summarise(const std::vector<Row>& rows, const std::vector<int>& ms) {
+  std::printf("\n| M | geometric mean | worst | worst shape | decoded over raw twin |\n|---|---|---|---|---|\n");
+  for (const int m : ms) {
+    double log_sum = 0, twin_sum = 0, worst = 1e9;
+    int count = 0;
+    Shape at{};
+    for (const Row& r : rows) {
+      if (r.m != m) continue;
+      const double gain = r.blas_us / r.us;
+      log_sum += std::log(gain);
+      twin_sum += std::log(r.twin_us / r.us);
+      ++count;
+      if (gain < worst) worst = gain, at = r.shape;
+    }
+    std::printf("| %d | %.3fx | %.3fx | %lux%lu | %.3fx |\n", m, std::exp(log_sum / count), worst, at.n, at.k,
+                std::exp(twin_sum / count));
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  options.ms = {1, 4, 8, 16, 32, 64, 128, 2048};
+  for (int i = 1; i < argc; ++i) {
+    const std::string arg = argv[i];
+    if (arg == "--json" && i + 1 < argc)
+      options.json = argv[++i];
+    else if (arg == "--data" && i + 1 < argc)
+      options.data = argv[++i];
+    else if (arg == "--weights" && i + 1 < argc)
+      options.weights = argv[++i];
+    else if (arg == "--quick")
+      options.quick = true;
+    else if (arg == "--tuning" && i + 1 < argc) {
+      std::ifstream file(argv[++i]);
+      check(gemm::load_tuning(std::string(std::istreambuf_iterator<char>(file), {})));
+    } else if (arg == "--sweep")
+      options.sweep = true;
+    else if (arg == "--m" && i + 1 < argc) {
+      options.ms.clear();
+      for (const char* p = argv[++i]; *p != '\0'; p += *p == ',')
+        options.ms.push_back(static_cast<int>(std::strtol(p, const_cast<char**>(&p), 10)));
+    } else if (Shape s; arg == "--shape" && i + 1 < argc && std::sscanf(argv[i + 1], "%lux%lu", &s.n, &s.k) == 2) {
+      options.shapes.push_back(s);
+      ++i;
+    } else {
+      std::fprintf(stderr,
+                   "usage: gpu_gemm_bench [--json FILE] [--data DIR] [--weights gaussian|real] [--quick] [--sweep] "
+                   "[--tuning FILE] "
+                   "[--m 1,8,...] [--shape NxK]...\n");
+      return 2;
+    }
+  }
+  if (options.shapes.empty() && options.quick)
+    options.shapes = {{4096, 4096}, {14336, 4096}, {4096, 14336}, {28672, 8192}};
+  if (options.shapes.empty())
+    options.shapes = {{4096, 4096},  {6144, 4096},  {14336, 4096}, {28672, 4096}, {4096, 14336}, {8192, 8192},
+                      {10240, 8192}, {28672, 8192}, {57344, 8192}, {8192, 28672}, {128256, 4096}};
+  cudaDeviceProp device;
+  check(cudaGetDeviceProperties(&device, 0), "no device");
+  cudaStream_t stream;
+  check(cudaStreamCreate(&stream), "stream");
+  const Blas blas;
+  const double copy = copy_rate(stream);
+  std::printf("%s, %d SMs; copy of 1 GiB: %.0f GB/s read and written\n", device.name, device.multiProcessorCount,
+              copy / 1e9);
+  time_packing(stream, copy);
+  RealRows real;
+  if (!options.data.empty()) real = file_data(options.data + "/model-00001-of-00002.safetensors");
+  Buffer real_device(real.values.size() * 2);
+  if (!real.values.empty())
+    check(cudaMemcpy(real_device.data(), real.values.data(), real.values.size() * 2, cudaMemcpyHostToDevice), "upload");
+
+  const bool swept = options.sweep;
+  for (const std::string kind : {"gaussian", "real"}) {
+    if ((kind == "real" && real.values.empty()) || (!options.weights.empty() && options.weights != kind)) continue;
+    options.sweep &= kind == "gaussian";  // the second run uses what the first one found
+    std::printf(
+        "| weights | N x K | M | us | GB/s | cuBLAS us | GB/s | twin us | speed-up | bits | plan | error | cuBLAS "
+        "error |\n");
+    std::printf("|---|---|---|---|---|---|---|---|---|---|---|---|---|\n");
+    std::vector<Row> rows;
+    for (const Shape s : options.shapes)
+      for (const Row& r : run_shape(options, blas, stream, s, kind, real_device,
+                                    real.cols == 0 ? 0 : real.values.size() / real.cols, real.cols))
+        rows.push_back(r);
+    summarise(rows, options.ms);
+    if (options.json.empty()) continue;
+    std::FILE* json = std::fopen(options.json.c_str(), kind == "gaussian" ? "w" : "a");
+    if (json == nullptr) return std::perror(options.json.c_str()), 1;
+    for (const Row& r : rows)
+      std::fprintf(
+          json,
+          "{\"device\": \"%s\", \"weights\": \"%s\", \"n\": %lu, \"k\": %lu, \"m\": %d, \"us\": %.3f, \"twin_us\": "
+          "%.3f, "
+          "\"cublas_us\": %.3f, \"bits\": %.4f, \"error\": %.4e, \"cublas_error\": %.4e, \"same_as_twin\": %s, "
+          "\"kernel\": \"%s\", \"splits\": %d, \"warps\": %d, \"columns\": %d}\n",
+          device.name, r.weights.c_str(), r.shape.n, r.shape.k, r.m, r.us, r.twin_us, r.blas_us, r.bits, r.error,
+          r.blas_error, r.same ? "true" : "false", gemm::kernel_name(r.plan.kernel), r.plan.splits, r.plan.warps,
+          r.plan.columns);
+    std::fclose(json);
+  }
+  if (swept) std::printf("\nTuning table:\n%s", gemm::tuning_text().c_str());
+  return 0;
+}

@@ -1,0 +1,154 @@
+// snug/gemm.h - linear layers that multiply straight from compressed weights.
+//
+// A BF16 matrix W of n rows (outputs) and k columns (inputs) is packed once into
+// a resident form of about 12.07 bits a weight. `linear` then computes
+// y = x W^T (+ bias) with BF16 in and out and FP32 sums; weights are restored to
+// their exact bits in registers, never in memory. docs/gemm.md has the layout.
+//
+// Memory:  nothing is allocated. Packed matrices and workspaces are device
+//          memory, 256-byte aligned. A workspace is set up once by
+//          init_workspace() and then serves any number of calls, one at a time
+//          (calls on one stream are; two streams need two workspaces).
+// Streams: calls enqueue work and return; they can be captured into a CUDA
+//          graph. Only open() and tune() wait. linear() may read weights while the
+//          kernel before it on the stream is still running: a matrix that was
+//          packed or written anew must be opened again before it is used.
+// Results: the same bits on every run, and from packed and raw matrices under
+//          the same plan. Row i of y does not depend on how many rows x has as
+//          long as the plan stays the same (explain() shows it).
+// Trust:   open() checks a packed matrix; no access leaves the buffers given.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "snug/cuda.h"
+#include "snug/status.h"
+
+namespace snug::gemm {
+
+using cuda::DeviceResult;
+using cuda::Stream;
+
+// How the weights of a packed matrix are stored.
+enum class Kind : std::int32_t {
+  kRaw = 0,     // 16 bits, in the order of kNibble: its twin
+  kNibble = 1,  // 8 raw bits and a 4-bit code
+};
+
+// A packed matrix in device memory, as filled in by open().
+struct Matrix {
+  const void* data = nullptr;
+  std::uint64_t num_bytes = 0;  // what is used of the buffer
+  std::uint64_t n = 0, k = 0;
+  Kind kind = Kind::kNibble;
+  std::uint64_t num_patches = 0;  // weights outside of their strip's palette
+};
+
+inline constexpr std::size_t kHeaderBytes = 256;
+inline constexpr std::size_t kAlign = 256;
+
+// ---- packing ---------------------------------------------------------------
+
+// Room that packing may need; 0 if n or k is 0 or too large.
+std::size_t packed_bound(std::uint64_t n, std::uint64_t k, Kind kind) noexcept;
+
+// Packs w[n][k], whose rows start `ld` elements apart, in host memory. Returns
+// the bytes used. kDstTooSmall in a buffer of packed_bound() bytes: too many
+// weights are outside of their palettes; pack as kRaw.
+Result<std::size_t> pack_host(const std::uint16_t* w, std::uint64_t ld, std::uint64_t n, std::uint64_t k, Kind kind,
+                              std::span<std::byte> dst) noexcept;
+
+// Restores the exact weights of a packed matrix in host memory.
+Status unpack_host(std::span<const std::byte> packed, std::uint16_t* w, std::uint64_t ld) noexcept;
+
+// Checks the first kHeaderBytes of a packed matrix of num_bytes, in host memory.
+Result<Matrix> inspect(std::span<const std::byte> header, std::uint64_t num_bytes) noexcept;
+
+// The same bytes as pack_host, on the GPU. `result` (device memory) gets the
+// bytes used, or kDstTooSmall as above. w needs no alignment beyond 2 bytes.
+std::size_t pack_workspace_bytes(std::uint64_t n, std::uint64_t k) noexcept;
+Status pack(const void* w, std::uint64_t ld, std::uint64_t n, std::uint64_t k, Kind kind, cuda::Target dst,
+            cuda::Target workspace, DeviceResult* result, Stream stream) noexcept;
+
+// From a Snug frame of a BF16 tensor in device memory, 16-byte aligned.
+std::size_t pack_frame_workspace_bytes(std::uint64_t n, std::uint64_t k) noexcept;
+Status pack_frame(cuda::Source frame, std::uint64_t n, std::uint64_t k, Kind kind, cuda::Target dst,
+                  cuda::Target workspace, DeviceResult* result, Stream stream) noexcept;
+
+// The status a result of pack or pack_frame, copied to the host, stands for.
+Status pack_status(const DeviceResult& result) noexcept;
+
+// Reads and checks the header of a packed matrix in device memory; waits for
+// the stream.
+Result<Matrix> open(const void* data, std::uint64_t num_bytes, Stream stream) noexcept;
+
+// Restores the exact matrix to device memory, rows `ld` elements apart.
+Status unpack(const Matrix& matrix, void* w, std::uint64_t ld, Stream stream) noexcept;
+
+// ---- multiplying -----------------------------------------------------------
+
+// Which kernel runs, and how it is divided. Zeros mean "choose for me".
+enum class Kernel : std::int32_t {
+  kAuto = 0,
+  kGeneric = 1,  // any GPU from sm_80 on; any m
+  kDecode = 2,   // sm_90: m <= 16; x stays in shared memory, weights stream past
+  kBatch = 3,    // sm_90: any m; wgmma with decoded weights as register operand
+  kUnpack = 4,   // any m: restore a panel of weights, then cuBLASLt
+};
+
+struct Plan {
+  Kernel kernel = Kernel::kAuto;
+  std::int32_t splits = 0;   // kDecode: parts that k is cut into
+  std::int32_t warps = 0;    // kDecode: warps that share a strip, 8 or 16; kBatch: strips of a thread block, likewise
+  std::int32_t columns = 0;  // kBatch: rows of x in a tile: 16, 32, 64, 128 or 256
+};
+
+// Workspace that serves every m <= max_m with every plan that kAuto may choose.
+std::size_t linear_workspace_bytes(std::uint64_t n, std::uint64_t k, std::uint64_t max_m) noexcept;
+
+// Sets up a new workspace; once, before its first linear().
+Status init_workspace(cuda::Target workspace, Stream stream) noexcept;
+
+struct LinearArgs {
+  const void* x = nullptr;  // [m][k] BF16, rows ldx elements apart
+  std::uint64_t ldx = 0;
+  std::uint64_t m = 0;
+  const void* bias = nullptr;  // [n] BF16 or null
+  void* y = nullptr;           // [m][n] BF16, rows ldy elements apart; must not overlap x
+  std::uint64_t ldy = 0;
+};
+
+// y = x W^T + bias. Fastest where x is 16-byte aligned and ldx a multiple of 8.
+Status linear(const Matrix& matrix, const LinearArgs& args, cuda::Target workspace, const Plan& plan,
+              Stream stream) noexcept;
+
+// ---- choosing --------------------------------------------------------------
+
+enum class Policy : std::int32_t {
+  kMemory = 0,  // always packed
+  kSpeed = 1,   // a matrix stays dense where packing it would slow it down
+};
+
+struct Choice {
+  bool packed = true;  // false: keep the dense matrix and its dense multiply
+  Plan plan;           // complete, never kAuto
+  float gain = 0;      // measured speed over cuBLAS on this GPU; 0: not measured
+};
+
+// What linear() does for kAuto, and what the policy says, on the current device.
+Choice choose(std::uint64_t n, std::uint64_t k, std::uint64_t m, Policy policy) noexcept;
+
+// The same as one line of text.
+std::string explain(std::uint64_t n, std::uint64_t k, std::uint64_t m, Policy policy);
+
+// Measures every plan that fits on this device and remembers the best one for
+// (n, k, bucket of m) in the process-wide table. Takes milliseconds; waits.
+Result<Choice> tune(const Matrix& matrix, const LinearArgs& args, cuda::Target workspace, Stream stream) noexcept;
+
+// The table as text, one line an entry, and back. Later lines win.
+std::string tuning_text();
+Status load_tuning(const std::string& text);
+
+}  // namespace snug::gemm

@@ -1,0 +1,68 @@
+// gemm/linear_params.cuh - what every kernel is told, and how it writes y.
+#pragma once
+#include "gemm/tile_decode.cuh"
+
+namespace snug::gemm {
+
+struct LinearParams {
+  const std::uint8_t* tiles;
+  const uint2* palettes;
+  const uint4* patches;  // kInlinePatches words a tile
+  Overflow overflow;
+  std::uint32_t strips, tiles_per_strip;
+  std::uint32_t n, k, m;
+  const std::uint16_t* x;
+  std::uint64_t ldx;
+  const __nv_bfloat16* bias;
+  std::uint16_t* y;
+  std::uint64_t ldy;
+  bool x_aligned;  // rows of x can be copied in pieces of 16 bytes
+  bool y_pairs;    // y can be written in pieces of 4 bytes
+  // Sums of parts of k: how many parts, where they meet, who is there.
+  std::uint32_t splits, max_split_tiles;
+  std::uint32_t stages;  // tiles in flight per warp
+  float4* partials;
+  std::uint32_t* counters;
+};
+
+__device__ __forceinline__ float4 add(float4 a, float4 b) { return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w}; }
+
+__device__ __forceinline__ std::uint32_t pack_bf16(float a, float b) {
+  const __nv_bfloat162 v = __floats2bfloat162_rn(a, b);
+  return reinterpret_cast<const std::uint32_t&>(v);
+}
+
+// `v` is 16 outputs (rows of W) of 8 tokens as mma leaves them: lane 4r+c holds
+// outputs r and r+8 of tokens 2c and 2c+1. y has outputs side by side, so
+// transpose first and write two at once.
+__device__ __forceinline__ void store_transposed(const LinearParams& p, float4 v, std::uint32_t first_output,
+                                                 std::uint32_t first_token, std::uint32_t lane) {
+  const std::uint32_t upper = transpose_8x8(pack_bf16(v.x, v.y)), lower = transpose_8x8(pack_bf16(v.z, v.w));
+  const std::uint32_t token = first_token + lane / 4, output = first_output + lane % 4 * 2;
+  if (token >= p.m) return;
+  std::uint16_t* const at = p.y + token * p.ldy + output;
+  if (p.y_pairs && output + 9 < p.n) {
+    *reinterpret_cast<std::uint32_t*>(at) = upper;
+    *reinterpret_cast<std::uint32_t*>(at + 8) = lower;
+    return;
+  }
+  if (output < p.n) at[0] = static_cast<std::uint16_t>(upper);
+  if (output + 1 < p.n) at[1] = static_cast<std::uint16_t>(upper >> 16);
+  if (output + 8 < p.n) at[8] = static_cast<std::uint16_t>(lower);
+  if (output + 9 < p.n) at[9] = static_cast<std::uint16_t>(lower >> 16);
+}
+
+// The sums of one strip for eight rows of x, held as mma leaves them.
+__device__ __forceinline__ void write_strip(const LinearParams& p, float4 sum, std::uint32_t strip,
+                                            std::uint32_t first_token, std::uint32_t lane) {
+  const std::uint32_t row = strip * kStripRows + lane / 4;
+  if (first_token >= p.m || strip >= p.strips) return;
+  if (p.bias != nullptr) {
+    const float b0 = row < p.n ? __bfloat162float(p.bias[row]) : 0.0f;
+    const float b1 = row + 8 < p.n ? __bfloat162float(p.bias[row + 8]) : 0.0f;
+    sum = {sum.x + b0, sum.y + b0, sum.z + b1, sum.w + b1};
+  }
+  store_transposed(p, sum, strip * kStripRows, first_token, lane);
+}
+
+}  // namespace snug::gemm

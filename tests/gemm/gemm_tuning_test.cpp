@@ -1,0 +1,99 @@
+// The tuning table: its text form, its order, what it refuses; and the C ABI of the CPU part.
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "gemm/gemm_weights.h"
+#include "gemm/tuning.h"
+#include "snug/snug_gemm.h"
+
+namespace snug::test {
+namespace {
+
+using gemm::Kernel;
+using gemm::TuningEntry;
+
+TEST(GemmTuning, BucketsArePowersOfTwo) {
+  EXPECT_EQ(gemm::m_bucket(1), 1u);
+  EXPECT_EQ(gemm::m_bucket(3), 4u);
+  EXPECT_EQ(gemm::m_bucket(17), 32u);
+  EXPECT_EQ(gemm::m_bucket(1 << 20), 8192u);
+}
+
+TEST(GemmTuning, TextComesBack) {
+  const std::string line =
+      "n=1234 k=567 m=8 kernel=decode splits=2 warps=16 columns=0 gain=1.250 device=Some GPU of the test\n";
+  ASSERT_TRUE(gemm::load_tuning("# a comment\n\n" + line).ok());
+  EXPECT_NE(gemm::tuning_text().find(line), std::string::npos);
+  TuningEntry entry;
+  ASSERT_TRUE(gemm::find_tuning("Some GPU of the test", 1234, 567, 5, &entry));
+  EXPECT_EQ(entry.plan.kernel, Kernel::kDecode);
+  EXPECT_EQ(entry.plan.splits, 2);
+  EXPECT_EQ(entry.plan.warps, 16);
+  EXPECT_FLOAT_EQ(entry.gain, 1.25f);
+  EXPECT_FALSE(gemm::find_tuning("Some GPU of the test", 1234, 567, 9, &entry));
+  EXPECT_FALSE(gemm::find_tuning("Another GPU", 1234, 567, 8, &entry));
+}
+
+TEST(GemmTuning, LaterLinesWin) {
+  ASSERT_TRUE(gemm::load_tuning("n=7 k=7 m=1 kernel=batch splits=0 warps=8 columns=16 gain=1 device=A\n"
+                                "n=7 k=7 m=1 kernel=generic splits=0 warps=0 columns=0 gain=2 device=A\n")
+                  .ok());
+  TuningEntry entry;
+  ASSERT_TRUE(gemm::find_tuning("A", 7, 7, 1, &entry));
+  EXPECT_EQ(entry.plan.kernel, Kernel::kGeneric);
+}
+
+TEST(GemmTuning, OtherTextIsRefusedAsAWhole) {
+  for (const char* bad : {"hello", "n=9 k=9 m=3 kernel=decode splits=1 warps=8 columns=0 gain=1 device=A",
+                          "n=9 k=9 m=4 kernel=nothing splits=1 warps=8 columns=0 gain=1 device=A",
+                          "n=9 k=9 m=4 kernel=decode splits=-1 warps=8 columns=0 gain=1 device=A",
+                          "n=9 k=9 m=4 kernel=decode splits=1 warps=8 columns=0 gain=1 device="}) {
+    const std::string good = "n=9 k=9 m=4 kernel=decode splits=1 warps=8 columns=0 gain=1 device=B\n";
+    const Status status = gemm::load_tuning(good + bad);
+    EXPECT_EQ(status.code, Code::kCorrupt) << bad;
+    EXPECT_EQ(status.found, 2u);
+    TuningEntry entry;
+    EXPECT_FALSE(gemm::find_tuning("B", 9, 9, 4, &entry));
+  }
+}
+
+TEST(GemmTuning, ShippedEntriesAreWellFormed) {
+  for (const TuningEntry& e : gemm::shipped_tuning()) {
+    EXPECT_EQ(gemm::m_bucket(e.m), e.m);
+    EXPECT_NE(e.plan.kernel, Kernel::kAuto);
+    EXPECT_GT(e.gain, 0.0f);
+  }
+}
+
+TEST(GemmCapi, PacksInspectsAndUnpacks) {
+  const Weights w = normal_weights(40 * 300, 0.02f, 400, 1);
+  std::vector<std::byte> packed(snug_gemm_packed_bound(40, 300, SNUG_GEMM_NIBBLE));
+  std::size_t used = 0;
+  snug_status status;
+  ASSERT_EQ(snug_gemm_pack_host(w.data(), 300, 40, 300, SNUG_GEMM_NIBBLE, packed.data(), packed.size(), &used, &status),
+            SNUG_OK);
+  snug_gemm_matrix matrix;
+  ASSERT_EQ(snug_gemm_inspect(packed.data(), SNUG_GEMM_HEADER_BYTES, used, &matrix, &status), SNUG_OK);
+  EXPECT_EQ(matrix.n, 40u);
+  EXPECT_EQ(matrix.k, 300u);
+  EXPECT_EQ(matrix.num_bytes, used);
+  EXPECT_GT(matrix.num_patches, 0u);
+  EXPECT_EQ(matrix.data, nullptr);
+  Weights back(w.size());
+  ASSERT_EQ(snug_gemm_unpack_host(packed.data(), used, back.data(), 300, nullptr), SNUG_OK);
+  EXPECT_EQ(back, w);
+  packed[3] ^= std::byte{1};
+  EXPECT_EQ(snug_gemm_inspect(packed.data(), SNUG_GEMM_HEADER_BYTES, used, &matrix, &status), SNUG_BAD_MAGIC);
+  EXPECT_STREQ(status.what, "not a packed matrix");
+}
+
+TEST(GemmCapi, TextIsCutLikeSnprintf) {
+  char small[8];
+  const std::size_t whole = snug_gemm_tuning_text(small, sizeof small);
+  EXPECT_LE(std::strlen(small), 7u);
+  EXPECT_GE(whole, std::strlen(small));
+}
+
+}  // namespace
+}  // namespace snug::test
