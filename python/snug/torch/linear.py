@@ -1,0 +1,312 @@
+"""Linear layers on packed weights, and whole models of them."""
+
+from ctypes import byref
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from .._library import GemmChoice, library
+from .matrix import POLICIES, pack, read_header, version_of
+
+# Layers that read the same input, by the names models give them.
+SIDE_BY_SIDE = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+
+
+class CompressedLinear(nn.Module):
+    """nn.Linear from packed BF16 weights; the same bits in a quarter less memory.
+
+    The packed matrix is the buffer `packed`: state_dict saves it and
+    load_state_dict takes another one of the same shape.
+    """
+
+    def __init__(self, packed, bias=None, shape=None):
+        super().__init__()
+        self.shape = shape or read_header(packed)
+        self.register_buffer("packed", packed)
+        self.bias = None if bias is None else nn.Parameter(bias.detach(), bias.requires_grad)
+
+    @classmethod
+    def from_linear(cls, linear):
+        """None if the weights would not be smaller."""
+        made = pack(linear.weight)
+        return None if made is None else cls(made[0], linear.bias, made[1])
+
+    @property
+    def in_features(self):
+        return self.shape.k
+
+    @property
+    def out_features(self):
+        return self.shape.n
+
+    @property
+    def num_bytes(self):
+        return self.packed.numel()
+
+    def forward(self, x):
+        if x.dtype != torch.bfloat16 or x.shape[-1] != self.shape.k:
+            raise TypeError(f"expected BF16 with {self.shape.k} features, "
+                            f"got {x.dtype} of shape {tuple(x.shape)}")
+        if x.device != self.packed.device:
+            raise ValueError(f"x is on {x.device}, the weights are on {self.packed.device}")
+        return torch.ops.snug.linear(x, self.packed, self.bias, *self.shape)
+
+    def dense_weight(self):
+        """The exact weight matrix, restored."""
+        return torch.ops.snug.unpack(self.packed, *self.shape)
+
+    def decompress(self):
+        """The exact nn.Linear."""
+        return _dense_linear(self.dense_weight(), self.bias)
+
+    def extra_repr(self):
+        bits = 8 * self.num_bytes / (self.shape.n * self.shape.k)
+        return (f"in_features={self.shape.k}, out_features={self.shape.n}, "
+                f"bias={self.bias is not None}, {bits:.2f} bits per weight")
+
+    def _load_from_state_dict(self, state_dict, prefix, *args):
+        packed = state_dict.get(prefix + "packed")
+        if packed is not None:
+            shape = read_header(packed)  # packed sizes differ; n and k must not
+            if (shape.n, shape.k) != (self.shape.n, self.shape.k):
+                args[-1].append(f"{prefix}packed holds {shape.n} x {shape.k} weights, "
+                                f"this layer has {self.shape.n} x {self.shape.k}")
+                return
+            self.packed = torch.empty_like(packed, device=self.packed.device)
+            self.shape = shape
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+class FusedPart(nn.Module):
+    """One of several layers that share their input and one packed matrix.
+
+    The first part to see an input multiplies for all; the others hand out their
+    columns of that result.
+    """
+
+    def __init__(self, fused, first, count, is_owner):
+        super().__init__()
+        self.first, self.count = first, count
+        if is_owner:
+            self.fused = fused  # saved once, with the first part
+        else:
+            object.__setattr__(self, "fused", fused)
+
+    @property
+    def in_features(self):
+        return self.fused.shape.k
+
+    @property
+    def out_features(self):
+        return self.count
+
+    def forward(self, x):
+        return self.fused.columns(x, self.first, self.count)
+
+    def decompress(self):
+        """The exact nn.Linear."""
+        rows = slice(self.first, self.first + self.count)
+        bias = self.fused.bias
+        return _dense_linear(self.fused.dense_weight()[rows].clone(),
+                             None if bias is None else bias[rows])
+
+
+class FusedLinear(CompressedLinear):
+    """The packed matrix behind FusedParts."""
+
+    def __init__(self, packed, bias, shape, num_parts):
+        super().__init__(packed, bias, shape)
+        self.num_parts = num_parts
+        self._forget()
+
+    def columns(self, x, first, count):
+        if torch.compiler.is_compiling():
+            # The compiler merges the equal calls of the parts by itself.
+            return self(x)[..., first:first + count]
+        if self._x is not x or self._version != version_of(x) or first in self._taken:
+            self._x, self._version = x, version_of(x)
+            self._y, self._taken = self(x), set()
+        part = self._y[..., first:first + count]
+        self._taken.add(first)
+        if len(self._taken) == self.num_parts:
+            self._forget()
+        return part
+
+    def _forget(self):
+        self._x, self._y, self._version, self._taken = None, None, None, set()
+
+
+class Layer(NamedTuple):
+    name: str
+    n: int
+    k: int
+    dense_bytes: int
+    num_bytes: int
+    kept_dense: str  # why, or ""
+
+
+class Report:
+    """What compress_model did."""
+
+    def __init__(self):
+        self.layers = []
+
+    @property
+    def dense_bytes(self):
+        return sum(layer.dense_bytes for layer in self.layers)
+
+    @property
+    def num_bytes(self):
+        return sum(layer.num_bytes for layer in self.layers)
+
+    def __str__(self):
+        packed = [layer for layer in self.layers if not layer.kept_dense]
+        saved = 1 - self.num_bytes / self.dense_bytes if self.dense_bytes else 0
+        lines = [f"{len(packed)} of {len(self.layers)} linear layers compressed: "
+                 f"{self.dense_bytes / 1e9:.3f} GB -> {self.num_bytes / 1e9:.3f} GB "
+                 f"({100 * saved:.1f} % less)"]
+        lines += [f"  {layer.name} ({layer.n} x {layer.k}) stays dense: {layer.kept_dense}"
+                  for layer in self.layers if layer.kept_dense]
+        return "\n".join(lines)
+
+
+def compress_model(model, policy="memory", batch=1, fuse=True, skip=()):
+    """Replaces the BF16 linear layers of a model by compressed ones, in place.
+
+    policy  "memory": every layer that gets smaller. "speed": only those that
+            are also faster compressed, by what was measured on this GPU.
+    batch   rows (sequences times tokens of a step) that "speed" looks at.
+    fuse    multiply q/k/v and gate/up, where they stand side by side, as one.
+    skip    names of layers to leave alone; a name covers what is below it.
+    """
+    if policy not in POLICIES:
+        raise ValueError(f"unknown policy {policy!r}; one of: {', '.join(POLICIES)}")
+    report = Report()
+    tied = _tied_weights(model)
+    for parent_name, parent in list(model.named_modules()):
+        for group in SIDE_BY_SIDE if fuse else ():
+            linears = [getattr(parent, name, None) for name in group]
+            names = [_join(parent_name, name) for name in group]
+            if _can_fuse(linears) and not any(_reason(n, m, tied, skip) for n, m in zip(names, linears)):
+                _fuse(parent, group, names, linears, policy, batch, report)
+        for name, child in list(parent.named_children()):
+            if type(child) is nn.Linear:  # a subclass may compute something else
+                _compress_child(parent, name, _join(parent_name, name), tied, skip, policy, batch,
+                                report)
+    return report
+
+
+def decompress_model(model):
+    """Gives every compressed layer its exact nn.Linear back, in place."""
+    for parent in list(model.modules()):
+        if isinstance(parent, FusedPart):
+            continue
+        for name, child in list(parent.named_children()):
+            if isinstance(child, (CompressedLinear, FusedPart)):
+                setattr(parent, name, child.decompress())
+    return model
+
+
+def load_compressed(model, state_dict):
+    """Loads the state_dict of a model compressed without fusing into a dense one of its kind."""
+    for name, module in list(model.named_modules()):
+        packed = state_dict.get(name + ".packed")
+        if packed is None or not isinstance(module, nn.Linear):
+            continue
+        shape = read_header(packed)
+        if (shape.n, shape.k) != (module.out_features, module.in_features):
+            raise ValueError(f"{name}: the file has {shape.n} x {shape.k} weights, the model "
+                             f"{module.out_features} x {module.in_features}")
+        parent = model.get_submodule(name.rpartition(".")[0])
+        bias = None if module.bias is None else module.bias.to(torch.bfloat16)
+        setattr(parent, name.rpartition(".")[2],
+                CompressedLinear(packed.to(module.weight.device), bias, shape))
+    return model.load_state_dict(state_dict)
+
+
+def _compress_child(parent, name, full_name, tied, skip, policy, batch, report):
+    linear = getattr(parent, name)
+    n, k = linear.out_features, linear.in_features
+    dense_bytes = linear.weight.numel() * linear.weight.element_size()
+    reason = _reason(full_name, linear, tied, skip) or _slower(n, k, policy, batch, linear)
+    compressed = None if reason else CompressedLinear.from_linear(linear)
+    if compressed is None:
+        reason = reason or "its values do not compress"
+        report.layers.append(Layer(full_name, n, k, dense_bytes, dense_bytes, reason))
+        return
+    setattr(parent, name, compressed)
+    report.layers.append(Layer(full_name, n, k, dense_bytes, compressed.num_bytes, ""))
+
+
+def _fuse(parent, group, names, linears, policy, batch, report):
+    counts = [linear.out_features for linear in linears]
+    n, k = sum(counts), linears[0].in_features
+    if _slower(n, k, policy, batch, linears[0]):
+        return
+    made = pack(torch.cat([linear.weight.detach() for linear in linears]))
+    if made is None:
+        return
+    bias = None
+    if linears[0].bias is not None:
+        bias = torch.cat([linear.bias.detach() for linear in linears])
+    fused = FusedLinear(made[0], bias, made[1], len(group))
+    first = 0
+    for i, (name, count) in enumerate(zip(group, counts)):
+        setattr(parent, name, FusedPart(fused, first, count, is_owner=i == 0))
+        first += count
+    report.layers.append(Layer("+".join(names), n, k, 2 * n * k, fused.num_bytes, ""))
+
+
+def _can_fuse(linears):
+    if any(type(linear) is not nn.Linear for linear in linears):
+        return False
+    first = linears[0]
+    return all(linear.in_features == first.in_features and linear.weight.device == first.weight.device
+               and (linear.bias is None) == (first.bias is None) for linear in linears)
+
+
+def _reason(name, linear, tied, skip):
+    """Why a layer cannot be compressed, or ""."""
+    if any(name == other or name.startswith(other + ".") for other in skip):
+        return "asked to skip it"
+    if linear.weight.dtype != torch.bfloat16:
+        return f"weights are {linear.weight.dtype}, not bfloat16"
+    if linear.weight.is_meta:
+        return "weights are not loaded"
+    if linear.weight.data_ptr() in tied:
+        return "shares its weights with another layer"
+    if linear.bias is not None and linear.bias.dtype != torch.bfloat16:
+        return f"bias is {linear.bias.dtype}, not bfloat16"
+    return ""
+
+
+def _slower(n, k, policy, batch, linear):
+    if policy != "speed" or not linear.weight.is_cuda:
+        return ""
+    choice = GemmChoice()
+    with torch.cuda.device(linear.weight.device):
+        library.snug_gemm_choose(n, k, batch, POLICIES[policy], byref(choice))
+    return "" if choice.packed else f"faster dense (compressed {choice.gain:.2f}x at batch {batch})"
+
+
+def _tied_weights(model):
+    """Addresses of weights that more than one module holds, as embeddings and LM heads may."""
+    holders = {}
+    for module in model.modules():
+        for parameter in module.parameters(recurse=False):
+            if not parameter.is_meta and parameter.numel():
+                holders.setdefault(parameter.data_ptr(), set()).add(id(module))
+    return {address for address, modules in holders.items() if len(modules) > 1}
+
+
+def _dense_linear(weight, bias):
+    linear = nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device="meta")
+    linear.weight = nn.Parameter(weight, requires_grad=False)
+    if bias is not None:
+        linear.bias = nn.Parameter(bias.detach().clone(), bias.requires_grad)
+    return linear
+
+
+def _join(parent, name):
+    return f"{parent}.{name}" if parent else name

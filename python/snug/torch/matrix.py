@@ -1,0 +1,243 @@
+"""Packed matrices: bytes in a uint8 tensor, and the torch operators on them.
+
+`snug::linear` and `snug::unpack` are ordinary operators: they have fake
+implementations for torch.compile, run under CUDA graphs and have gradients for
+their input (the weights are constants). On a CPU they restore the matrix first.
+"""
+
+import ctypes
+from ctypes import byref
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch.utils.weak import WeakIdKeyDictionary
+
+from .._library import (CudaResult, GemmMatrix, SnugError, Status, check, has_cuda, library)
+
+RAW, NIBBLE = 0, 1  # enum snug_gemm_kind
+POLICIES = {"memory": 0, "speed": 1}
+_HEADER_BYTES = 256
+_DST_TOO_SMALL = 6
+
+
+class Shape(NamedTuple):
+    """What a packed matrix's header says, checked once when it is packed or loaded."""
+    n: int
+    k: int
+    kind: int
+    num_patches: int
+
+
+def pack(weight):
+    """Packs weight[n][k]. Returns its bytes and Shape, or None if it would not be smaller."""
+    if weight.dtype != torch.bfloat16 or weight.dim() != 2:
+        raise TypeError(f"only BF16 matrices can be packed, not {weight.dtype} of shape "
+                        f"{tuple(weight.shape)}")
+    weight = weight.detach()
+    if weight.stride(1) != 1 or weight.stride(0) < weight.shape[1]:
+        weight = weight.contiguous()
+    n, k = weight.shape
+    bound = library.snug_gemm_packed_bound(n, k, NIBBLE)
+    if bound == 0:
+        return None
+    packed = torch.empty(bound, dtype=torch.uint8, device=weight.device)
+    try:
+        used = (_pack_on_gpu if weight.is_cuda else _pack_on_cpu)(weight, packed)
+    except SnugError as error:
+        if error.code == _DST_TOO_SMALL:
+            return None
+        raise
+    if used >= 2 * n * k:
+        return None
+    packed = packed[:used].clone()  # gives the slack back
+    return packed, read_header(packed)
+
+
+def _pack_on_cpu(weight, packed):
+    n, k = weight.shape
+    used, status = ctypes.c_size_t(), Status()
+    check(library.snug_gemm_pack_host(weight.data_ptr(), weight.stride(0), n, k, NIBBLE,
+                                      packed.data_ptr(), packed.numel(), byref(used),
+                                      byref(status)), status)
+    return used.value
+
+
+def _pack_on_gpu(weight, packed):
+    _require_cuda()
+    n, k = weight.shape
+    status = Status()
+    with torch.cuda.device(weight.device):
+        workspace = torch.empty(library.snug_gemm_pack_workspace(n, k), dtype=torch.uint8,
+                                device=weight.device)
+        result = torch.zeros(ctypes.sizeof(CudaResult), dtype=torch.uint8, device=weight.device)
+        check(library.snug_gemm_pack(weight.data_ptr(), weight.stride(0), n, k, NIBBLE,
+                                     packed.data_ptr(), packed.numel(), workspace.data_ptr(),
+                                     workspace.numel(), result.data_ptr(), _stream(),
+                                     byref(status)), status)
+    outcome = CudaResult.from_buffer_copy(result.cpu().numpy().tobytes())
+    check(library.snug_gemm_pack_status(byref(outcome), byref(status)), status)
+    return outcome.num_bytes
+
+
+def read_header(packed):
+    """Checks that a uint8 tensor is a packed matrix; raises SnugError."""
+    header = packed[:_HEADER_BYTES].cpu().numpy().tobytes()
+    matrix, status = GemmMatrix(), Status()
+    check(library.snug_gemm_inspect(header, len(header), packed.numel(), byref(matrix),
+                                    byref(status)), status)
+    if packed.is_cuda:  # also checks what lies behind the header
+        with torch.cuda.device(packed.device):
+            check(library.snug_gemm_open(packed.data_ptr(), packed.numel(), _stream(),
+                                         byref(matrix), byref(status)), status)
+    return Shape(matrix.n, matrix.k, matrix.kind, matrix.num_patches)
+
+
+def explain(n, k, m=1, policy="memory"):
+    """One line: which kernel multiplies m rows with an n x k matrix, and why."""
+    _require_cuda()
+    text = ctypes.create_string_buffer(512)
+    library.snug_gemm_explain(n, k, m, POLICIES[policy], text, len(text))
+    return text.value.decode()
+
+
+def _require_cuda():
+    if not has_cuda:
+        raise SnugError(11, "libsnug_c was built without CUDA")
+
+
+def _stream():
+    return torch.cuda.current_stream().cuda_stream
+
+
+def _matrix(packed, n, k, kind, num_patches):
+    return GemmMatrix(packed.data_ptr(), packed.numel(), n, k, num_patches, kind, 0)
+
+
+class _Workspaces:
+    """Scratch memory for `linear`: one piece for each stream and for each graph capture.
+
+    Calls on one stream follow each other and can share. A captured graph gets a
+    piece of its own, from the graph's memory, and prepares it on every replay.
+    """
+
+    def __init__(self):
+        self._of_stream = {}
+        self._of_capture = {}  # device -> (number of the capture, pieces)
+
+    def get(self, device, stream, num_bytes):
+        capture = library.snug_cuda_capture_id(stream)
+        if capture:
+            number, pieces = self._of_capture.get(device, (0, []))
+            if number != capture:
+                pieces = []
+                self._of_capture[device] = (capture, pieces)
+        else:
+            pieces = self._of_stream.setdefault((device, stream), [])
+        # Smaller pieces of a capture stay: recorded calls still use them.
+        if not pieces or pieces[-1].numel() < num_bytes:
+            piece = torch.empty(num_bytes, dtype=torch.uint8, device=device)
+            status = Status()
+            check(library.snug_gemm_init_workspace(piece.data_ptr(), num_bytes, stream,
+                                                   byref(status)), status)
+            if not capture:
+                pieces.clear()
+            pieces.append(piece)
+        return pieces[-1]
+
+
+_workspaces = _Workspaces()
+_settled = WeakIdKeyDictionary()  # packed matrix -> its version when all writes to it were over
+
+
+def version_of(tensor):
+    """Changes when a tensor is written to. Tensors of inference mode do not count; 0 stands for them."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def _settle(packed, stream):
+    """The kernels fetch weights before the work ahead of them on the stream has ended: what has just
+    been loaded or copied must be complete. A captured graph starts after all of that anyway."""
+    version = version_of(packed)
+    if _settled.get(packed) != version and library.snug_cuda_capture_id(stream) == 0:
+        torch.cuda.current_stream().synchronize()
+        _settled[packed] = version
+
+
+_operators = torch.library.Library("snug", "DEF")
+_operators.define("linear(Tensor x, Tensor packed, Tensor? bias, int n, int k, int kind, "
+                  "int num_patches) -> Tensor")
+_operators.define("unpack(Tensor packed, int n, int k, int kind, int num_patches) -> Tensor")
+
+
+@torch.library.impl(_operators, "linear", "CUDA")
+def _linear_on_gpu(x, packed, bias, n, k, kind, num_patches):
+    rows = x.reshape(-1, k)
+    if rows.stride(1) != 1 or rows.stride(0) < k:
+        rows = rows.contiguous()
+    m = rows.shape[0]
+    y = torch.empty((*x.shape[:-1], n), dtype=torch.bfloat16, device=x.device)
+    if m == 0:
+        return y
+    with torch.cuda.device(x.device):
+        stream = _stream()
+        _settle(packed, stream)
+        workspace = _workspaces.get(x.device, stream, library.snug_gemm_linear_workspace(n, k, m))
+        status = Status()
+        check(library.snug_gemm_linear(
+            byref(_matrix(packed, n, k, kind, num_patches)), rows.data_ptr(), rows.stride(0), m,
+            None if bias is None else bias.data_ptr(), y.data_ptr(), n, workspace.data_ptr(),
+            workspace.numel(), None, stream, byref(status)), status)
+    return y
+
+
+@torch.library.impl(_operators, "unpack", "CUDA")
+def _unpack_on_gpu(packed, n, k, kind, num_patches):
+    weight = torch.empty((n, k), dtype=torch.bfloat16, device=packed.device)
+    status = Status()
+    with torch.cuda.device(packed.device):
+        check(library.snug_gemm_unpack(byref(_matrix(packed, n, k, kind, num_patches)),
+                                       weight.data_ptr(), k, _stream(), byref(status)), status)
+    return weight
+
+
+@torch.library.impl(_operators, "unpack", "CPU")
+def _unpack_on_cpu(packed, n, k, kind, num_patches):
+    weight = torch.empty((n, k), dtype=torch.bfloat16)
+    status = Status()
+    check(library.snug_gemm_unpack_host(packed.data_ptr(), packed.numel(), weight.data_ptr(), k,
+                                        byref(status)), status)
+    return weight
+
+
+@torch.library.impl(_operators, "linear", "CPU")
+def _linear_on_cpu(x, packed, bias, n, k, kind, num_patches):
+    return F.linear(x, _unpack_on_cpu(packed, n, k, kind, num_patches), bias)
+
+
+@torch.library.register_fake("snug::linear")
+def _linear_fake(x, packed, bias, n, k, kind, num_patches):
+    return x.new_empty((*x.shape[:-1], n))
+
+
+@torch.library.register_fake("snug::unpack")
+def _unpack_fake(packed, n, k, kind, num_patches):
+    return packed.new_empty((n, k), dtype=torch.bfloat16)
+
+
+def _remember(ctx, inputs, output):
+    _, packed, bias, *shape = inputs
+    ctx.save_for_backward(packed)
+    ctx.shape, ctx.has_bias = shape, bias is not None
+
+
+def _backward(ctx, grad):
+    (packed,) = ctx.saved_tensors
+    grad_x = grad @ torch.ops.snug.unpack(packed, *ctx.shape) if ctx.needs_input_grad[0] else None
+    grad_bias = None
+    if ctx.has_bias and ctx.needs_input_grad[2]:
+        grad_bias = grad.flatten(0, -2).sum(0)
+    return grad_x, None, grad_bias, None, None, None, None
+
+
+torch.library.register_autograd("snug::linear", _backward, setup_context=_remember)

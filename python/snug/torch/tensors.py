@@ -1,0 +1,80 @@
+"""Single tensors to Snug frames and back, on the device they are on."""
+
+import ctypes
+from ctypes import byref
+
+import torch
+
+from .. import inspect
+from .._library import (CODECS, DTYPES, CudaOptions, CudaResult, EncodeOptions, SnugError, Status,
+                        check, has_cuda, library, number_of)
+
+_DTYPE_NAMES = {
+    torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "f32", torch.float64: "f64",
+    torch.float8_e4m3fn: "f8_e4m3", torch.float8_e5m2: "f8_e5m2", torch.int8: "i8",
+    torch.uint8: "bytes", torch.int16: "i16", torch.int32: "i32", torch.int64: "i64",
+    torch.bool: "bool",
+}
+_HEADER_BYTES = 64
+
+
+def compress(tensor, codec="entropy"):
+    """Returns a uint8 tensor on the same device: one self-contained frame of the values.
+
+    Shape is not recorded; `decompress` takes it. CPU and GPU write the same frames.
+    """
+    tensor = tensor.detach().contiguous()
+    dtype = _DTYPE_NAMES.get(tensor.dtype)
+    if dtype is None:
+        raise TypeError(f"no compression for {tensor.dtype}")
+    raw_bytes = tensor.numel() * tensor.element_size()
+    number, codec = number_of(DTYPES, dtype, "dtype"), number_of(CODECS, codec, "codec")
+    bound = library.snug_encode_bound(raw_bytes, byref(EncodeOptions(number, codec, 12, 0)))
+    frame = torch.empty(bound, dtype=torch.uint8, device=tensor.device)
+    if tensor.is_cuda:
+        num_bytes = _run_on_gpu("encode", tensor, raw_bytes, frame, CudaOptions(number, codec))
+    else:
+        num_bytes, status = ctypes.c_size_t(), Status()
+        check(library.snug_encode(tensor.data_ptr(), raw_bytes, frame.data_ptr(), bound,
+                                  byref(EncodeOptions(number, codec, 0, 0)), byref(num_bytes),
+                                  byref(status)), status)
+        num_bytes = num_bytes.value
+    return frame[:num_bytes].clone()
+
+
+def decompress(frame, shape=None):
+    """Restores the values of a frame made by `compress`, on the frame's device."""
+    info = inspect(frame[:_HEADER_BYTES].cpu().numpy().tobytes())
+    dtype = next(torch_dtype for torch_dtype, name in _DTYPE_NAMES.items() if name == info.dtype)
+    if info.num_elems * dtype.itemsize != info.raw_bytes:
+        raise ValueError("the frame ends within an element")
+    values = torch.empty(info.num_elems, dtype=dtype, device=frame.device)
+    if frame.is_cuda:
+        _run_on_gpu("decode", frame, frame.numel(), values, CudaOptions(DTYPES[info.dtype], 3))
+    else:
+        status = Status()
+        check(library.snug_decode(frame.data_ptr(), frame.numel(), values.data_ptr(),
+                                  info.raw_bytes, 0, None, byref(status)), status)
+    return values if shape is None else values.view(shape)
+
+
+def _run_on_gpu(what, source, source_bytes, target, options):
+    """Encodes or decodes on the current stream, waits, and returns the size of the result."""
+    if not has_cuda:
+        raise SnugError(11, "libsnug_c was built without CUDA; move the tensor to the CPU first")
+    target_bytes = target.numel() * target.element_size()
+    raw_bytes = source_bytes if what == "encode" else target_bytes
+    with torch.cuda.device(source.device):
+        workspace_bytes = getattr(library, f"snug_cuda_{what}_workspace")(raw_bytes, byref(options))
+        workspace = torch.empty(workspace_bytes, dtype=torch.uint8, device=source.device)
+        result = torch.zeros(ctypes.sizeof(CudaResult), dtype=torch.uint8, device=source.device)
+        code = getattr(library, f"snug_cuda_{what}")(
+            source.data_ptr(), source_bytes, target.data_ptr(), target_bytes, workspace.data_ptr(),
+            workspace_bytes, result.data_ptr(), byref(options),
+            torch.cuda.current_stream().cuda_stream)
+        if code != 0:
+            raise SnugError(code, library.snug_code_name(code).decode())
+    outcome = CudaResult.from_buffer_copy(result.cpu().numpy().tobytes())
+    if outcome.code != 0:
+        raise SnugError(outcome.code, library.snug_cuda_reason(byref(outcome)).decode())
+    return outcome.num_bytes

@@ -1,0 +1,185 @@
+"""Tensors from one process to another, compressed on the way.
+
+    listener = snug.wire.listen("127.0.0.1:0")          # one side
+    connection = listener.accept()
+    connection.recv(7, buffer).wait()                   # the bytes are there and verified
+
+    connection = snug.wire.connect(address)             # the other
+    connection.send(7, data, dtype="bf16").wait()       # the receiver has them
+
+Data is any bytes-like object, a CPU tensor of torch, or a list of them, which
+travel as one message. Addresses other than loopback need a token on both sides.
+"""
+
+import ctypes
+from ctypes import byref, c_size_t, c_void_p
+from typing import NamedTuple
+
+from ._library import (DTYPES, Buffer, Status, WireOptions, WireSegment, WireStats,
+                       check, has_wire, library, number_of)
+
+MODES = {"raw": 0, "fixed": 1, "entropy": 2, "auto": 3}
+_MAX_NOTE_BYTES = 1 << 20
+_TIMEOUT = 12
+
+
+class Stats(NamedTuple):
+    raw_bytes: int   # sent or received, before encoding
+    wire_bytes: int  # the same as it travelled
+    chunks: dict     # how many in each mode
+
+
+class _Handle:
+    """A C object, freed once."""
+
+    def __init__(self, pointer, free):
+        self._pointer, self._free = pointer, free
+
+    def close(self):
+        pointer, self._pointer = self._pointer, None
+        if pointer is not None:
+            self._free(pointer)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def __del__(self):
+        self.close()
+
+    def _get(self):
+        if self._pointer is None:
+            raise ValueError("closed")
+        return self._pointer
+
+
+class Transfer(_Handle):
+    """A message on its way. Keeps its memory alive."""
+
+    def __init__(self, pointer, buffers):
+        super().__init__(pointer, library.snug_wire_transfer_free)
+        self._buffers = buffers
+
+    def wait(self, seconds=None):
+        """Returns when the message is there; TimeoutError if it is not by then."""
+        status = Status()
+        code = library.snug_wire_wait(self._get(), _milliseconds(seconds), byref(status))
+        if code == _TIMEOUT and seconds is not None and not self.done():
+            raise TimeoutError("still on its way")
+        check(code, status)
+
+    def done(self):
+        return bool(library.snug_wire_is_done(self._get()))
+
+    def done_bytes(self):
+        return library.snug_wire_done_bytes(self._get())
+
+    def __del__(self):
+        # The library still reads or writes the memory of a transfer that is not done.
+        if self._pointer is not None and not self.done():
+            _abandoned.append(self._buffers)
+        super().__del__()
+
+
+_abandoned = []
+
+
+class Connection(_Handle):
+    def __init__(self, pointer):
+        super().__init__(pointer, library.snug_wire_connection_free)
+
+    def send(self, tag, data, dtype="bytes"):
+        return self._start(library.snug_wire_send, (tag, number_of(DTYPES, dtype, "dtype")), data)
+
+    def recv(self, tag, into):
+        """Fills writable memory of exactly the size that is sent."""
+        for item in into if isinstance(into, (list, tuple)) else [into]:
+            if not hasattr(item, "data_ptr") and memoryview(item).readonly:
+                raise ValueError("recv needs writable memory")
+        return self._start(library.snug_wire_recv, (tag,), into)
+
+    def _start(self, function, arguments, data):
+        buffers = [_memory_of(item) for item in (data if isinstance(data, (list, tuple)) else [data])]
+        segments = (WireSegment * len(buffers))(*[(b.address, b.num_bytes) for b in buffers])
+        transfer, status = c_void_p(), Status()
+        check(function(self._get(), *arguments, segments, len(buffers), byref(transfer),
+                       byref(status)), status)
+        return Transfer(transfer, buffers)
+
+    def send_note(self, note):
+        """A short text or some bytes beside the tensors, at most 1 MiB."""
+        note = note.encode() if isinstance(note, str) else bytes(note)
+        status = Status()
+        check(library.snug_wire_send_note(self._get(), note, len(note), byref(status)), status)
+
+    def recv_note(self, seconds=None):
+        buffer, num_bytes, status = ctypes.create_string_buffer(_MAX_NOTE_BYTES), c_size_t(), Status()
+        check(library.snug_wire_recv_note(self._get(), _milliseconds(seconds), buffer, len(buffer),
+                                          byref(num_bytes), byref(status)), status)
+        return buffer.raw[:num_bytes.value]
+
+    def stats(self):
+        stats = WireStats()
+        library.snug_wire_stats_of(self._get(), byref(stats))
+        return Stats(stats.raw_bytes, stats.wire_bytes, dict(zip(MODES, stats.num_chunks)))
+
+
+class Listener(_Handle):
+    def __init__(self, pointer):
+        super().__init__(pointer, library.snug_wire_listener_free)
+
+    @property
+    def address(self):
+        text = ctypes.create_string_buffer(512)
+        library.snug_wire_listener_address(self._get(), text, len(text))
+        return text.value.decode()
+
+    def accept(self, seconds=60):
+        pointer, status = c_void_p(), Status()
+        check(library.snug_wire_accept(self._get(), _milliseconds(seconds), byref(pointer),
+                                       byref(status)), status)
+        return Connection(pointer)
+
+
+def connect(address, **options):
+    """HOST:PORT, or shm:NAME on one host. Options: token, mode, lanes, chunk_bytes, timeout."""
+    return Connection(_open(library.snug_wire_connect, address, options))
+
+
+def listen(address="127.0.0.1:0", **options):
+    return Listener(_open(library.snug_wire_listen, address, options))
+
+
+def _open(function, address, options):
+    pointer, status = c_void_p(), Status()
+    check(function(address.encode(), byref(_options(**options)), byref(pointer), byref(status)), status)
+    return pointer
+
+
+def _options(token=None, mode="auto", lanes=0, chunk_bytes=1 << 20, timeout=30.0):
+    return WireOptions(token.encode() if token else None, number_of(MODES, mode, "mode"), lanes,
+                       chunk_bytes, int(timeout * 1000))
+
+
+def _milliseconds(seconds):
+    return -1 if seconds is None else int(seconds * 1000)
+
+
+class _TensorMemory:
+    def __init__(self, tensor):
+        if tensor.device.type != "cpu":
+            raise ValueError("tensors must be on the CPU")
+        if not tensor.is_contiguous():
+            raise ValueError("tensors must be contiguous")
+        self.address, self.num_bytes = tensor.data_ptr(), tensor.numel() * tensor.element_size()
+        self._owner = tensor
+
+
+def _memory_of(item):
+    return _TensorMemory(item) if hasattr(item, "data_ptr") else Buffer(item)
+
+
+if not has_wire:
+    raise ImportError("libsnug_c was built without the wire (SNUG_STORE=OFF)")

@@ -1,0 +1,229 @@
+"""snug.torch on the CPU and, where there is one, the GPU."""
+
+import io
+import sys
+import unittest
+
+try:
+    import torch
+    from torch import nn
+except ImportError:
+    print("skipped: torch is not installed")
+    sys.exit(77)
+
+import snug
+import snug.torch
+from snug._library import has_cuda
+
+DEVICES = ["cpu"] + (["cuda"] if has_cuda and torch.cuda.is_available() else [])
+
+
+def bf16(*shape, device="cpu", scale=0.02, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return (torch.randn(*shape, generator=generator) * scale).to(torch.bfloat16).to(device)
+
+
+def same_bits(a, b):
+    return torch.equal(a.contiguous().view(torch.int16).cpu(), b.contiguous().view(torch.int16).cpu())
+
+
+class Attention(nn.Module):
+    def __init__(self, width=256, device="cpu"):
+        super().__init__()
+        options = dict(bias=False, dtype=torch.bfloat16, device=device)
+        self.q_proj = nn.Linear(width, width, **options)
+        self.k_proj = nn.Linear(width, 64, **options)
+        self.v_proj = nn.Linear(width, 64, **options)
+        self.o_proj = nn.Linear(width, width, **options)
+
+    def forward(self, x):
+        q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
+        return self.o_proj(q + torch.cat([k, v, k, v], -1))
+
+
+class Tensors(unittest.TestCase):
+    def test_round_trips_on_every_device(self):
+        for device in DEVICES:
+            for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.int32, torch.uint8):
+                values = (torch.randn(3, 5000) * 50).to(dtype).to(device)
+                frame = snug.torch.compress(values)
+                self.assertTrue(torch.equal(snug.torch.decompress(frame, values.shape), values))
+
+    def test_every_bf16_pattern(self):
+        for device in DEVICES:
+            values = torch.arange(65536, dtype=torch.int32).to(torch.int16).view(torch.bfloat16).to(device)
+            for codec in ("entropy", "fixed"):
+                self.assertTrue(same_bits(snug.torch.decompress(snug.torch.compress(values, codec)), values))
+
+    def test_devices_read_each_other(self):
+        if len(DEVICES) < 2:
+            self.skipTest("no GPU")
+        values = bf16(100_000)
+        frame = snug.torch.compress(values.cuda())
+        self.assertTrue(same_bits(snug.torch.decompress(frame.cpu()), values))
+
+    def test_damage_is_reported(self):
+        for device in DEVICES:
+            frame = snug.torch.compress(bf16(50_000, device=device))
+            frame[frame.numel() // 2] ^= 4
+            with self.assertRaises(snug.SnugError):
+                snug.torch.decompress(frame)
+
+
+class Linear(unittest.TestCase):
+    def test_weights_come_back_exactly(self):
+        for device in DEVICES:
+            for n, k in ((1, 1), (16, 64), (100, 300), (257, 1023)):
+                linear = nn.Linear(k, n, dtype=torch.bfloat16, device=device)
+                weight = bf16(n, k, device=device)
+                weight.view(-1)[:1] = float("nan")
+                linear.weight = nn.Parameter(weight)
+                compressed = snug.torch.CompressedLinear.from_linear(linear)
+                if compressed is None:
+                    self.assertLess(n * k, 40000)  # padding to whole tiles outweighs
+                    continue
+                self.assertTrue(same_bits(compressed.decompress().weight, weight))
+
+    def test_products_are_close_to_dense(self):
+        for device in DEVICES:
+            linear = nn.Linear(1024, 512, dtype=torch.bfloat16, device=device)
+            compressed = snug.torch.CompressedLinear.from_linear(linear)
+            for m in (1, 3, 8, 16, 33, 64, 200, 700):
+                x = bf16(m, 1024, device=device, scale=1, seed=m)
+                exact = x.double() @ linear.weight.double().T + linear.bias.double()
+                error = (compressed(x).double() - exact).norm() / exact.norm()
+                self.assertLess(error.item(), 3e-3)
+
+    def test_batch_shapes_and_strides(self):
+        for device in DEVICES:
+            linear = nn.Linear(256, 128, bias=False, dtype=torch.bfloat16, device=device)
+            compressed = snug.torch.CompressedLinear.from_linear(linear)
+            x = bf16(2, 5, 512, device=device, scale=1)[..., ::2]
+            self.assertEqual(compressed(x).shape, (2, 5, 128))
+            self.assertTrue(same_bits(compressed(x), compressed(x.contiguous())))
+            self.assertEqual(compressed(x[:0]).shape, (0, 5, 128))
+
+    def test_bad_input(self):
+        compressed = snug.torch.CompressedLinear.from_linear(nn.Linear(256, 256, dtype=torch.bfloat16))
+        for x in (torch.zeros(1, 256), bf16(1, 255)):
+            with self.assertRaises(TypeError):
+                compressed(x)
+        with self.assertRaises(snug.SnugError):
+            snug.torch.CompressedLinear(torch.zeros(4096, dtype=torch.uint8))
+        with self.assertRaises(TypeError):
+            snug.torch.CompressedLinear.from_linear(nn.Linear(4, 4))
+
+    def test_gradient_of_the_input(self):
+        for device in DEVICES:
+            linear = nn.Linear(256, 128, dtype=torch.bfloat16, device=device)
+            compressed = snug.torch.CompressedLinear.from_linear(linear)
+            x = bf16(7, 256, device=device, scale=1)
+            grads = []
+            for layer in (linear, compressed):
+                leaf = x.clone().requires_grad_()
+                layer(leaf).sum().backward()
+                grads.append(leaf.grad)
+            torch.testing.assert_close(grads[0], grads[1], rtol=2e-2, atol=2e-2)
+            torch.testing.assert_close(linear.bias.grad, compressed.bias.grad)
+
+
+class Models(unittest.TestCase):
+    def test_compress_run_and_restore(self):
+        for device in DEVICES:
+            model = Attention(device=device)
+            before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+            x = bf16(4, 256, device=device, scale=1)
+            dense = model(x)
+            report = snug.torch.compress_model(model)
+            self.assertEqual(len(report.layers), 2)  # q+k+v and o
+            self.assertLess(report.num_bytes, 0.78 * report.dense_bytes)
+            torch.testing.assert_close(model(x), dense, rtol=2e-2, atol=2e-2)
+            torch.testing.assert_close(model(x), model(x.clone()), rtol=0, atol=0)
+            snug.torch.decompress_model(model)
+            after = model.state_dict()
+            self.assertEqual(before.keys(), after.keys())
+            for name, tensor in before.items():
+                self.assertTrue(same_bits(after[name], tensor), name)
+
+    def test_inputs_changed_in_place_are_seen(self):
+        model = Attention()
+        snug.torch.compress_model(model)
+        x = bf16(1, 256, scale=1)
+        model.q_proj(x)
+        x.mul_(2)
+        self.assertTrue(same_bits(model.k_proj(x), model.k_proj(x.clone())))
+
+    def test_state_dict_saves_and_loads(self):
+        for fuse in (False, True):
+            source, target = Attention(), Attention()
+            for model in (source, target):
+                snug.torch.compress_model(model, fuse=fuse)
+            file = io.BytesIO()
+            torch.save(source.state_dict(), file)
+            file.seek(0)
+            target.load_state_dict(torch.load(file))
+            x = bf16(2, 256, scale=1)
+            self.assertTrue(same_bits(source(x), target(x)))
+
+    def test_compressed_state_loads_into_a_dense_model(self):
+        source, target = Attention(), Attention()
+        snug.torch.compress_model(source, fuse=False)
+        snug.torch.load_compressed(target, source.state_dict())
+        x = bf16(2, 256, scale=1)
+        self.assertTrue(same_bits(source(x), target(x)))
+
+    def test_damaged_state_is_refused(self):
+        model = Attention()
+        snug.torch.compress_model(model, fuse=False)
+        state = model.state_dict()
+        state["o_proj.packed"] = torch.zeros(8192, dtype=torch.uint8)
+        with self.assertRaises(snug.SnugError):
+            model.load_state_dict(state)
+
+    def test_what_stays_dense_is_said(self):
+        model = nn.Sequential(nn.Linear(64, 64), nn.Embedding(100, 64, dtype=torch.bfloat16),
+                              nn.Linear(64, 100, bias=False, dtype=torch.bfloat16),
+                              nn.Linear(64, 64, dtype=torch.bfloat16))
+        model[2].weight = model[1].weight
+        text = str(snug.torch.compress_model(model, skip=["3"]))
+        for reason in ("torch.float32", "shares its weights", "asked to skip"):
+            self.assertIn(reason, text)
+        with self.assertRaises(ValueError):
+            snug.torch.compress_model(model, policy="fast")
+
+    def test_torch_compile(self):
+        for device in DEVICES:
+            model = Attention(device=device)
+            snug.torch.compress_model(model)
+            x = bf16(4, 256, device=device, scale=1)
+            compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+            with torch.no_grad():
+                self.assertTrue(same_bits(compiled(x), model(x)))
+
+    def test_cuda_graphs(self):
+        if "cuda" not in DEVICES:
+            self.skipTest("no GPU")
+        model = Attention(width=1024, device="cuda")
+        # Attention above adds k and v four times 64 wide; widen it.
+        model.q_proj = nn.Linear(1024, 256, bias=False, dtype=torch.bfloat16, device="cuda")
+        model.o_proj = nn.Linear(256, 1024, bias=False, dtype=torch.bfloat16, device="cuda")
+        snug.torch.compress_model(model)
+        with torch.no_grad():
+            graphs = []
+            for m in (1, 8, 64):
+                x = bf16(m, 1024, device="cuda", scale=1, seed=m)
+                expected = model(x)
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph):
+                    y = model(x)
+                graphs.append((graph, x, y, expected))  # a graph does not keep its inputs
+            for _ in range(3):
+                for graph, _, y, expected in reversed(graphs):
+                    y.fill_(float("nan"))
+                    graph.replay()
+                    torch.cuda.synchronize()
+                    self.assertTrue(same_bits(y, expected))
+
+
+if __name__ == "__main__":
+    unittest.main()

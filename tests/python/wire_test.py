@@ -1,0 +1,89 @@
+"""snug.wire between two threads over loopback."""
+
+import random
+import struct
+import threading
+import unittest
+
+import snug
+import snug.wire
+
+
+def bf16_gaussian(count):
+    rng = random.Random(1)
+    return b"".join(struct.pack("<f", rng.gauss(0, 0.02))[2:] for _ in range(count))
+
+
+class Wire(unittest.TestCase):
+    def setUp(self):
+        self.listener = snug.wire.listen(token="secret")
+        accepted = []
+        thread = threading.Thread(target=lambda: accepted.append(self.listener.accept()))
+        thread.start()
+        self.near = snug.wire.connect(self.listener.address, token="secret")
+        thread.join()
+        self.far = accepted[0]
+
+    def tearDown(self):
+        for handle in (self.near, self.far, self.listener):
+            handle.close()
+
+    def test_tensors_arrive(self):
+        data = bf16_gaussian(300_000)
+        into = bytearray(len(data))
+        received = self.far.recv(3, into)
+        self.near.send(3, data, dtype="bf16").wait(60)
+        received.wait(60)
+        self.assertEqual(bytes(into), data)
+        self.assertTrue(received.done())
+        self.assertEqual(self.near.stats().raw_bytes, len(data))
+
+    def test_segments_need_not_be_cut_alike(self):
+        pieces = [bytes([i]) * n for i, n in enumerate((1, 70_000, 0, 33))]
+        first, second = bytearray(40_000), bytearray(30_034)
+        received = self.far.recv(1, [first, second])
+        self.near.send(1, pieces).wait(60)
+        received.wait(60)
+        self.assertEqual(bytes(first + second), b"".join(pieces))
+
+    def test_notes(self):
+        self.near.send_note("hello")
+        self.assertEqual(self.far.recv_note(10), b"hello")
+
+    def test_nothing_sent(self):
+        with self.assertRaises(TimeoutError):
+            self.far.recv(9, bytearray(8)).wait(0.05)
+
+    def test_bad_calls(self):
+        with self.assertRaises(ValueError):
+            self.far.recv(1, b"read-only")
+        with self.assertRaises(ValueError):
+            self.near.send(1, b"x", dtype="bfloat16")
+        self.near.close()
+        with self.assertRaises(ValueError):
+            self.near.send(1, b"x")
+
+    def test_wrong_token(self):
+        waiting = threading.Thread(target=lambda: self._refused())
+        waiting.start()
+        with self.assertRaises(snug.SnugError):
+            snug.wire.connect(self.listener.address, token="wrong", timeout=5)
+        waiting.join()
+
+    def _refused(self):
+        try:
+            self.listener.accept(1)
+        except snug.SnugError:
+            pass
+
+
+class Addresses(unittest.TestCase):
+    def test_errors_say_what_to_do(self):
+        with self.assertRaisesRegex(snug.SnugError, "HOST:PORT"):
+            snug.wire.connect("nowhere")
+        with self.assertRaises(snug.SnugError):
+            snug.wire.listen("0.0.0.0:0")  # not loopback, and no token
+
+
+if __name__ == "__main__":
+    unittest.main()
