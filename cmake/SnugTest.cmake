@@ -22,7 +22,9 @@ endfunction()
 function(snug_add_test_folder folder)
   file(GLOB tests CONFIGURE_DEPENDS ${folder}/*_test.cpp ${folder}/*_test.c ${folder}/*_test.cu)
   file(GLOB support CONFIGURE_DEPENDS ${folder}/*.cpp)
-  file(GLOB scripts CONFIGURE_DEPENDS ${folder}/*_test.sh)
+  if(TARGET snug-cli)  # scripts drive the tool
+    file(GLOB scripts CONFIGURE_DEPENDS ${folder}/*_test.sh)
+  endif()
   list(REMOVE_ITEM support "" ${tests})
 
   # Programs that write files into the tree are built, but are no part of the tests.

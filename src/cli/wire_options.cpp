@@ -92,7 +92,8 @@ std::string transfer_text(std::uint64_t raw_bytes, const wire::Stats& stats, dou
     text += fmt::format(" ({})", format_percent(static_cast<double>(stats.wire_bytes) /
                                                 static_cast<double>(raw_bytes)));
   if (stats.known_bytes > 0) text += fmt::format(", {} known", format_bytes(stats.known_bytes));
-  return text + fmt::format("  {}  {}", format_seconds(seconds), format_rate(raw_bytes, seconds));
+  const std::string took = seconds < 60 ? fmt::format("{:.1f} s", seconds) : format_seconds(seconds);
+  return text + fmt::format("  {}  {}", took, format_rate(raw_bytes, seconds));
 }
 
 }  // namespace snug::cli
