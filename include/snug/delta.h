@@ -74,7 +74,7 @@ Result<Info> inspect(std::span<const std::byte> delta) noexcept;
 
 // Writes the target to dst and returns its size. `base` and dst must not overlap.
 // On error, dst is unspecified.
-// Errors: kBadMagic, kUnsupportedVersion, kCorrupt, kDstTooSmall, kWrongBase.
+// Errors: kUsage, kBadMagic, kUnsupportedVersion, kCorrupt, kDstTooSmall, kWrongBase.
 Result<std::size_t> apply(std::span<const std::byte> delta, std::span<const std::byte> base,
                           std::span<std::byte> dst, int num_threads = 1) noexcept;
 

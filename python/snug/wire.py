@@ -66,8 +66,10 @@ class Transfer(_Handle):
         """Returns when the message is there; TimeoutError if it is not by then."""
         status = Status()
         code = library.snug_wire_wait(self._get(), _milliseconds(seconds), byref(status))
-        if code == _TIMEOUT and seconds is not None and not self.done():
-            raise TimeoutError("still on its way")
+        if code == _TIMEOUT and seconds is not None:
+            if not self.done():
+                raise TimeoutError("still on its way")
+            code = library.snug_wire_wait(self._get(), -1, byref(status))  # how it ended just now
         check(code, status)
 
     def done(self):
@@ -76,14 +78,28 @@ class Transfer(_Handle):
     def done_bytes(self):
         return library.snug_wire_done_bytes(self._get())
 
-    def __del__(self):
-        # The library still reads or writes the memory of a transfer that is not done.
+    def close(self):
+        """Lets go of the message, which goes on by itself."""
         if self._pointer is not None and not self.done():
-            _abandoned.append(self._buffers)
-        super().__del__()
+            # The library still reads or writes this memory.
+            _abandoned.append((self._pointer, self._buffers))
+            self._pointer = None
+        super().close()
 
 
 _abandoned = []
+
+
+def _free_abandoned():
+    for _ in range(len(_abandoned)):
+        try:
+            pointer, buffers = _abandoned.pop(0)
+        except IndexError:  # another thread was faster
+            return
+        if library.snug_wire_is_done(pointer):
+            library.snug_wire_transfer_free(pointer)
+        else:
+            _abandoned.append((pointer, buffers))
 
 
 class Connection(_Handle):
@@ -101,6 +117,7 @@ class Connection(_Handle):
         return self._start(library.snug_wire_recv, (tag,), into)
 
     def _start(self, function, arguments, data):
+        _free_abandoned()
         buffers = [_memory_of(item) for item in (data if isinstance(data, (list, tuple)) else [data])]
         segments = (WireSegment * len(buffers))(*[(b.address, b.num_bytes) for b in buffers])
         transfer, status = c_void_p(), Status()
@@ -116,7 +133,7 @@ class Connection(_Handle):
 
     def recv_note(self, seconds=None):
         buffer, num_bytes, status = ctypes.create_string_buffer(_MAX_NOTE_BYTES), c_size_t(), Status()
-        check(library.snug_wire_recv_note(self._get(), _milliseconds(seconds), buffer, len(buffer),
+        check(library.snug_wire_recv_note(self._get(), _patience(seconds), buffer, len(buffer),
                                           byref(num_bytes), byref(status)), status)
         return buffer.raw[:num_bytes.value]
 
@@ -138,7 +155,7 @@ class Listener(_Handle):
 
     def accept(self, seconds=60):
         pointer, status = c_void_p(), Status()
-        check(library.snug_wire_accept(self._get(), _milliseconds(seconds), byref(pointer),
+        check(library.snug_wire_accept(self._get(), _patience(seconds), byref(pointer),
                                        byref(status)), status)
         return Connection(pointer)
 
@@ -165,6 +182,11 @@ def _options(token=None, mode="auto", lanes=0, chunk_bytes=1 << 20, timeout=30.0
 
 def _milliseconds(seconds):
     return -1 if seconds is None else int(seconds * 1000)
+
+
+def _patience(seconds):
+    """For functions that take no negative number for "as long as it takes": decades will do."""
+    return 1 << 40 if seconds is None else _milliseconds(seconds)
 
 
 class _TensorMemory:

@@ -75,7 +75,8 @@ class ReceiveCommand {
   void receive(wire::Connection& connection) {
     // Bars of several senders would overwrite each other: the first one shows.
     const std::unique_lock screen(screen_, std::try_to_lock);
-    auto bar = screen ? std::make_unique<ProgressBar>(connection.peer_name()) : nullptr;
+    const std::string peer = connection.peer_name();  // unknown once it is closed
+    auto bar = screen ? std::make_unique<ProgressBar>(peer) : nullptr;
     TransferOptions options = options_;
     options.progress = [&bar](const Progress& progress) {
       return bar ? bar->update(progress) : pending_signal() == 0;
@@ -84,14 +85,16 @@ class ReceiveCommand {
     bar.reset();
     const std::lock_guard lock(mutex_);
     if (!report) {
-      if (pending_signal() == 0) print_error(report.status());
+      StoreStatus s = report.status();
+      s.detail = s.detail.empty() ? peer : peer + ": " + s.detail;
+      if (pending_signal() == 0) print_error(s);
       return;
     }
     ++num_received_;
     if (args_.wire.json) {
       Json json = {{"command", "recv"},
                    {"name", report->name},
-                   {"peer", connection.peer_name()},
+                   {"peer", peer},
                    {"num_files", report->num_files},
                    {"raw_bytes", report->raw_bytes},
                    {"seconds", report->seconds}};

@@ -93,8 +93,10 @@ void add_sync(CLI::App& app, int& exit_code) {
   add_wire_options(*cmd, args->wire);
   cmd->footer(
       "Versions are published by renaming them into FOLDER when they are complete;\n"
-      "names that start with a dot are left alone. Followers get patches where the server\n"
-      "still has their version, full copies otherwise. FOLDER/current links to the newest.\n\n"
+      "names that start with a dot are left alone. The last one to appear is the newest;\n"
+      "when the server starts, the last by name (step-10 comes after step-9). Followers get\n"
+      "patches where the server still has their version, full copies otherwise.\n"
+      "FOLDER/current links to the newest.\n\n"
       "Examples:\n"
       "  snug sync --serve checkpoints/ --listen 0.0.0.0:7000 --token-file secret\n"
       "  snug sync --follow trainer:7000 weights/ --token-file secret\n");

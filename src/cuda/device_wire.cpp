@@ -121,6 +121,8 @@ class DeviceMemory {
       if (Status s = buffers->allocate(dtype_); !s.ok()) return s;
     }
     auto result = body(*buffers);
+    // What an error left on the stream must not outlive the transfer or meet the next one.
+    if (!result.ok()) (void)cudaStreamSynchronize(buffers->stream);
     const std::lock_guard lock(mutex_);
     free_.push_back(std::move(buffers));
     return result;

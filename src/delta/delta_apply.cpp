@@ -209,6 +209,9 @@ Result<std::size_t> apply(std::span<const std::byte> delta, std::span<const std:
     return raw_bytes;
   }
   if (Status s = check_base_size(*header, base.size()); !s.ok()) return s;
+  // The decoder would take this for a wish to compare only.
+  if (raw_bytes > 0 && dst.data() == base.data())
+    return Status{Code::kUsage, "base and dst are the same memory: use apply_in_place"};
   if (header->num_blocks() == 0 && raw_bytes > 0) std::memcpy(dst.data(), header->tail, raw_bytes);
   Decoder decoder(*header, bytes_of(delta), bytes_of(base), bytes_of(dst));
   if (Status s = decoder.check(num_threads); !s.ok()) return s;

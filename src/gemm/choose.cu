@@ -84,7 +84,7 @@ double time_dense(const Matrix& matrix, const LinearArgs& args, cuda::Target wor
   p.y = static_cast<std::uint16_t*>(args.y);
   p.ldy = args.m > 1 ? args.ldy : align_up(matrix.n, 8);
   *status = from_cuda(launch_unpack(matrix, 0, Layout(matrix.n, matrix.k, matrix.kind).strips, dense, ld, stream));
-  cudaEvent_t events[2];
+  cudaEvent_t events[2] = {};
   for (auto& event : events) *status = status->ok() ? from_cuda(cudaEventCreate(&event)) : *status;
   constexpr int kRuns = 10;
   for (int i = -2; i < kRuns && status->ok(); ++i) {

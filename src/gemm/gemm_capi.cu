@@ -5,6 +5,7 @@ namespace {
 
 namespace gemm = snug::gemm;
 using gemm::capi_status;
+using gemm::kNull;
 
 static_assert(sizeof(snug_cuda_result) == sizeof(gemm::DeviceResult));
 static_assert(SNUG_GEMM_HEADER_BYTES == gemm::kHeaderBytes && SNUG_GEMM_ALIGN == gemm::kAlign);
@@ -46,17 +47,20 @@ int snug_gemm_pack_frame(const void* frame, size_t frame_bytes, uint64_t n, uint
 }
 
 int snug_gemm_pack_status(const snug_cuda_result* host_result, snug_status* status) {
+  if (host_result == nullptr) return capi_status(kNull, status);
   return capi_status(
       gemm::pack_status({host_result->num_bytes, host_result->code, host_result->reason, host_result->block}), status);
 }
 
 int snug_gemm_open(const void* data, uint64_t num_bytes, void* stream, snug_gemm_matrix* matrix, snug_status* status) {
+  if (matrix == nullptr) return capi_status(kNull, status);
   const auto opened = gemm::open(data, num_bytes, cpp(stream));
   if (opened.ok()) *matrix = gemm::capi_matrix(*opened);
   return capi_status(opened.status(), status);
 }
 
 int snug_gemm_unpack(const snug_gemm_matrix* matrix, void* w, uint64_t ld, void* stream, snug_status* status) {
+  if (matrix == nullptr) return capi_status(kNull, status);
   return capi_status(gemm::unpack(gemm::cpp_matrix(*matrix), w, ld, cpp(stream)), status);
 }
 
@@ -71,12 +75,14 @@ int snug_gemm_init_workspace(void* workspace, size_t workspace_bytes, void* stre
 int snug_gemm_linear(const snug_gemm_matrix* matrix, const void* x, uint64_t ldx, uint64_t m, const void* bias, void* y,
                      uint64_t ldy, void* workspace, size_t workspace_bytes, const snug_gemm_plan* plan, void* stream,
                      snug_status* status) {
+  if (matrix == nullptr) return capi_status(kNull, status);
   return capi_status(gemm::linear(gemm::cpp_matrix(*matrix), {x, ldx, m, bias, y, ldy}, {workspace, workspace_bytes},
                                   cpp_plan(plan), cpp(stream)),
                      status);
 }
 
 int snug_gemm_choose(uint64_t n, uint64_t k, uint64_t m, int policy, snug_gemm_choice* choice) {
+  if (choice == nullptr) return SNUG_USAGE;
   *choice = capi_choice(gemm::choose(n, k, m, static_cast<gemm::Policy>(policy)));
   return SNUG_OK;
 }
@@ -88,6 +94,7 @@ size_t snug_gemm_explain(uint64_t n, uint64_t k, uint64_t m, int policy, char* b
 int snug_gemm_tune(const snug_gemm_matrix* matrix, const void* x, uint64_t ldx, uint64_t m, void* y, uint64_t ldy,
                    void* workspace, size_t workspace_bytes, void* stream, snug_gemm_choice* choice,
                    snug_status* status) {
+  if (matrix == nullptr) return capi_status(kNull, status);
   const auto best =
       gemm::tune(gemm::cpp_matrix(*matrix), {x, ldx, m, nullptr, y, ldy}, {workspace, workspace_bytes}, cpp(stream));
   if (best.ok() && choice != nullptr) *choice = capi_choice(*best);

@@ -8,6 +8,8 @@
 
 namespace snug::gemm {
 
+inline constexpr Status kNull{Code::kUsage, "an argument is NULL"};
+
 inline int capi_status(const Status& status, snug_status* out) {
   if (out != nullptr)
     *out = {static_cast<std::int32_t>(status.code),
@@ -30,7 +32,7 @@ inline Matrix cpp_matrix(const snug_gemm_matrix& m) {
 
 // Like snprintf: writes what fits, returns the length of the whole.
 inline std::size_t capi_text(const std::string& text, char* buffer, std::size_t buffer_bytes) {
-  if (buffer_bytes != 0) {
+  if (buffer != nullptr && buffer_bytes != 0) {
     const std::size_t length = text.size() < buffer_bytes - 1 ? text.size() : buffer_bytes - 1;
     std::memcpy(buffer, text.data(), length);
     buffer[length] = '\0';

@@ -2,6 +2,7 @@
 #include "gemm/gemm_capi.h"
 
 using snug::gemm::capi_status;
+using snug::gemm::kNull;
 
 extern "C" {
 
@@ -11,6 +12,7 @@ size_t snug_gemm_packed_bound(uint64_t n, uint64_t k, int kind) {
 
 int snug_gemm_pack_host(const void* w, uint64_t ld, uint64_t n, uint64_t k, int kind, void* dst, size_t dst_bytes,
                         size_t* used_bytes, snug_status* status) {
+  if (w == nullptr || (dst == nullptr && dst_bytes != 0)) return capi_status(kNull, status);
   const auto used =
       snug::gemm::pack_host(static_cast<const std::uint16_t*>(w), ld, n, k, static_cast<snug::gemm::Kind>(kind),
                             {static_cast<std::byte*>(dst), dst_bytes});
@@ -19,6 +21,7 @@ int snug_gemm_pack_host(const void* w, uint64_t ld, uint64_t n, uint64_t k, int 
 }
 
 int snug_gemm_unpack_host(const void* packed, size_t packed_bytes, void* w, uint64_t ld, snug_status* status) {
+  if (w == nullptr || (packed == nullptr && packed_bytes != 0)) return capi_status(kNull, status);
   return capi_status(snug::gemm::unpack_host({static_cast<const std::byte*>(packed), packed_bytes},
                                              static_cast<std::uint16_t*>(w), ld),
                      status);
@@ -26,6 +29,7 @@ int snug_gemm_unpack_host(const void* packed, size_t packed_bytes, void* w, uint
 
 int snug_gemm_inspect(const void* host_header, size_t header_bytes, uint64_t num_bytes, snug_gemm_matrix* matrix,
                       snug_status* status) {
+  if (matrix == nullptr || (host_header == nullptr && header_bytes != 0)) return capi_status(kNull, status);
   const auto found = snug::gemm::inspect({static_cast<const std::byte*>(host_header), header_bytes}, num_bytes);
   if (found.ok()) *matrix = snug::gemm::capi_matrix(*found);
   return capi_status(found.status(), status);

@@ -10,8 +10,10 @@ Status usage(const char* what, std::uint64_t found = kNowhere, std::uint64_t exp
   return {Code::kUsage, what, kNowhere, kNowhere, found, expected};
 }
 
+// The last limit is that of the 30 bits in which a patch word names a place in the overflow.
 bool acceptable(std::uint64_t n, std::uint64_t k) {
-  return n != 0 && k != 0 && n < kMaxDim && k < kMaxDim && n <= (std::uint64_t{1} << 44) / k;
+  return n != 0 && k != 0 && n < kMaxDim && k < kMaxDim && n <= (std::uint64_t{1} << 44) / k &&
+         Layout(n, k, Kind::kNibble).overflow_capacity <= kPatchIndexMask;
 }
 
 void put32(std::byte* at, std::uint32_t value) { std::memcpy(at, &value, 4); }

@@ -63,6 +63,9 @@ class StackedNet final : public Net {
     properties->ptrSupport = NCCL_PTR_HOST;
     properties->netDeviceType = NCCL_NET_DEVICE_HOST;
     properties->maxRecvs = std::min<int>(properties->maxRecvs, NCCL_NET_MAX_RECVS);
+    // Receives are posted with room for a header and a frame that did not shrink.
+    for (std::size_t* limit : {&properties->maxP2pBytes, &properties->maxCollBytes})
+      *limit -= *limit / 16;
     return result;
   }
 

@@ -23,7 +23,7 @@ StackedRecvComm::~StackedRecvComm() {
     while (request.in_use && request.inner_request == nullptr &&
            request.parts_left.load(std::memory_order_acquire) > 0)
       std::this_thread::yield();
-  staging_.release();
+  staging_.deregister_all();
   (void)inner_.close_recv(comm_);
 }
 

@@ -33,7 +33,7 @@ StackedSendComm::~StackedSendComm() {
   for (SendRequest& request : requests_)
     while (request.in_use && !request.is_ready.load(std::memory_order_acquire))
       std::this_thread::yield();
-  staging_.release();
+  staging_.deregister_all();
   (void)inner_.close_send(comm_);
 }
 

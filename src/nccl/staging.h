@@ -24,10 +24,10 @@ class Staging {
   };
 
   Staging(InnerPlugin& inner, void* comm) : inner_(inner), comm_(comm) {}
-  // Before the communicator is closed, which registrations belong to.
-  void release() {
+  // Before the communicator is closed, which registrations belong to. The memory itself
+  // stays until after that: threads of the inner plugin may use it until its close returns.
+  void deregister_all() {
     for (auto& buffer : buffers_) (void)inner_.deregister_memory(comm_, buffer->mhandle);
-    buffers_.clear();
   }
 
   // nullptr if the inner plugin registers no more.

@@ -188,6 +188,8 @@ StoreResult<PatchReport> patch(const std::string& base_path, const std::string& 
   std::string target = out;
   while (target.size() > 1 && target.back() == '/') target.pop_back();
   if (StoreStatus s = refuse_input(*version, target); !s.ok()) return s;
+  if (file->same_file(target))
+    return StoreStatus{{Code::kUsage, "input and output are the same file"}, target, {}, {}};
   if (StoreStatus s = write_version(*manifest, *file, *version, *base, target, options); !s.ok())
     return explain(std::move(s), *manifest, *base);
   return PatchReport{target, info_of(*manifest, file->num_bytes()), 0};

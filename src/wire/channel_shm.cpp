@@ -167,14 +167,18 @@ Result<ChannelPtr> make_channel(int memory_fd, Descriptor socket, bool dialled) 
       std::make_unique<ShmChannel>(static_cast<SharedMemory*>(memory), std::move(socket), dialled));
 }
 
+constexpr char kNamePrefix[] = "snug-wire-";
+constexpr std::size_t kMaxName = sizeof(sockaddr_un::sun_path) - sizeof kNamePrefix;
+constexpr Status kNameTooLong{Code::kUsage, "the name is too long; 97 bytes is the limit"};
+static_assert(kMaxName == 97);
+
 // Abstract names leave nothing behind in the file system.
 socklen_t socket_name(const std::string& name, sockaddr_un& address) {
   address = {};
   address.sun_family = AF_UNIX;
-  const std::string full = "snug-wire-" + name;
-  const std::size_t n = std::min(full.size(), sizeof address.sun_path - 1);
-  std::memcpy(address.sun_path + 1, full.data(), n);
-  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + n);
+  const std::string full = kNamePrefix + name;
+  std::memcpy(address.sun_path + 1, full.data(), full.size());
+  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + full.size());
 }
 
 Descriptor open_socket() { return Descriptor(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)); }
@@ -208,12 +212,17 @@ Descriptor receive_descriptor(int socket) {
   message.msg_controllen = sizeof space;
   if (::recvmsg(socket, &message, MSG_CMSG_CLOEXEC) != 1) return Descriptor();
   const cmsghdr* control = CMSG_FIRSTHDR(&message);
-  if (control == nullptr || control->cmsg_type != SCM_RIGHTS ||
-      control->cmsg_len != CMSG_LEN(sizeof(int)))
+  if (control == nullptr || control->cmsg_level != SOL_SOCKET || control->cmsg_type != SCM_RIGHTS)
     return Descriptor();
-  int fd;
-  std::memcpy(&fd, CMSG_DATA(control), sizeof fd);
-  return Descriptor(fd);
+  // Padding leaves room for a second one; whatever came is ours to close.
+  Descriptor first;
+  for (std::size_t at = 0; CMSG_LEN(at + sizeof(int)) <= control->cmsg_len; at += sizeof(int)) {
+    int fd;
+    std::memcpy(&fd, CMSG_DATA(control) + at, sizeof fd);
+    Descriptor owned(fd);
+    if (at == 0) first = std::move(owned);
+  }
+  return first;
 }
 
 bool wait_readable(int fd, std::chrono::milliseconds patience) {
@@ -251,6 +260,7 @@ class ShmListener : public ChannelListener {
 }  // namespace
 
 Result<ChannelPtr> dial_shm(const std::string& name) {
+  if (name.size() > kMaxName) return kNameTooLong;
   Descriptor socket = open_socket();
   sockaddr_un address;
   const socklen_t length = socket_name(name, address);
@@ -265,6 +275,7 @@ Result<ChannelPtr> dial_shm(const std::string& name) {
 }
 
 Result<std::unique_ptr<ChannelListener>> listen_shm(const std::string& name) {
+  if (name.size() > kMaxName) return kNameTooLong;
   Descriptor socket = open_socket();
   sockaddr_un address;
   const socklen_t length = socket_name(name, address);

@@ -62,6 +62,9 @@ Status check_options(const Options& options) noexcept {
   if (options.num_lanes < 0 || options.num_lanes > kMaxLanes)
     return {Code::kUsage, "number of lanes is not between 1 and 16"};
   if (options.timeout.count() < 1) return {Code::kUsage, "the timeout must be at least 1 ms"};
+  // Deadlines are nanoseconds in 64 bits.
+  if (options.timeout > std::chrono::hours(24 * 365))
+    return {Code::kUsage, "the timeout must be at most a year"};
   return ChunkTable::make({}, options.chunk_bytes).status();
 }
 

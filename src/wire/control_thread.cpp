@@ -1,6 +1,7 @@
 // The control channel: offers, answers, signs of life.
 #include <algorithm>
 #include <cstring>
+#include <new>
 
 #include "wire/connection_core.h"
 
@@ -58,7 +59,11 @@ void Connection::Core::run_control() noexcept {
   while (status().ok()) {
     Status s = control_->wait_readable(std::min(next_ping, last_heard + options_.timeout));
     if (s.ok()) {
-      s = read_control();
+      try {
+        s = read_control();
+      } catch (const std::bad_alloc&) {
+        s = {Code::kInternal, "out of memory"};
+      }
       last_heard = Clock::now();
     } else if (s.code == Code::kTimeout) {
       s = Clock::now() < last_heard + options_.timeout

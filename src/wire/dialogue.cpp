@@ -7,6 +7,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kLook{100};
 constexpr std::string_view kError = "error ";
+constexpr char kPeerSays[] = "the other side says";
 
 // "error CODE TEXT" as the other side's reason.
 StoreStatus parse_error(std::string_view text) {
@@ -15,13 +16,15 @@ StoreStatus parse_error(std::string_view text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), code);
   text.remove_prefix(static_cast<std::size_t>(end - text.data()));
   const bool known = error == std::errc{} && code > 0 && code < 64;
-  return {{known ? static_cast<Code>(code) : Code::kPeer, "the other side says"},
+  return {{known ? static_cast<Code>(code) : Code::kPeer, kPeerSays},
           {},
           {},
           std::string(text.substr(text.empty() ? 0 : 1, 1000))};
 }
 
 }  // namespace
+
+bool came_from_peer(const StoreStatus& status) noexcept { return status.status.what == kPeerSays; }
 
 StoreStatus interrupted() { return {{Code::kIo, "stopped by the caller"}, {}, {}, {}}; }
 

@@ -7,7 +7,9 @@
 //   "commit", or "error ..."
 //                               "done", or "error ..."
 #pragma once
+#include <chrono>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "snug/store.h"
@@ -30,6 +32,8 @@ struct Answer {
 Answer wait_for_note(Connection& connection, const KeepGoing& keep_going);
 // What the other side said before the connection broke, or `status`.
 Answer last_words(Connection& connection, const Status& status);
+// Whether an error is the other side's and not of this host, whatever its code.
+bool came_from_peer(const StoreStatus& status) noexcept;
 void send_error(Connection& connection, const StoreStatus& status);
 
 // Both work on a connection that may be used for more afterwards.
@@ -50,6 +54,17 @@ struct ReceiveRules {
 // Receives into `folder`; returns the final path.
 StoreResult<std::string> receive_files(Connection& connection, const std::string& folder,
                                        const ReceiveRules& rules, Manifest& manifest);
+
+// How a transfer ended; nothing if `keep_going`, called now and then, said no before. A
+// wait that gives up says nothing about the moment after it, so the end is asked for apart.
+template <class KeepWaiting>
+std::optional<Status> end_of(const Transfer& transfer, KeepWaiting keep_going) {
+  while (!transfer.done()) {
+    (void)transfer.wait_for(std::chrono::milliseconds(100));
+    if (!transfer.done() && !keep_going()) return std::nullopt;
+  }
+  return transfer.wait();
+}
 
 StoreStatus interrupted();
 void add_stats(Stats& sum, const Stats& more);

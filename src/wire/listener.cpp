@@ -78,7 +78,7 @@ class Listener::Impl {
   struct Greeting {
     ChannelPtr channel;
     std::thread thread;
-    bool done = false;
+    bool sent_away = false, done = false;
   };
 
   template <class Change>
@@ -94,11 +94,23 @@ class Listener::Impl {
       if (stopping_) return;
       drop_old();
       if (channel) {
-        if (greetings_.size() < kMaxGreetings) start_greeting(std::move(*channel));
+        if (greetings_.size() >= kMaxGreetings) send_oldest_away();
+        if (greetings_.size() < 2 * kMaxGreetings) start_greeting(std::move(*channel));
       } else if (channel.status().code != Code::kTimeout) {
         std::this_thread::sleep_for(std::chrono::milliseconds(50));  // out of descriptors
       }
     }
+  }
+
+  // With mutex_ held. A greeting takes milliseconds: whoever has been at it for longest
+  // while many others wait only keeps a place. Its thread ends by itself.
+  void send_oldest_away() {
+    for (Greeting& greeting : greetings_)
+      if (greeting.channel && !greeting.sent_away) {
+        greeting.channel->shut_down();
+        greeting.sent_away = true;
+        return;
+      }
   }
 
   // With mutex_ held. Every stranger is greeted on a thread of its own, so that

@@ -58,6 +58,13 @@ StoreStatus check_files(const Manifest& manifest) {
   return {};
 }
 
+// Names travel as JSON, which has no words for bytes that are not UTF-8.
+bool is_utf8(const std::string& name) {
+  std::string json, again;
+  store::append_json_string(json, name);
+  return JsonReader(json).read_string(again);
+}
+
 StoreResult<ManifestFile> describe(const fs::path& path, std::string name) {
   struct stat info;
   if (::stat(path.c_str(), &info) != 0) return store::io_error("cannot open", path.string(), errno);
@@ -75,7 +82,7 @@ StoreStatus list_folder(const fs::path& root, Manifest& manifest) {
     if (!it->is_directory(error) || it->is_symlink(error)) {
       auto file = describe(it->path(), name);
       if (!file) return file.status();
-      if (!is_safe_name(name))
+      if (!is_safe_name(name) || !is_utf8(name))
         return {{Code::kUsage, "a name that receivers refuse"}, it->path().string(), {}, {}};
       manifest.files.push_back(std::move(*file));
       if (manifest.files.size() > kMaxFiles)
@@ -151,7 +158,7 @@ StoreResult<Manifest> list_path(const std::string& path) {
   Manifest manifest;
   manifest.name = real.filename().string();
   manifest.is_folder = fs::is_directory(real, error);
-  if (!is_safe_name(manifest.name) || manifest.name[0] == '.')
+  if (!is_safe_name(manifest.name) || manifest.name[0] == '.' || !is_utf8(manifest.name))
     return StoreStatus{{Code::kUsage, "a name that receivers refuse"}, path, {}, {}};
   if (manifest.is_folder) {
     if (StoreStatus s = list_folder(real, manifest); !s.ok()) return s;

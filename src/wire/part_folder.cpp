@@ -54,7 +54,10 @@ StoreStatus replace_folder(const std::string& from, const std::string& final, bo
   const std::string old = store::temporary_name(final);
   if (replace)
     if (StoreStatus s = store::rename_path(final, old, false); !s.ok()) return s;
-  if (StoreStatus s = store::rename_path(from, final, false); !s.ok()) return s;
+  if (StoreStatus s = store::rename_path(from, final, false); !s.ok()) {
+    if (replace) (void)store::rename_path(old, final, false);  // better the older one than none
+    return s;
+  }
   if (replace) fs::remove_all(old, error);
   return {};
 }
@@ -85,7 +88,10 @@ StoreResult<PartFolder> PartFolder::open(const std::string& folder, const Manife
   if (!lock(part.root_.get(), part.path_))
     return StoreStatus{
         {Code::kTimeout, "another transfer of this name is at work"}, part.path_, {}, {}};
-  if (StoreStatus s = part.check_room(manifest); !s.ok()) return s;
+  if (StoreStatus s = part.check_room(manifest); !s.ok()) {
+    ::rmdir(part.path_.c_str());  // empty unless an earlier attempt has left something
+    return s;
+  }
   return part;
 }
 
@@ -103,11 +109,11 @@ StoreStatus PartFolder::check_room(const Manifest& manifest) const {
   }
   const std::uint64_t room = std::uint64_t{disk.f_bavail} * disk.f_frsize + taken;
   if (manifest.num_bytes() > room)
-    return {
-        {Code::kIo, "not enough room on the disk", kNowhere, kNowhere, room, manifest.num_bytes()},
-        folder_,
-        {},
-        {}};
+    return {{Code::kIo, "not enough room on the disk"},
+            folder_,
+            {},
+            std::to_string(room >> 20) + " MiB free, " +
+                std::to_string((manifest.num_bytes() >> 20) + 1) + " MiB needed"};
   return {};
 }
 

@@ -9,7 +9,6 @@ namespace wire {
 namespace {
 
 constexpr std::size_t kMaxAtOnce = 16;
-constexpr std::chrono::milliseconds kLook{100};
 
 // A message of unknown size, up to a limit.
 class TextSink : public Sink {
@@ -91,10 +90,9 @@ class FileReceiver {
   }
 
   StoreStatus wait(const Transfer& transfer) {
-    Status s;
-    while ((s = transfer.wait_for(kLook)).code == Code::kTimeout && !transfer.done())
-      if (!report()) return interrupted();
-    return s.ok() ? StoreStatus{} : last_words(connection_, s).status;
+    const auto s = end_of(transfer, [this] { return report(); });
+    if (!s) return interrupted();
+    return s->ok() ? StoreStatus{} : last_words(connection_, *s).status;
   }
 
   bool report() {

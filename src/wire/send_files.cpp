@@ -12,7 +12,6 @@ namespace {
 
 // Small files overlap each other's round trips.
 constexpr std::size_t kMaxAtOnce = 16;
-constexpr std::chrono::milliseconds kLook{100};
 
 struct FileOnItsWay {
   std::shared_ptr<FileSource> source;
@@ -64,12 +63,11 @@ class FileSender {
 
   StoreStatus finish_first() {
     FileOnItsWay& file = on_the_way_.front();
-    Status s;
-    while ((s = file.transfer.wait_for(kLook)).code == Code::kTimeout && !file.transfer.done())
-      if (!report()) return give_up(interrupted());
-    if (!s.ok()) {
+    const auto s = end_of(file.transfer, [this] { return report(); });
+    if (!s) return give_up(interrupted());
+    if (!s->ok()) {
       if (StoreStatus own = file.source->error(); !own.ok()) return give_up(own);
-      const Answer answer = last_words(connection_, s);
+      const Answer answer = last_words(connection_, *s);
       refused_ = answer.refused;
       return answer.status;
     }

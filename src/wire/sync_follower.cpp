@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <filesystem>
@@ -48,6 +49,10 @@ class HeldVersions {
   }
 
   const Held* newest() const { return versions_.empty() ? nullptr : &versions_.back(); }
+  bool has(const std::string& name) const {
+    return std::any_of(versions_.begin(), versions_.end(),
+                       [&](const Held& held) { return held.name == name; });
+  }
 
   // Notes a version that has its name now, points `current` to it and removes
   // the oldest ones.
@@ -114,6 +119,8 @@ class SyncFollower {
       : address_(address), folder_(folder), options_(options), held_(folder) {}
 
   StoreStatus run() {
+    if (options_.num_kept < 1)
+      return {{Code::kUsage, "at least one version must be kept"}, folder_, {}, {}};
     std::error_code error;
     if (!fs::is_directory(folder_, error))
       return {{Code::kNotFound, "no such folder"}, folder_, {}, {}};
@@ -122,7 +129,7 @@ class SyncFollower {
       const int before = num_updates_;
       const StoreStatus s = follow_once();
       if (s.ok()) return s;
-      if (!may_come_back(s.status.code)) return s;
+      if (!may_come_back(s)) return s;
       failures = num_updates_ > before ? 1 : failures + 1;
       if (options_.once && failures > options_.num_retries) return s;
       if (options_.on_error && going()) options_.on_error(s);
@@ -134,9 +141,12 @@ class SyncFollower {
  private:
   bool going() const { return !options_.keep_going || options_.keep_going(); }
 
-  static bool may_come_back(Code code) {
+  // What goes wrong at the server, say a version that was deleted while it was sent, may
+  // be right the next time.
+  static bool may_come_back(const StoreStatus& status) {
+    const Code code = status.status.code;
     return code == Code::kPeer || code == Code::kTimeout || code == Code::kCorrupt ||
-           code == Code::kWrongBase;
+           code == Code::kWrongBase || came_from_peer(status);
   }
 
   void pause(int failures) const {
@@ -166,6 +176,10 @@ class SyncFollower {
     Announcement next;
     if (!parse_announcement(text, next))
       return {{Code::kPeer, "the server broke the protocol"}, {}, {}, {}};
+    if (StoreStatus s = refuse_stranger(next); !s.ok()) {
+      send_error(connection, s);
+      return s;
+    }
     const auto start = Clock::now();
     const std::uint64_t before = connection.stats().wire_bytes;
     std::uint64_t raw_bytes = 0;
@@ -175,6 +189,9 @@ class SyncFollower {
       return s;
     base_is_bad_ = false;
     ++num_updates_;
+    // Nobody will send the rest of a version that was given up for this one.
+    if (!unfinished_.empty() && unfinished_ != next.name) remove_part(unfinished_);
+    unfinished_.clear();
     if (StoreStatus s =
             held_.add({next.hash, next.name}, static_cast<std::size_t>(options_.num_kept));
         !s.ok())
@@ -184,6 +201,23 @@ class SyncFollower {
                          connection.stats().wire_bytes - before,
                          std::chrono::duration<double>(Clock::now() - start).count()});
     return {};
+  }
+
+  // Versions replace each other, but nothing that somebody else has put here. A version
+  // that was complete when this follower was killed is not noted yet, but is equal.
+  StoreStatus refuse_stranger(const Announcement& next) const {
+    const std::string path = folder_ + "/" + next.name;
+    std::error_code error;
+    if (held_.has(next.name) || !fs::exists(fs::symlink_status(path, error))) return {};
+    const auto hash = version_of(path);
+    if (hash && *hash == next.hash) return {};
+    return {
+        {Code::kExists, "not fetched by snug sync, so not replaced; move it away"}, path, {}, {}};
+  }
+
+  void remove_part(const std::string& name) const {
+    std::error_code ignored;
+    fs::remove_all(folder_ + "/." + name + kPartSuffix, ignored);
   }
 
   StoreStatus take_patch(Connection& connection, const Announcement& next,
@@ -202,12 +236,14 @@ class SyncFollower {
   }
 
   StoreStatus wait(Connection& connection, const Transfer& transfer, const FileSink& sink) {
-    Status s;
-    while ((s = transfer.wait_for(100ms)).code == Code::kTimeout && !transfer.done())
+    // To the very end: the part folder must outlive the last write to it.
+    const auto s = end_of(transfer, [&] {
       if (!going()) connection.close();
-    if (s.ok()) return {};
+      return true;
+    });
+    if (s->ok()) return {};
     const StoreStatus own = sink.error();
-    return own.ok() ? last_words(connection, s).status : own;
+    return own.ok() ? last_words(connection, *s).status : own;
   }
 
   StoreStatus apply_patch(const Held& base, const std::string& patch, const Announcement& next,
@@ -246,10 +282,8 @@ class SyncFollower {
     const auto path = receive_files(connection, folder_, rules, manifest);
     raw_bytes = manifest.num_bytes();
     // A disk that is full stays full as long as the unfinished part lies there.
-    if (!path && path.status().status.code == Code::kIo && going()) {
-      std::error_code ignored;
-      fs::remove_all(folder_ + "/." + next.name + kPartSuffix, ignored);
-    }
+    if (!path && path.status().status.code == Code::kIo && going()) remove_part(next.name);
+    if (!path) unfinished_ = next.name;
     return path.status();
   }
 
@@ -258,6 +292,7 @@ class SyncFollower {
   const SyncOptions& options_;
   HeldVersions held_;
   bool base_is_bad_ = false;
+  std::string unfinished_;  // the version whose part lies here
   int num_updates_ = 0;
 };
 

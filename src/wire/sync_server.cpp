@@ -9,6 +9,7 @@
 //   "have HASH" ...
 #include <atomic>
 #include <list>
+#include <system_error>
 #include <thread>
 
 #include "wire/dialogue.h"
@@ -59,15 +60,21 @@ class SyncServer {
 
   void start(Connection connection) {
     Follower& follower = followers_.emplace_back();
-    follower.thread = std::thread([this, &follower, connection = std::move(connection)]() mutable {
-      StoreStatus s = serve(connection);
-      if (!s.ok() && going()) {
-        s.detail =
-            s.detail.empty() ? connection.peer_name() : connection.peer_name() + ": " + s.detail;
-        report_error(s);
-      }
-      follower.done = true;
-    });
+    try {
+      follower.thread =
+          std::thread([this, &follower, connection = std::move(connection)]() mutable {
+            const std::string peer = connection.peer_name();  // unknown once it is closed
+            StoreStatus s = serve(connection);
+            if (!s.ok() && going()) {
+              s.detail = s.detail.empty() ? peer : peer + ": " + s.detail;
+              report_error(s);
+            }
+            follower.done = true;
+          });
+    } catch (const std::system_error&) {
+      followers_.pop_back();  // this follower comes back; the others are not to suffer
+      report_error({{Code::kIo, "cannot start a thread for a follower"}, {}, {}, {}});
+    }
   }
 
   StoreStatus serve(Connection& connection) {
@@ -119,10 +126,9 @@ class SyncServer {
                              std::to_string((*source)->file().num_bytes()) + " " + next.name;
     if (Status s = connection.send_note(note); !s.ok()) return {s, {}, {}, {}};
     const Transfer transfer = connection.send(0, *source);
-    Status s;
-    while ((s = transfer.wait_for(100ms)).code == Code::kTimeout && !transfer.done())
-      if (!going()) return interrupted();
-    return s.ok() ? StoreStatus{} : last_words(connection, s).status;
+    const auto s = end_of(transfer, [this] { return going(); });
+    if (!s) return interrupted();
+    return s->ok() ? StoreStatus{} : last_words(connection, *s).status;
   }
 
   StoreStatus send_full(Connection& connection, const Version& next) {

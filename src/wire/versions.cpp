@@ -92,10 +92,12 @@ StoreStatus VersionCatalog::scan() {
     return natural_less(a.version.name, b.version.name);
   });
   for (Entry& entry : fresh) {
-    auto hash = version_of(entry.version.path);
+    // Gone again already, or no version at all: the next scan looks again. Listing comes
+    // first: hashing something large that nobody can be sent would keep a CPU busy for ever.
     auto manifest = list_path(entry.version.path);
-    // Gone again already, or no version at all: the next scan looks again.
-    if (!hash || !manifest) continue;
+    if (!manifest) continue;
+    auto hash = version_of(entry.version.path);
+    if (!hash) continue;
     entry.version.hash = std::move(*hash);
     entry.version.num_bytes = manifest->num_bytes();
     const std::lock_guard lock(mutex_);

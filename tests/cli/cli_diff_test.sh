@@ -46,6 +46,7 @@ expect_code 14 "$SNUG" patch dir p -o none
 expect_code 2 "$SNUG" diff base.safetensors dir -o none
 expect_code 2 "$SNUG" diff base.safetensors new.safetensors
 expect_code 2 "$SNUG" patch base.safetensors p -o base.safetensors --force
+expect_code 2 "$SNUG" patch base.safetensors p -o p --force
 expect_code 9 "$SNUG" patch missing p -o none
 expect_code 3 "$SNUG" patch base.safetensors base.safetensors -o none
 head -c 300 p >cut

@@ -125,6 +125,9 @@ TEST(GemmPack, BadArgumentsAreRefused) {
   EXPECT_EQ(gemm::packed_bound(0, 5, Kind::kRaw), 0u);
   EXPECT_EQ(gemm::packed_bound(5, std::uint64_t{1} << 40, Kind::kRaw), 0u);
   EXPECT_EQ(gemm::packed_bound(5, 5, static_cast<Kind>(7)), 0u);
+  // More tiles than patch words can find their overflow for.
+  EXPECT_EQ(gemm::packed_bound(std::uint64_t{1} << 20, std::uint64_t{1} << 20, Kind::kNibble), 0u);
+  EXPECT_NE(gemm::packed_bound(std::uint64_t{1} << 18, std::uint64_t{1} << 18, Kind::kNibble), 0u);
   EXPECT_EQ(gemm::pack_host(w.data(), 10, 0, 10, Kind::kNibble, room).status().code, Code::kUsage);
   EXPECT_EQ(gemm::pack_host(w.data(), 9, 10, 10, Kind::kNibble, room).status().code, Code::kUsage);
   EXPECT_EQ(gemm::pack_host(w.data(), 10, 10, 10, static_cast<Kind>(-1), room).status().code, Code::kUsage);

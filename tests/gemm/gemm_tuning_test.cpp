@@ -88,6 +88,20 @@ TEST(GemmCapi, PacksInspectsAndUnpacks) {
   EXPECT_STREQ(status.what, "not a packed matrix");
 }
 
+TEST(GemmCapi, NullIsRefused) {
+  std::uint16_t weight = 0;
+  std::byte room[SNUG_GEMM_HEADER_BYTES] = {};
+  snug_gemm_matrix matrix;
+  EXPECT_EQ(snug_gemm_pack_host(nullptr, 1, 1, 1, SNUG_GEMM_NIBBLE, room, sizeof room, nullptr, nullptr), SNUG_USAGE);
+  EXPECT_EQ(snug_gemm_pack_host(&weight, 1, 1, 1, SNUG_GEMM_NIBBLE, nullptr, 1 << 20, nullptr, nullptr), SNUG_USAGE);
+  EXPECT_EQ(snug_gemm_unpack_host(nullptr, sizeof room, &weight, 1, nullptr), SNUG_USAGE);
+  EXPECT_EQ(snug_gemm_unpack_host(room, sizeof room, nullptr, 1, nullptr), SNUG_USAGE);
+  EXPECT_EQ(snug_gemm_inspect(nullptr, sizeof room, sizeof room, &matrix, nullptr), SNUG_USAGE);
+  EXPECT_EQ(snug_gemm_inspect(room, sizeof room, sizeof room, nullptr, nullptr), SNUG_USAGE);
+  EXPECT_EQ(snug_gemm_load_tuning(nullptr, nullptr), SNUG_USAGE);
+  EXPECT_EQ(snug_gemm_tuning_text(nullptr, 100), snug_gemm_tuning_text(nullptr, 0));
+}
+
 TEST(GemmCapi, TextIsCutLikeSnprintf) {
   char small[8];
   const std::size_t whole = snug_gemm_tuning_text(small, sizeof small);

@@ -112,19 +112,24 @@ class Linear(unittest.TestCase):
             snug.torch.CompressedLinear(torch.zeros(4096, dtype=torch.uint8))
         with self.assertRaises(TypeError):
             snug.torch.CompressedLinear.from_linear(nn.Linear(4, 4))
+        with self.assertRaises(TypeError):  # one byte that claims to be many
+            snug.torch.CompressedLinear(torch.zeros(1, dtype=torch.uint8).expand(1 << 20))
+        with self.assertRaises(TypeError):
+            snug.torch.decompress(torch.zeros(64, 64, dtype=torch.uint8))
 
     def test_gradient_of_the_input(self):
         for device in DEVICES:
             linear = nn.Linear(256, 128, dtype=torch.bfloat16, device=device)
             compressed = snug.torch.CompressedLinear.from_linear(linear)
-            x = bf16(7, 256, device=device, scale=1)
-            grads = []
-            for layer in (linear, compressed):
-                leaf = x.clone().requires_grad_()
-                layer(leaf).sum().backward()
-                grads.append(leaf.grad)
-            torch.testing.assert_close(grads[0], grads[1], rtol=2e-2, atol=2e-2)
-            torch.testing.assert_close(linear.bias.grad, compressed.bias.grad)
+            for shape in ((7, 256), (256,)):
+                x = bf16(*shape, device=device, scale=1)
+                grads = []
+                for layer in (linear, compressed):
+                    leaf = x.clone().requires_grad_()
+                    layer(leaf).sum().backward()
+                    grads.append(leaf.grad)
+                torch.testing.assert_close(grads[0], grads[1], rtol=2e-2, atol=2e-2)
+                torch.testing.assert_close(linear.bias.grad, compressed.bias.grad)
 
 
 class Models(unittest.TestCase):

@@ -3,6 +3,7 @@
 import random
 import struct
 import threading
+import time
 import unittest
 
 import snug
@@ -49,6 +50,27 @@ class Wire(unittest.TestCase):
     def test_notes(self):
         self.near.send_note("hello")
         self.assertEqual(self.far.recv_note(10), b"hello")
+
+    def test_a_note_is_waited_for(self):
+        later = threading.Timer(0.2, lambda: self.near.send_note("at last"))
+        later.start()
+        self.assertEqual(self.far.recv_note(), b"at last")
+        later.join()
+
+    def test_memory_of_a_closed_transfer_stays(self):
+        into = bytearray(1000)
+        with self.far.recv(4, into):
+            pass  # closed before anything was sent
+        with self.assertRaises(BufferError):
+            into.append(0)  # the library may still write to it
+        self.near.send(4, bytes(range(250)) * 4).wait(60)
+        self.assertEqual(bytes(into), bytes(range(250)) * 4)
+        for _ in range(100):  # the sender may know of the end a moment earlier
+            snug.wire._free_abandoned()
+            if not snug.wire._abandoned:
+                break
+            time.sleep(0.05)
+        into.append(0)
 
     def test_nothing_sent(self):
         with self.assertRaises(TimeoutError):

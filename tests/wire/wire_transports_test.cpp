@@ -1,9 +1,13 @@
 // The same messages through every transport but TCP, which the other tests use.
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
+#include <cstring>
+#include <filesystem>
 
 #include "wire/channel.h"
 #include "wire/endpoints.h"
@@ -31,6 +35,43 @@ TEST(WireShm, NamesAndNobody) {
   ASSERT_TRUE(listener.ok());
   EXPECT_EQ(wire::Listener::open(name).status().code, Code::kUsage);
   EXPECT_EQ(listener->address(), name);
+}
+
+std::ptrdiff_t num_open_files() {
+  return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
+}
+
+// One message can bring two descriptors where one was asked for; none may stay behind.
+TEST(WireShm, StrangersLeaveNoDescriptorsBehind) {
+  const std::string name = fresh_name("strangers");
+  auto listener = wire::listen(name);
+  ASSERT_TRUE(listener.ok());
+  const std::string full = "snug-wire-" + name.substr(4);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path + 1, full.data(), full.size());
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + full.size());
+  const std::ptrdiff_t before = num_open_files();
+  const int stranger = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  ASSERT_EQ(::connect(stranger, reinterpret_cast<const sockaddr*>(&address), length), 0);
+  const int gifts[2] = {0, 1};
+  char byte = 'm';
+  iovec piece{&byte, 1};
+  alignas(cmsghdr) char space[CMSG_SPACE(sizeof gifts)] = {};
+  msghdr message{};
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  message.msg_control = space;
+  message.msg_controllen = sizeof space;
+  cmsghdr* control = CMSG_FIRSTHDR(&message);
+  control->cmsg_level = SOL_SOCKET;
+  control->cmsg_type = SCM_RIGHTS;
+  control->cmsg_len = CMSG_LEN(sizeof gifts);
+  std::memcpy(CMSG_DATA(control), gifts, sizeof gifts);
+  ASSERT_EQ(::sendmsg(stranger, &message, MSG_NOSIGNAL), 1);
+  EXPECT_EQ((*listener)->accept(net::after(5s)).status().code, Code::kPeer);
+  ::close(stranger);
+  EXPECT_EQ(num_open_files(), before);
 }
 
 TEST(WireShm, ClosingWakesTheOtherSide) {

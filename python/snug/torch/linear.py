@@ -118,23 +118,22 @@ class FusedLinear(CompressedLinear):
     def __init__(self, packed, bias, shape, num_parts):
         super().__init__(packed, bias, shape)
         self.num_parts = num_parts
-        self._forget()
+        self._last = None  # what the last product was of, the product, and which parts have it
 
     def columns(self, x, first, count):
         if torch.compiler.is_compiling():
             # The compiler merges the equal calls of the parts by itself.
             return self(x)[..., first:first + count]
-        if self._x is not x or self._version != version_of(x) or first in self._taken:
-            self._x, self._version = x, version_of(x)
-            self._y, self._taken = self(x), set()
-        part = self._y[..., first:first + count]
-        self._taken.add(first)
-        if len(self._taken) == self.num_parts:
-            self._forget()
-        return part
-
-    def _forget(self):
-        self._x, self._y, self._version, self._taken = None, None, None, set()
+        stream = torch.cuda.current_stream(x.device).cuda_stream if x.is_cuda else 0
+        made_for = (version_of(x), stream, torch.is_grad_enabled())
+        last = self._last  # threads that share a model may replace it at any time
+        if last is None or last[0] is not x or last[1] != made_for or first in last[3]:
+            last = self._last = (x, made_for, self(x), set())
+        _, _, y, taken = last
+        taken.add(first)
+        if len(taken) == self.num_parts and self._last is last:
+            self._last = None
+        return y[..., first:first + count]
 
 
 class Layer(NamedTuple):

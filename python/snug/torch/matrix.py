@@ -82,6 +82,9 @@ def _pack_on_gpu(weight, packed):
 
 def read_header(packed):
     """Checks that a uint8 tensor is a packed matrix; raises SnugError."""
+    if packed.dtype != torch.uint8 or packed.dim() != 1 or not packed.is_contiguous():
+        raise TypeError(f"a packed matrix is a row of bytes, not {packed.dtype} of shape "
+                        f"{tuple(packed.shape)}")
     header = packed[:_HEADER_BYTES].cpu().numpy().tobytes()
     matrix, status = GemmMatrix(), Status()
     check(library.snug_gemm_inspect(header, len(header), packed.numel(), byref(matrix),
@@ -115,23 +118,25 @@ def _matrix(packed, n, k, kind, num_patches):
 
 
 class _Workspaces:
-    """Scratch memory for `linear`: one piece for each stream and for each graph capture.
+    """Scratch memory for `linear`: one piece for each stream, and again in each graph capture.
 
-    Calls on one stream follow each other and can share. A captured graph gets a
-    piece of its own, from the graph's memory, and prepares it on every replay.
+    Calls on one stream follow each other and can share; streams of one capture become
+    branches that run side by side. A captured graph gets pieces of its own, from the
+    graph's memory, and prepares them on every replay.
     """
 
     def __init__(self):
         self._of_stream = {}
-        self._of_capture = {}  # device -> (number of the capture, pieces)
+        self._of_capture = {}  # device -> (number of the capture, stream -> pieces)
 
     def get(self, device, stream, num_bytes):
         capture = library.snug_cuda_capture_id(stream)
         if capture:
-            number, pieces = self._of_capture.get(device, (0, []))
+            number, of_stream = self._of_capture.get(device, (0, {}))
             if number != capture:
-                pieces = []
-                self._of_capture[device] = (capture, pieces)
+                of_stream = {}
+                self._of_capture[device] = (capture, of_stream)
+            pieces = of_stream.setdefault(stream, [])
         else:
             pieces = self._of_stream.setdefault((device, stream), [])
         # Smaller pieces of a capture stay: recorded calls still use them.
@@ -172,6 +177,12 @@ _operators.define("unpack(Tensor packed, int n, int k, int kind, int num_patches
 
 @torch.library.impl(_operators, "linear", "CUDA")
 def _linear_on_gpu(x, packed, bias, n, k, kind, num_patches):
+    if x.dtype != torch.bfloat16 or x.shape[-1] != k:
+        raise TypeError(f"expected BF16 with {k} features, got {x.dtype} of shape {tuple(x.shape)}")
+    if bias is not None and (bias.dtype != torch.bfloat16 or bias.shape != (n,)
+                             or bias.device != x.device or not bias.is_contiguous()):
+        raise TypeError(f"expected {n} BF16 biases side by side on {x.device}, "
+                        f"got {bias.dtype} of shape {tuple(bias.shape)} on {bias.device}")
     rows = x.reshape(-1, k)
     if rows.stride(1) != 1 or rows.stride(0) < k:
         rows = rows.contiguous()
@@ -236,7 +247,7 @@ def _backward(ctx, grad):
     grad_x = grad @ torch.ops.snug.unpack(packed, *ctx.shape) if ctx.needs_input_grad[0] else None
     grad_bias = None
     if ctx.has_bias and ctx.needs_input_grad[2]:
-        grad_bias = grad.flatten(0, -2).sum(0)
+        grad_bias = grad.reshape(-1, grad.shape[-1]).sum(0)
     return grad_x, None, grad_bias, None, None, None, None
 
 

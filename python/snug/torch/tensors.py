@@ -44,8 +44,13 @@ def compress(tensor, codec="entropy"):
 
 def decompress(frame, shape=None):
     """Restores the values of a frame made by `compress`, on the frame's device."""
+    if frame.dtype != torch.uint8 or frame.dim() != 1:
+        raise TypeError(f"a frame is a row of bytes, not {frame.dtype} of shape {tuple(frame.shape)}")
+    frame = frame.contiguous()
     info = inspect(frame[:_HEADER_BYTES].cpu().numpy().tobytes())
-    dtype = next(torch_dtype for torch_dtype, name in _DTYPE_NAMES.items() if name == info.dtype)
+    dtype = next((known for known, name in _DTYPE_NAMES.items() if name == info.dtype), None)
+    if dtype is None:
+        raise TypeError(f"torch has no dtype for frames of {info.dtype}")
     if info.num_elems * dtype.itemsize != info.raw_bytes:
         raise ValueError("the frame ends within an element")
     values = torch.empty(info.num_elems, dtype=dtype, device=frame.device)

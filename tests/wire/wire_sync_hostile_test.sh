@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# snug sync where people move things about: versions deleted while they are sent, other
+# people's files under a version's name, versions that nobody can be sent.
+. "$(dirname "${BASH_SOURCE[0]}")/wire_common.sh"
+
+mkdir served one two
+# A version is deleted while it is sent: the follower goes on with the next one and
+# keeps nothing of it. The first file is large, so that the others are opened late.
+mkdir served/v1
+head -c 400000000 /dev/urandom >served/v1/a
+for i in $(seq 60); do echo $i >served/v1/f$i; done
+serve server "$SNUG" sync --serve served --listen 127.0.0.1:0 --mode raw
+"$SNUG" sync --follow "$ADDRESS" one >one.out 2>one.err &
+follower=$!
+PIDS+=("$follower")
+wait_until 200 test -s one/.v1.snug-part/a || fail "nothing arrives: $(cat one.err)"
+rm served/v1/f*
+wait_until 200 grep -q "cannot open" one.err || fail "nothing was missing: $(cat one.err one.out)"
+expect_in server.err "127.0.0.1:"
+mkdir served/.v2
+echo 2 >served/.v2/f
+mv served/.v2 served/v2
+rm -r served/v1
+wait_until 200 test -e one/v2/f || fail "the follower has given up: $(cat one.err)"
+wait_until 50 test ! -e one/.v1.snug-part || fail "the part of v1 is left"
+kill -0 $follower || fail "the follower has ended"
+end $follower
+
+# What somebody else has put there is not replaced, unless it is the version itself.
+mkdir two/v2
+echo precious >two/v2/mine
+expect_code 8 "$SNUG" sync --follow "$ADDRESS" two --once
+[ "$(cat two/v2/mine)" = precious ] || fail "the follower replaced what was not its own"
+rm -r two/v2
+cp -r served/v2 two/v2
+expect_code 0 "$SNUG" sync --follow "$ADDRESS" two --once
+[ "$(readlink two/current)" = v2 ] || fail "an equal version was not taken"
+
+# No room: said in units that people read, by whom it was sent, and nothing stays behind.
+mkdir taken
+serve receiver "$SNUG" recv taken --listen 127.0.0.1:0
+truncate -s 8T huge
+expect_code 7 "$SNUG" send huge "$ADDRESS"
+expect_in err " MiB needed"
+expect_in receiver.err "127.0.0.1:"
+[ -z "$(ls -A taken)" ] || fail "left behind: $(ls -A taken)"
+
+# Strangers who connect and say nothing keep nobody out.
+for i in $(seq 150); do exec {fd}<>"/dev/tcp/127.0.0.1/${ADDRESS##*:}"; done
+echo hello >small
+expect_code 0 "$SNUG" send small "$ADDRESS"
+expect_same small taken/small
+
+# Names that cannot travel are refused by the sender, who can do something about it.
+: >"$(printf 'bad\xff')"
+expect_code 2 "$SNUG" send "$(printf 'bad\xff')" "$ADDRESS"
+echo passed
