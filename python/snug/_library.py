@@ -14,6 +14,7 @@ DTYPES = {
     "bytes": 0, "bf16": 1, "f16": 2, "f32": 3, "f64": 4, "f8_e4m3": 5, "f8_e5m2": 6,
     "f4": 7, "i8": 8, "i16": 9, "i32": 10, "i64": 11, "bool": 12,
 }
+TIMEOUT = 12  # of enum snug_code
 CODECS = {"raw": 0, "constant": 1, "fixed": 2, "entropy": 3}
 
 
@@ -23,6 +24,10 @@ class SnugError(Exception):
     def __init__(self, code, text):
         super().__init__(text)
         self.code = code
+
+
+class SnugTimeout(SnugError, TimeoutError):
+    """The other side took longer than allowed."""
 
 
 class Status(ctypes.Structure):
@@ -203,7 +208,7 @@ def check(code, status):
         return
     text = ctypes.create_string_buffer(512)
     library.snug_status_text(byref(status), text, len(text))
-    raise SnugError(code, text.value.decode())
+    raise (SnugTimeout if code == TIMEOUT else SnugError)(code, text.value.decode())
 
 
 def number_of(table, name, kind):

@@ -15,12 +15,11 @@ import ctypes
 from ctypes import byref, c_size_t, c_void_p
 from typing import NamedTuple
 
-from ._library import (DTYPES, Buffer, Status, WireOptions, WireSegment, WireStats,
+from ._library import (DTYPES, TIMEOUT, Buffer, Status, WireOptions, WireSegment, WireStats,
                        check, has_wire, library, number_of)
 
 MODES = {"raw": 0, "fixed": 1, "entropy": 2, "auto": 3}
 _MAX_NOTE_BYTES = 1 << 20
-_TIMEOUT = 12
 
 
 class Stats(NamedTuple):
@@ -63,12 +62,10 @@ class Transfer(_Handle):
         self._buffers = buffers
 
     def wait(self, seconds=None):
-        """Returns when the message is there; TimeoutError if it is not by then."""
+        """Returns when the message is there; raises TimeoutError if it is not by then."""
         status = Status()
         code = library.snug_wire_wait(self._get(), _milliseconds(seconds), byref(status))
-        if code == _TIMEOUT and seconds is not None:
-            if not self.done():
-                raise TimeoutError("still on its way")
+        if code == TIMEOUT and self.done():
             code = library.snug_wire_wait(self._get(), -1, byref(status))  # how it ended just now
         check(code, status)
 
@@ -176,7 +173,7 @@ def _open(function, address, options):
 
 
 def _options(token=None, mode="auto", lanes=0, chunk_bytes=1 << 20, timeout=30.0):
-    return WireOptions(token.encode() if token else None, number_of(MODES, mode, "mode"), lanes,
+    return WireOptions(token.encode() if isinstance(token, str) else token, number_of(MODES, mode, "mode"), lanes,
                        chunk_bytes, int(timeout * 1000))
 
 

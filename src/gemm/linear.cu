@@ -188,8 +188,9 @@ std::size_t linear_workspace_bytes(std::uint64_t n, std::uint64_t k, std::uint64
   if (packed_bound(n, k, Kind::kNibble) == 0) return 0;
   const Device& device = current_device();
   std::uint64_t bytes = kCounterBytes;
-  // Needs grow with m inside each kernel's range, so its largest m tells all.
-  for (std::uint64_t m = 1;; m = std::min(2 * m, max_m)) {
+  // Few rows: each may have a kernel of its own. Beyond, needs grow with m inside each
+  // kernel's range, so its largest m tells all.
+  for (std::uint64_t m = 1;; m = m < kMaxDecodeTokens ? m + 1 : std::min(2 * m, max_m)) {
     for (const Kind kind : {Kind::kNibble, Kind::kRaw})
       bytes = std::max(bytes, plan_workspace_bytes(device, n, k, m, kind, complete_plan(device, n, k, m, kind, {})));
     if (m >= max_m) return bytes;

@@ -1,10 +1,12 @@
 #include "wire/versions.h"
 
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <filesystem>
 #include <set>
 
@@ -54,6 +56,16 @@ bool natural_less(const std::string& a, const std::string& b) {
 }  // namespace
 
 PatchFile::~PatchFile() { ::unlink(path_.c_str()); }
+
+// Patches are named by process; those of servers that were killed are nobody's.
+VersionCatalog::VersionCatalog(std::string folder) : folder_(std::move(folder)) {
+  std::error_code error;
+  for (fs::directory_iterator it(patch_folder(), error), end; !error && it != end;
+       it.increment(error)) {
+    const int pid = std::atoi(it->path().filename().c_str());
+    if (pid > 0 && ::kill(pid, 0) != 0 && errno == ESRCH) ::unlink(it->path().c_str());
+  }
+}
 
 VersionCatalog::~VersionCatalog() {
   patches_.clear();

@@ -33,7 +33,7 @@ class PatchFile {
 // Looks into a folder for new versions. All functions may be called from any thread.
 class VersionCatalog {
  public:
-  explicit VersionCatalog(std::string folder) : folder_(std::move(folder)) {}
+  explicit VersionCatalog(std::string folder);
   ~VersionCatalog();
 
   // Finds what has appeared or gone since the last time.

@@ -9,12 +9,21 @@ mkdir served one two
 mkdir served/v1
 head -c 400000000 /dev/urandom >served/v1/a
 for i in $(seq 60); do echo $i >served/v1/f$i; done
+# A server that was killed has left a patch; no process has this number.
+mkdir served/.snug-sync
+echo old >served/.snug-sync/999999999-1.patch
 serve server "$SNUG" sync --serve served --listen 127.0.0.1:0 --mode raw
+[ ! -e served/.snug-sync/999999999-1.patch ] || fail "a dead server's patch is left"
 "$SNUG" sync --follow "$ADDRESS" one >one.out 2>one.err &
 follower=$!
 PIDS+=("$follower")
-wait_until 200 test -s one/.v1.snug-part/a || fail "nothing arrives: $(cat one.err)"
+# No sleep between the looks: the file is through in a fraction of a second.
+end=$((SECONDS + 20))
+until [ -s one/.v1.snug-part/a ] || [ $SECONDS -gt $end ]; do :; done
+kill -STOP $follower
+[ -s one/.v1.snug-part/a ] || fail "nothing arrives: $(cat one.err)"
 rm served/v1/f*
+kill -CONT $follower
 wait_until 200 grep -q "cannot open" one.err || fail "nothing was missing: $(cat one.err one.out)"
 expect_in server.err "127.0.0.1:"
 mkdir served/.v2

@@ -6,6 +6,7 @@ their input (the weights are constants). On a CPU they restore the matrix first.
 """
 
 import ctypes
+import functools
 from ctypes import byref
 from typing import NamedTuple
 
@@ -151,6 +152,11 @@ class _Workspaces:
         return pieces[-1]
 
 
+@functools.lru_cache(maxsize=None)  # it looks through every plan, and layers ask at each step
+def _workspace_bytes(device, n, k, m):
+    return library.snug_gemm_linear_workspace(n, k, m)
+
+
 _workspaces = _Workspaces()
 _settled = WeakIdKeyDictionary()  # packed matrix -> its version when all writes to it were over
 
@@ -193,7 +199,7 @@ def _linear_on_gpu(x, packed, bias, n, k, kind, num_patches):
     with torch.cuda.device(x.device):
         stream = _stream()
         _settle(packed, stream)
-        workspace = _workspaces.get(x.device, stream, library.snug_gemm_linear_workspace(n, k, m))
+        workspace = _workspaces.get(x.device, stream, _workspace_bytes(x.device, n, k, m))
         status = Status()
         check(library.snug_gemm_linear(
             byref(_matrix(packed, n, k, kind, num_patches)), rows.data_ptr(), rows.stride(0), m,
