@@ -11,55 +11,20 @@
 #include <cstdio>
 #include <cstring>
 #include <functional>
-#include <random>
 #include <string>
 #include <vector>
 
+#include "codec/delta_inputs.h"
 #include "snug/codec.h"
 #include "snug/delta.h"
-#include "snug/store.h"
 
 namespace {
 
-using Bytes = std::vector<std::byte>;
 constexpr std::size_t kBenchBytes = std::size_t{64} << 20;
 
-struct Versions {
-  std::string name;
-  Bytes base, next;
-};
-
-Versions load(const snug::Reader& reader, const std::string& after) {
-  Versions v{"rl " + after, {}, {}};
-  for (const auto& tensor : reader.tensors()) {
-    Bytes* to = tensor.name.starts_with("before.")     ? &v.base
-                : tensor.name.starts_with(after + ".") ? &v.next
-                                                       : nullptr;
-    if (to == nullptr) continue;
-    to->resize(to->size() + tensor.raw_bytes);
-    if (!reader.read(tensor, std::span(*to).last(tensor.raw_bytes)).ok()) std::exit(1);
-  }
-  return v;
-}
-
 Versions gaussian_step(double step) {
-  constexpr std::size_t kElems = std::size_t{1} << 21;
-  Versions v{"gaussian " + std::to_string(step * 1e6).substr(0, 3) + "e-6", Bytes(2 * kElems),
-             Bytes(2 * kElems)};
-  std::mt19937_64 random(1);
-  std::normal_distribution<float> normal(0, 0.03f);
-  const auto put = [](Bytes& to, std::size_t i, float f) {
-    std::uint32_t u;
-    std::memcpy(&u, &f, 4);
-    const auto half = static_cast<std::uint16_t>((u + 0x7FFF + (u >> 16 & 1)) >> 16);
-    std::memcpy(to.data() + 2 * i, &half, 2);
-  };
-  for (std::size_t i = 0; i < kElems; ++i) {
-    const float master = normal(random);
-    put(v.base, i, master);
-    put(v.next, i, master + static_cast<float>(random() & 1 ? step : -step));
-  }
-  return v;
+  return gaussian_versions("gaussian " + std::to_string(step * 1e6).substr(0, 3) + "e-6", step,
+                           std::size_t{1} << 21);
 }
 
 // Repeats both versions up to 64 MiB, so that no cache holds them. XOR + zstd does not see
@@ -185,8 +150,8 @@ int main(int argc, char** argv) {
   if (argc == 3 && std::strcmp(argv[1], "--data") == 0) {
     const auto reader = snug::Reader::open(argv[2]);
     require(reader.ok(), "cannot read the data");
-    bench(load(*reader, "after1"));
-    bench(load(*reader, "after8"));
+    bench(load_versions(*reader, "after1"));
+    bench(load_versions(*reader, "after8"));
   }
   bench(gaussian_step(1e-6));
   bench(gaussian_step(3e-6));

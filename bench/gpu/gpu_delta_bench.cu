@@ -13,18 +13,16 @@
 #include <cstring>
 #include <cub/device/device_select.cuh>
 #include <functional>
-#include <random>
 #include <string>
 #include <vector>
 
+#include "codec/delta_inputs.h"
 #include "snug/cuda_delta.h"
 #include "snug/delta.h"
-#include "snug/store.h"
 
 namespace {
 
 namespace gpu = snug::cuda;
-using Bytes = std::vector<std::byte>;
 
 void check(cudaError_t error) {
   if (error == cudaSuccess) return;
@@ -37,43 +35,9 @@ void check(const snug::Status& status) {
   std::exit(1);
 }
 
-struct Versions {
-  std::string name;
-  Bytes base, next;
-};
-
-Versions load(const snug::Reader& reader, const std::string& after) {
-  Versions v{"rl " + after, {}, {}};
-  for (const auto& tensor : reader.tensors()) {
-    Bytes* to = tensor.name.starts_with("before.")     ? &v.base
-                : tensor.name.starts_with(after + ".") ? &v.next
-                                                       : nullptr;
-    if (to == nullptr) continue;
-    to->resize(to->size() + tensor.raw_bytes);
-    if (!reader.read(tensor, std::span(*to).last(tensor.raw_bytes)).ok()) std::exit(1);
-  }
-  return v;
-}
-
-// Gaussian weights whose FP32 masters move by one step; rounded to nearest.
 Versions gaussian_step(double step) {
-  constexpr std::size_t kElems = std::size_t{1} << 23;
-  Versions v{"gaussian step " + std::to_string(step * 1e6).substr(0, 4) + "e-6", Bytes(2 * kElems),
-             Bytes(2 * kElems)};
-  std::mt19937_64 random(1);
-  std::normal_distribution<float> normal(0, 0.03f);
-  const auto put = [](Bytes& to, std::size_t i, float f) {
-    std::uint32_t u;
-    std::memcpy(&u, &f, 4);
-    const auto half = static_cast<std::uint16_t>((u + 0x7FFF + (u >> 16 & 1)) >> 16);
-    std::memcpy(to.data() + 2 * i, &half, 2);
-  };
-  for (std::size_t i = 0; i < kElems; ++i) {
-    const float master = normal(random);
-    put(v.base, i, master);
-    put(v.next, i, master + static_cast<float>(random() & 1 ? step : -step));
-  }
-  return v;
+  return gaussian_versions("gaussian step " + std::to_string(step * 1e6).substr(0, 4) + "e-6", step,
+                           std::size_t{1} << 23);
 }
 
 std::byte* device_copy(const Bytes& tile, std::size_t num_bytes) {
@@ -282,8 +246,8 @@ int main(int argc, char** argv) {
     const auto reader = snug::Reader::open(argv[2]);
     if (!reader)
       return std::fprintf(stderr, "gpu_delta_bench: %s\n", to_string(reader.status()).c_str()), 1;
-    all.push_back(load(*reader, "after1"));
-    all.push_back(load(*reader, "after8"));
+    all.push_back(load_versions(*reader, "after1"));
+    all.push_back(load_versions(*reader, "after8"));
   }
   all.push_back(gaussian_step(1e-6));
   all.push_back(gaussian_step(3e-6));

@@ -4,6 +4,7 @@
 #include <span>
 #include <string>
 
+#include "capi/convert.h"
 #include "snug/codec.h"
 #include "snug/snug.h"
 
@@ -15,6 +16,12 @@ using snug::DType;
 using snug::EncodeOptions;
 using snug::Result;
 using snug::Status;
+using snug::capi::finish;
+using snug::capi::in;
+using snug::capi::is_null;
+using snug::capi::kNullBuffer;
+using snug::capi::out;
+using snug::capi::report;
 
 static_assert(SNUG_NO_DEVICE == static_cast<int>(Code::kNoDevice));
 static_assert(SNUG_TIMEOUT == static_cast<int>(Code::kTimeout));
@@ -24,38 +31,6 @@ static_assert(SNUG_BOOL == static_cast<int>(DType::kBool) && SNUG_BOOL + 1 == sn
 static_assert(SNUG_ENTROPY == static_cast<int>(Codec::kEntropy) &&
               SNUG_NUM_CODECS == snug::kNumCodecs);
 static_assert(SNUG_NOWHERE == snug::kNowhere);
-
-std::span<const std::byte> in(const void* data, size_t num_bytes) noexcept {
-  return {static_cast<const std::byte*>(data), num_bytes};
-}
-std::span<std::byte> out(void* data, size_t num_bytes) noexcept {
-  return {static_cast<std::byte*>(data), num_bytes};
-}
-
-int report(const Status& from, snug_status* to) noexcept {
-  if (to != nullptr)
-    *to = {static_cast<int32_t>(from.code),
-           0,
-           from.what,
-           from.block,
-           from.byte,
-           from.found,
-           from.expected};
-  return static_cast<int>(from.code);
-}
-
-// Stores the value on success; reports either way.
-int finish(const Result<std::size_t>& result, size_t* value, snug_status* status) noexcept {
-  if (result && value != nullptr) *value = *result;
-  return report(result.status(), status);
-}
-
-constexpr Status usage(const char* what) noexcept { return {Code::kUsage, what}; }
-constexpr Status kNullBuffer = usage("a buffer is NULL but its size is not 0");
-
-bool is_null(const void* data, size_t num_bytes) noexcept {
-  return data == nullptr && num_bytes != 0;
-}
 
 // A number that is no enumerator of a byte-sized enum must not become one by wrapping around.
 template <class Enum>
@@ -159,13 +134,7 @@ size_t snug_status_text(const snug_status* status, char* buffer, size_t buffer_b
            status->found,
            status->expected};
   try {
-    const std::string text = snug::to_string(cpp);
-    if (buffer != nullptr && buffer_bytes != 0) {
-      const size_t kept = text.size() < buffer_bytes ? text.size() : buffer_bytes - 1;
-      std::memcpy(buffer, text.data(), kept);
-      buffer[kept] = '\0';
-    }
-    return text.size();
+    return snug::capi::write_text(snug::to_string(cpp), buffer, buffer_bytes);
   } catch (const std::bad_alloc&) {
     if (buffer != nullptr && buffer_bytes != 0) buffer[0] = '\0';
     return 0;

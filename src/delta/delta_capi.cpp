@@ -1,6 +1,5 @@
 // The C ABI of deltas: a thin skin over snug/delta.h.
-#include <span>
-
+#include "capi/convert.h"
 #include "snug/delta.h"
 #include "snug/snug_delta.h"
 
@@ -10,34 +9,12 @@ using snug::Code;
 using snug::DType;
 using snug::Result;
 using snug::Status;
-
-std::span<const std::byte> in(const void* data, size_t num_bytes) noexcept {
-  return {static_cast<const std::byte*>(data), num_bytes};
-}
-std::span<std::byte> out(void* data, size_t num_bytes) noexcept {
-  return {static_cast<std::byte*>(data), num_bytes};
-}
-bool is_null(const void* data, size_t num_bytes) noexcept {
-  return data == nullptr && num_bytes != 0;
-}
-constexpr Status kNullBuffer = {Code::kUsage, "a buffer is NULL but its size is not 0"};
-
-int report(const Status& from, snug_status* to) noexcept {
-  if (to != nullptr)
-    *to = {static_cast<int32_t>(from.code),
-           0,
-           from.what,
-           from.block,
-           from.byte,
-           from.found,
-           from.expected};
-  return static_cast<int>(from.code);
-}
-
-int finish(const Result<std::size_t>& result, size_t* value, snug_status* status) noexcept {
-  if (result && value != nullptr) *value = *result;
-  return report(result.status(), status);
-}
+using snug::capi::finish;
+using snug::capi::in;
+using snug::capi::is_null;
+using snug::capi::kNullBuffer;
+using snug::capi::out;
+using snug::capi::report;
 
 // A number that is no dtype must not become one by wrapping around.
 snug::delta::Options to_cpp(const snug_delta_options* options) noexcept {

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "frame/bytes.h"
 #include "frame/checksum.h"
 
 namespace snug::delta {
@@ -9,17 +10,8 @@ namespace {
 
 constexpr std::size_t kChecksumOffset = 56;
 
-template <class T>
-T load(const std::uint8_t* p) noexcept {
-  T v;
-  std::memcpy(&v, p, sizeof v);
-  return v;
-}
-
-template <class T>
-void store(std::uint8_t* p, T v) noexcept {
-  std::memcpy(p, &v, sizeof v);
-}
+using frame::load;
+using frame::store;
 
 Status corrupt(const char* what, std::uint64_t byte, std::uint64_t found,
                std::uint64_t expected = kNowhere, std::uint64_t block = kNowhere) noexcept {

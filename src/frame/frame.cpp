@@ -2,24 +2,13 @@
 
 #include <cstring>
 
+#include "frame/bytes.h"
 #include "frame/checksum.h"
 
 namespace snug::frame {
 namespace {
 
 constexpr std::size_t kChecksumOffset = 32;
-
-template <class T>
-T load(const std::uint8_t* p) noexcept {
-  T v;
-  std::memcpy(&v, p, sizeof v);
-  return v;
-}
-
-template <class T>
-void store(std::uint8_t* p, T v) noexcept {
-  std::memcpy(p, &v, sizeof v);
-}
 
 Status corrupt(const char* what, std::uint64_t byte, std::uint64_t found,
                std::uint64_t expected = kNowhere, std::uint64_t block = kNowhere) noexcept {

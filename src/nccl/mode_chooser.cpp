@@ -146,7 +146,7 @@ void ModeChooser::compare(Rival& rival, double ratio) noexcept {
   windows_left_ = pause_;
 }
 
-// The mode that lost needs no further look for now: the peak lies the other way.
+// The mode that lost needs no further look: the peak lies the other way.
 void ModeChooser::promote(int mode) noexcept {
   const int loser = best_;
   set_best(mode);

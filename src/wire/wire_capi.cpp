@@ -7,12 +7,15 @@
 #include <string>
 #include <vector>
 
+#include "capi/convert.h"
 #include "snug/snug_wire.h"
 #include "snug/wire.h"
 
 using snug::Code;
 using snug::DType;
 using snug::Status;
+using snug::capi::kNull;
+using snug::capi::report;
 namespace wire = snug::wire;
 
 struct snug_wire_listener {
@@ -32,20 +35,7 @@ namespace {
 static_assert(SNUG_WIRE_AUTO == static_cast<int>(wire::Mode::kAuto));
 static_assert(SNUG_WIRE_NUM_MODES == wire::kNumModes);
 
-constexpr Status kNull{Code::kUsage, "an argument is NULL"};
 constexpr Status kNoMemory{Code::kInternal, "out of memory"};
-
-int report(const Status& from, snug_status* to) noexcept {
-  if (to != nullptr)
-    *to = {static_cast<int32_t>(from.code),
-           0,
-           from.what,
-           from.block,
-           from.byte,
-           from.found,
-           from.expected};
-  return static_cast<int>(from.code);
-}
 
 snug::Result<wire::Options> options_of(const snug_wire_options* from) {
   wire::Options options;
@@ -117,12 +107,7 @@ int snug_wire_listen(const char* address, const snug_wire_options* options,
 size_t snug_wire_listener_address(const snug_wire_listener* listener, char* buffer,
                                   size_t buffer_bytes) {
   const std::string address = listener == nullptr ? "" : listener->listener.address();
-  if (buffer != nullptr && buffer_bytes > 0) {
-    const size_t n = std::min(address.size(), buffer_bytes - 1);
-    std::memcpy(buffer, address.data(), n);
-    buffer[n] = '\0';
-  }
-  return address.size();
+  return snug::capi::write_text(address, buffer, buffer_bytes);
 }
 
 int snug_wire_accept(snug_wire_listener* listener, int64_t patience_ms,
