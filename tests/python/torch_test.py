@@ -150,6 +150,19 @@ class Models(unittest.TestCase):
             for name, tensor in before.items():
                 self.assertTrue(same_bits(after[name], tensor), name)
 
+    def test_compression_changes_no_result(self):
+        for device in DEVICES:
+            models = []
+            for policy in ("memory", "twin"):
+                torch.manual_seed(1)
+                model = Attention(device=device)
+                snug.torch.compress_model(model, policy)
+                models.append(model)
+            self.assertGreaterEqual(models[1].o_proj.num_bytes, 2 * 256 * 256)
+            for m in (1, 5, 16, 40, 300):
+                x = bf16(m, 256, device=device, scale=1, seed=m)
+                self.assertTrue(same_bits(models[0](x), models[1](x)))
+
     def test_inputs_changed_in_place_are_seen(self):
         model = Attention()
         snug.torch.compress_model(model)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from .._library import GemmChoice, library
-from .matrix import POLICIES, pack, read_header, version_of
+from .matrix import NIBBLE, POLICIES, RAW, pack, read_header, version_of
 
 # Layers that read the same input, by the names models give them.
 SIDE_BY_SIDE = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
@@ -27,9 +27,9 @@ class CompressedLinear(nn.Module):
         self.bias = None if bias is None else nn.Parameter(bias.detach(), bias.requires_grad)
 
     @classmethod
-    def from_linear(cls, linear):
+    def from_linear(cls, linear, kind=NIBBLE):
         """None if the weights would not be smaller."""
-        made = pack(linear.weight)
+        made = pack(linear.weight, kind)
         return None if made is None else cls(made[0], linear.bias, made[1])
 
     @property
@@ -175,12 +175,14 @@ def compress_model(model, policy="memory", batch=1, fuse=True, skip=()):
 
     policy  "memory": every layer that gets smaller. "speed": only those that
             are also faster compressed, by what was measured on this GPU.
+            "twin": nothing gets smaller; every layer runs on the same kernels
+            from 16-bit weights, to check that compression changes no result.
     batch   rows (sequences times tokens of a step) that "speed" looks at.
     fuse    multiply q/k/v and gate/up, where they stand side by side, as one.
     skip    names of layers to leave alone; a name covers what is below it.
     """
-    if policy not in POLICIES:
-        raise ValueError(f"unknown policy {policy!r}; one of: {', '.join(POLICIES)}")
+    if policy not in (*POLICIES, "twin"):
+        raise ValueError(f"unknown policy {policy!r}; one of: {', '.join(POLICIES)}, twin")
     report = Report()
     tied = _tied_weights(model)
     for parent_name, parent in list(model.named_modules()):
@@ -229,7 +231,7 @@ def _compress_child(parent, name, full_name, tied, skip, policy, batch, report):
     n, k = linear.out_features, linear.in_features
     dense_bytes = linear.weight.numel() * linear.weight.element_size()
     reason = _reason(full_name, linear, tied, skip) or _slower(n, k, policy, batch, linear)
-    compressed = None if reason else CompressedLinear.from_linear(linear)
+    compressed = None if reason else CompressedLinear.from_linear(linear, _kind(policy))
     if compressed is None:
         reason = reason or "its values do not compress"
         report.layers.append(Layer(full_name, n, k, dense_bytes, dense_bytes, reason))
@@ -243,7 +245,7 @@ def _fuse(parent, group, names, linears, policy, batch, report):
     n, k = sum(counts), linears[0].in_features
     if _slower(n, k, policy, batch, linears[0]):
         return
-    made = pack(torch.cat([linear.weight.detach() for linear in linears]))
+    made = pack(torch.cat([linear.weight.detach() for linear in linears]), _kind(policy))
     if made is None:
         return
     bias = None
@@ -255,6 +257,10 @@ def _fuse(parent, group, names, linears, policy, batch, report):
         setattr(parent, name, FusedPart(fused, first, count, is_owner=i == 0))
         first += count
     report.layers.append(Layer("+".join(names), n, k, 2 * n * k, fused.num_bytes, ""))
+
+
+def _kind(policy):
+    return RAW if policy == "twin" else NIBBLE
 
 
 def _can_fuse(linears):

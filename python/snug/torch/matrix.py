@@ -30,8 +30,11 @@ class Shape(NamedTuple):
     num_patches: int
 
 
-def pack(weight):
-    """Packs weight[n][k]. Returns its bytes and Shape, or None if it would not be smaller."""
+def pack(weight, kind=NIBBLE):
+    """Packs weight[n][k]. Returns its bytes and Shape, or None if it would not be smaller.
+
+    RAW is the twin: the same order and kernels with 16 bits a weight.
+    """
     if weight.dtype != torch.bfloat16 or weight.dim() != 2:
         raise TypeError(f"only BF16 matrices can be packed, not {weight.dtype} of shape "
                         f"{tuple(weight.shape)}")
@@ -39,32 +42,32 @@ def pack(weight):
     if weight.stride(1) != 1 or weight.stride(0) < weight.shape[1]:
         weight = weight.contiguous()
     n, k = weight.shape
-    bound = library.snug_gemm_packed_bound(n, k, NIBBLE)
+    bound = library.snug_gemm_packed_bound(n, k, kind)
     if bound == 0:
         return None
     packed = torch.empty(bound, dtype=torch.uint8, device=weight.device)
     try:
-        used = (_pack_on_gpu if weight.is_cuda else _pack_on_cpu)(weight, packed)
+        used = (_pack_on_gpu if weight.is_cuda else _pack_on_cpu)(weight, kind, packed)
     except SnugError as error:
         if error.code == _DST_TOO_SMALL:
             return None
         raise
-    if used >= 2 * n * k:
+    if used >= 2 * n * k and kind != RAW:
         return None
     packed = packed[:used].clone()  # gives the slack back
     return packed, read_header(packed)
 
 
-def _pack_on_cpu(weight, packed):
+def _pack_on_cpu(weight, kind, packed):
     n, k = weight.shape
     used, status = ctypes.c_size_t(), Status()
-    check(library.snug_gemm_pack_host(weight.data_ptr(), weight.stride(0), n, k, NIBBLE,
+    check(library.snug_gemm_pack_host(weight.data_ptr(), weight.stride(0), n, k, kind,
                                       packed.data_ptr(), packed.numel(), byref(used),
                                       byref(status)), status)
     return used.value
 
 
-def _pack_on_gpu(weight, packed):
+def _pack_on_gpu(weight, kind, packed):
     _require_cuda()
     n, k = weight.shape
     status = Status()
@@ -72,7 +75,7 @@ def _pack_on_gpu(weight, packed):
         workspace = torch.empty(library.snug_gemm_pack_workspace(n, k), dtype=torch.uint8,
                                 device=weight.device)
         result = torch.zeros(ctypes.sizeof(CudaResult), dtype=torch.uint8, device=weight.device)
-        check(library.snug_gemm_pack(weight.data_ptr(), weight.stride(0), n, k, NIBBLE,
+        check(library.snug_gemm_pack(weight.data_ptr(), weight.stride(0), n, k, kind,
                                      packed.data_ptr(), packed.numel(), workspace.data_ptr(),
                                      workspace.numel(), result.data_ptr(), _stream(),
                                      byref(status)), status)
