@@ -3,7 +3,10 @@
     PYTHONPATH=python SNUG_LIBRARY=build/libsnug_c.so python3 bench/gemm/llama_decode.py
 
 Weights are Gaussian, made on the GPU; shapes are the real ones. Every decode
-step is one CUDA graph over transformers' own model code with a static cache.
+step is one CUDA graph over transformers' model code with a static cache, once as
+it is ("plain") and once with what surrounds the linear layers as lean as serving
+engines have it ("lean", see decode_stack.py). "fused" is the dense model with
+q/k/v and gate/up joined, as serving engines do and compress_model does.
 With --model FOLDER it also generates from a real small model, both ways.
 """
 
@@ -16,6 +19,7 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, StaticCache
 
+import decode_stack
 import snug.torch
 
 transformers.utils.logging.disable_progress_bar()
@@ -35,6 +39,7 @@ def llama_8b(num_layers):
     with torch.device("cuda"):
         model = LlamaForCausalLM(config)
     torch.set_default_dtype(torch.float32)
+    torch.manual_seed(1)
     for parameter in model.parameters():
         if parameter.dim() == 2:
             parameter.data.normal_(0, 0.02)
@@ -44,11 +49,13 @@ def llama_8b(num_layers):
 class Decoder:
     """One decode step of a model as a CUDA graph."""
 
-    def __init__(self, model, batch):
+    def __init__(self, model, batch, stack):
         self.model, self.batch = model, batch
         self.cache = StaticCache(config=model.config, max_cache_len=PROMPT_TOKENS + DECODE_STEPS + 16)
         self.token = torch.zeros((batch, 1), dtype=torch.long, device="cuda")
         self.position = torch.full((1,), PROMPT_TOKENS, dtype=torch.long, device="cuda")
+        if stack == "lean":
+            decode_stack.use_lean_stack(model, self.position)
 
     def prefill(self, prompt):
         self.cache.reset()
@@ -79,12 +86,12 @@ class Decoder:
 
 
 @torch.no_grad()
-def measure(model, batch):
-    decoder = Decoder(model, batch)
+def measure(model, batch, stack):
+    decoder = Decoder(model, batch, stack)
     prompt = torch.randint(0, 128000, (batch, PROMPT_TOKENS), device="cuda",
                            generator=torch.Generator("cuda").manual_seed(batch))
     first_token = []
-    for _ in range(4):
+    for _ in range(3):
         torch.cuda.synchronize()
         start = time.perf_counter()
         decoder.prefill(prompt)
@@ -93,16 +100,13 @@ def measure(model, batch):
     decoder.capture()
     decoder.start(prompt)
     events = [torch.cuda.Event(enable_timing=True) for _ in range(DECODE_STEPS + 1)]
-    tokens = []
     for i in range(DECODE_STEPS):
         events[i].record()
         decoder.graph.replay()
-        tokens.append(decoder.token.clone())
     events[DECODE_STEPS].record()
     torch.cuda.synchronize()
     steps = [a.elapsed_time(b) for a, b in zip(events, events[1:])]
-    return {"first_token_ms": 1e3 * min(first_token), "step_ms": statistics.median(steps),
-            "tokens": torch.cat(tokens, 1).tolist()}
+    return {"first_token_ms": 1e3 * min(first_token), "step_ms": statistics.median(steps)}
 
 
 def weight_bytes(model):
@@ -144,45 +148,64 @@ def compare_real_model(folder, num_tokens=128):
     return {"prompts": len(PROMPTS), "tokens": num_tokens, "equal": equal}
 
 
+def measure_all(args, stack):
+    """Figures of the three models: name -> batch -> figures; and what compressing them said."""
+    figures = {}
+    model = llama_8b(args.layers)
+    dense_bytes = weight_bytes(model)
+    figures["dense"] = {batch: measure(model, batch, stack) for batch in args.batches}
+    start = time.perf_counter()
+    report = snug.torch.compress_model(model)
+    torch.cuda.synchronize()
+    seconds = time.perf_counter() - start
+    torch.cuda.empty_cache()
+    sizes = {"dense": dense_bytes, "compressed": weight_bytes(model),
+             "dense_linear": report.dense_bytes, "compressed_linear": report.num_bytes}
+    print(f"{report}\npacked in {seconds:.2f} s; all weights {sizes['dense'] / 1e9:.2f} GB -> "
+          f"{sizes['compressed'] / 1e9:.2f} GB ({100 - 100 * sizes['compressed'] / dense_bytes:.1f} % less)")
+    figures["compressed"] = {batch: measure(model, batch, stack) for batch in args.batches}
+    del model
+    if stack == "lean":
+        model = decode_stack.fuse_dense(llama_8b(args.layers))
+        figures["fused"] = {batch: measure(model, batch, stack) for batch in args.batches}
+    return figures, sizes
+
+
+def print_table(figures, stack):
+    print(f"\n{stack}: decode tokens/s, and milliseconds to the first token of {PROMPT_TOKENS}\n")
+    names = list(figures)
+    others = [name for name in names if name != "compressed"]
+    print("| batch | " + " | ".join(names) + " | " + " | ".join(f"over {name}" for name in others) + " | "
+          + " | ".join(f"{name}, first" for name in names) + " |")
+    print("|---" * (1 + 2 * len(names) + len(others)) + "|")
+    for batch, packed in figures["compressed"].items():
+        rows = [figures[name][batch] for name in names]
+        gains = [figures[name][batch]["step_ms"] / packed["step_ms"] for name in others]
+        print(f"| {batch} | " + " | ".join(f"{1e3 * batch / row['step_ms']:.0f}" for row in rows) + " | "
+              + " | ".join(f"{gain:.3f}x" for gain in gains) + " | "
+              + " | ".join(f"{row['first_token_ms']:.1f}" for row in rows) + " |")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 4, 8, 16, 32, 64])
     parser.add_argument("--layers", type=int, default=32)
+    parser.add_argument("--stacks", nargs="+", choices=["plain", "lean"], default=["plain", "lean"])
     parser.add_argument("--model", help="folder of a real model to generate from")
     parser.add_argument("--json", help="file for the figures")
     args = parser.parse_args()
 
     out = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__,
-           "transformers": transformers.__version__, "batches": {}}
+           "transformers": transformers.__version__, "stacks": {}}
     if args.model:
         out["real_model"] = compare_real_model(args.model)
-    model = llama_8b(args.layers)
-    dense_bytes = weight_bytes(model)
-    dense = {batch: measure(model, batch) for batch in args.batches}
-    start = time.perf_counter()
-    report = snug.torch.compress_model(model)
-    torch.cuda.synchronize()
-    print(f"{report}\npacked in {time.perf_counter() - start:.2f} s")
-    torch.cuda.empty_cache()
-    compressed = {batch: measure(model, batch) for batch in args.batches}
-
-    saved = 1 - weight_bytes(model) / dense_bytes
-    linear_saved = 1 - report.num_bytes / report.dense_bytes
-    print(f"weights {dense_bytes / 1e9:.2f} GB -> {weight_bytes(model) / 1e9:.2f} GB "
-          f"({100 * saved:.1f} % less; linear layers {100 * linear_saved:.1f} %)\n")
-    print("batch | dense tok/s | compressed tok/s | gain | first token, dense | compressed")
-    for batch in args.batches:
-        d, c = dense[batch], compressed[batch]
-        same = sum(a == b for x, y in zip(d["tokens"], c["tokens"]) for a, b in zip(x, y))
-        gain = d["step_ms"] / c["step_ms"]
-        print(f"{batch:5} | {batch / d['step_ms'] * 1e3:11.0f} | {batch / c['step_ms'] * 1e3:16.0f} | "
-              f"{gain:.3f}x | {d['first_token_ms']:.1f} ms | {c['first_token_ms']:.1f} ms")
-        out["batches"][batch] = {
-            "gain": gain, "dense_step_ms": d["step_ms"], "compressed_step_ms": c["step_ms"],
-            "dense_first_token_ms": d["first_token_ms"],
-            "compressed_first_token_ms": c["first_token_ms"],
-            "equal_tokens": same / (batch * DECODE_STEPS)}
-    out.update(dense_weight_bytes=dense_bytes, compressed_weight_bytes=weight_bytes(model))
+    for stack in args.stacks:
+        if stack == "lean":
+            decode_stack.check_attention()
+            decode_stack.compile_elementwise()
+        figures, out["bytes"] = measure_all(args, stack)
+        print_table(figures, stack)
+        out["stacks"][stack] = figures
     if args.json:
         with open(args.json, "w") as file:
             json.dump(out, file, indent=1)

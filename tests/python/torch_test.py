@@ -1,5 +1,6 @@
 """snug.torch on the CPU and, where there is one, the GPU."""
 
+import copy
 import io
 import sys
 import unittest
@@ -116,6 +117,19 @@ class Linear(unittest.TestCase):
             snug.torch.CompressedLinear(torch.zeros(1, dtype=torch.uint8).expand(1 << 20))
         with self.assertRaises(TypeError):
             snug.torch.decompress(torch.zeros(64, 64, dtype=torch.uint8))
+
+    def test_used_layers_can_be_copied_and_pickled(self):
+        for device in DEVICES:
+            linear = nn.Linear(256, 256, bias=False, dtype=torch.bfloat16, device=device)
+            compressed = snug.torch.CompressedLinear.from_linear(linear)
+            x = bf16(1, 256, device=device, scale=1)
+            with torch.no_grad():
+                y = compressed(x)
+            file = io.BytesIO()
+            torch.save(compressed, file)
+            file.seek(0)
+            for other in (copy.deepcopy(compressed), torch.load(file, weights_only=False)):
+                self.assertTrue(same_bits(other(x), y))
 
     def test_gradient_of_the_input(self):
         for device in DEVICES:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from .._library import GemmChoice, library
-from .matrix import NIBBLE, POLICIES, RAW, pack, read_header, version_of
+from .matrix import NIBBLE, POLICIES, RAW, multiply, pack, read_header, stream_of, version_of
 
 # Layers that read the same input, by the names models give them.
 SIDE_BY_SIDE = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
@@ -50,7 +50,7 @@ class CompressedLinear(nn.Module):
                             f"got {x.dtype} of shape {tuple(x.shape)}")
         if x.device != self.packed.device:
             raise ValueError(f"x is on {x.device}, the weights are on {self.packed.device}")
-        return torch.ops.snug.linear(x, self.packed, self.bias, *self.shape)
+        return multiply(x, self.packed, self.bias, self.shape)
 
     def dense_weight(self):
         """The exact weight matrix, restored."""
@@ -124,7 +124,7 @@ class FusedLinear(CompressedLinear):
         if torch.compiler.is_compiling():
             # The compiler merges the equal calls of the parts by itself.
             return self(x)[..., first:first + count]
-        stream = torch.cuda.current_stream(x.device).cuda_stream if x.is_cuda else 0
+        stream = stream_of(x.device.index) if x.is_cuda else 0
         made_for = (version_of(x), stream, torch.is_grad_enabled())
         last = self._last  # threads that share a model may replace it at any time
         if last is None or last[0] is not x or last[1] != made_for or first in last[3]:

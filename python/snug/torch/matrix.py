@@ -114,7 +114,12 @@ def _require_cuda():
 
 
 def _stream():
-    return torch.cuda.current_stream().cuda_stream
+    return stream_of(torch.cuda.current_device())
+
+
+def stream_of(device_index):
+    """The current stream's handle; torch.cuda.current_stream makes an object of it, in 10 us."""
+    return torch._C._cuda_getCurrentRawStream(device_index)
 
 
 def _matrix(packed, n, k, kind, num_patches):
@@ -161,7 +166,7 @@ def _workspace_bytes(device, n, k, m):
 
 
 _workspaces = _Workspaces()
-_settled = WeakIdKeyDictionary()  # packed matrix -> its version when all writes to it were over
+_known_matrices = WeakIdKeyDictionary()  # packed tensor -> when and where it was written, its struct
 
 
 def version_of(tensor):
@@ -169,13 +174,21 @@ def version_of(tensor):
     return 0 if tensor.is_inference() else tensor._version
 
 
-def _settle(packed, stream):
-    """The kernels fetch weights before the work ahead of them on the stream has ended: what has just
-    been loaded or copied must be complete. A captured graph starts after all of that anyway."""
-    version = version_of(packed)
-    if _settled.get(packed) != version and library.snug_cuda_capture_id(stream) == 0:
+def _device_matrix(packed, shape, stream):
+    """The struct for the library, kept until the tensor is written to.
+
+    The kernels fetch weights before the work ahead of them on the stream has ended: what has
+    just been loaded or copied must be complete. A captured graph starts after all of that anyway.
+    """
+    written = (version_of(packed), packed.data_ptr())
+    known = _known_matrices.get(packed)
+    if known is not None and known[0] == written:
+        return known[1]
+    matrix = _matrix(packed, *shape)
+    if library.snug_cuda_capture_id(stream) == 0:
         torch.cuda.current_stream().synchronize()
-        _settled[packed] = version
+        _known_matrices[packed] = (written, matrix)
+    return matrix
 
 
 _operators = torch.library.Library("snug", "DEF")
@@ -184,8 +197,22 @@ _operators.define("linear(Tensor x, Tensor packed, Tensor? bias, int n, int k, i
 _operators.define("unpack(Tensor packed, int n, int k, int kind, int num_patches) -> Tensor")
 
 
+def multiply(x, packed, bias, shape):
+    """`snug::linear`, without the way through torch's dispatcher where nothing there is needed.
+
+    At small batches that way costs more than the product.
+    """
+    if (x.is_cuda and type(x) is torch.Tensor and not torch.compiler.is_compiling()
+            and not (torch.is_grad_enabled() and (x.requires_grad or bias is not None))
+            and torch._C._len_torch_dispatch_stack() == 0
+            and torch._C._functorch.peek_interpreter_stack() is None):
+        return _linear_on_gpu(x, packed, bias, *shape)
+    return torch.ops.snug.linear(x, packed, bias, *shape)
+
+
 @torch.library.impl(_operators, "linear", "CUDA")
-def _linear_on_gpu(x, packed, bias, n, k, kind, num_patches):
+def _linear_on_gpu(x, packed, bias, *shape):
+    n, k = shape[:2]
     if x.dtype != torch.bfloat16 or x.shape[-1] != k:
         raise TypeError(f"expected BF16 with {k} features, got {x.dtype} of shape {tuple(x.shape)}")
     if bias is not None and (bias.dtype != torch.bfloat16 or bias.shape != (n,)
@@ -195,20 +222,28 @@ def _linear_on_gpu(x, packed, bias, n, k, kind, num_patches):
     rows = x.reshape(-1, k)
     if rows.stride(1) != 1 or rows.stride(0) < k:
         rows = rows.contiguous()
-    m = rows.shape[0]
     y = torch.empty((*x.shape[:-1], n), dtype=torch.bfloat16, device=x.device)
-    if m == 0:
+    if rows.shape[0] == 0:
         return y
-    with torch.cuda.device(x.device):
-        stream = _stream()
-        _settle(packed, stream)
-        workspace = _workspaces.get(x.device, stream, _workspace_bytes(x.device, n, k, m))
-        status = Status()
-        check(library.snug_gemm_linear(
-            byref(_matrix(packed, n, k, kind, num_patches)), rows.data_ptr(), rows.stride(0), m,
-            None if bias is None else bias.data_ptr(), y.data_ptr(), n, workspace.data_ptr(),
-            workspace.numel(), None, stream, byref(status)), status)
+    if torch.cuda.current_device() == x.device.index:
+        _launch_linear(rows, packed, bias, y, shape)
+    else:
+        with torch.cuda.device(x.device):
+            _launch_linear(rows, packed, bias, y, shape)
     return y
+
+
+def _launch_linear(rows, packed, bias, y, shape):
+    n, k = shape[:2]
+    m = rows.shape[0]
+    stream = stream_of(rows.device.index)
+    matrix = _device_matrix(packed, shape, stream)
+    workspace = _workspaces.get(rows.device, stream, _workspace_bytes(rows.device.index, n, k, m))
+    status = Status()
+    check(library.snug_gemm_linear(
+        byref(matrix), rows.data_ptr(), rows.stride(0), m,
+        None if bias is None else bias.data_ptr(), y.data_ptr(), n, workspace.data_ptr(),
+        workspace.numel(), None, stream, byref(status)), status)
 
 
 @torch.library.impl(_operators, "unpack", "CUDA")
