@@ -1,13 +1,29 @@
 #!/usr/bin/env bash
-# snug send over links of 1, 2.5 and 5 Gbit/s against the same tool sending raw and
-# against nc: two network namespaces, a veth pair, a token bucket. Needs root, ip, tc
-# and nc; prints a table. Files lie in memory, so that no disk is measured.
+# snug send over slow links against the same tool sending raw and against nc: two network
+# namespaces, a veth pair, a token bucket. Needs root, ip, tc, nc and python3; prints a
+# table. Files lie in memory, so that no disk is measured.
 #
-#   bench/wire/wire_bench.sh [SNUG] [RUNS] [RATES...]
+#   bench/wire/wire_bench.sh [SNUG] [--runs N] [--rates "1gbit 2500mbit 5gbit"]
+#                            [--data DIR] [--kinds "real gaussian random"] [--chunks "256KiB 1MiB"]
+#
+# Data, each about 512 MiB of BF16: `real`, the safetensors of DIR with every tensor repeated
+# (only with --data); `gaussian`, what `snug sample` makes; `random`, random bits. With
+# --chunks a table of chunk sizes is printed instead.
 set -euo pipefail
-SNUG=${1:-build/snug} RUNS=${2:-5}
-shift $(($# < 2 ? $# : 2))
-RATES=${*:-1gbit 2500mbit 5gbit}
+SNUG=build/snug RUNS=5 RATES="1gbit 2500mbit 5gbit" DATA="" KINDS="" CHUNKS=""
+while [ $# -gt 0 ]; do
+  case $1 in
+    --runs) RUNS=$2 && shift ;;
+    --rates) RATES=$2 && shift ;;
+    --data) DATA=$2 && shift ;;
+    --kinds) KINDS=$2 && shift ;;
+    --chunks) CHUNKS=$2 && shift ;;
+    -*) echo "unknown option $1" >&2 && exit 2 ;;
+    *) SNUG=$1 ;;
+  esac
+  shift
+done
+KINDS=${KINDS:-${DATA:+real} gaussian random}
 SNUG=$(realpath "$SNUG")
 [ "$(id -u)" = 0 ] || { echo "skipped: network namespaces need root"; exit 0; }
 for tool in ip tc nc python3; do
@@ -28,8 +44,35 @@ ip -n $B addr add 10.77.0.2/24 dev snug-b
 ip -n $A link set snug-a up
 ip -n $B link set snug-b up
 
-"$SNUG" sample "$WORK/model.safetensors" --size 512MiB >/dev/null
-python3 - "$WORK/random.safetensors" <<'PY'
+make_real() {  # a model of the same tensors, each as many times higher as it takes
+  python3 - "$DATA" "$1" <<'PY'
+import glob, json, sys
+tensors = []
+for path in sorted(glob.glob(sys.argv[1] + "/*.safetensors")):
+    data = open(path, "rb").read()
+    start = 8 + int.from_bytes(data[:8], "little")
+    for name, entry in json.loads(data[8:start]).items():
+        if name != "__metadata__":
+            first, last = entry["data_offsets"]
+            tensors.append((name, entry, data[start + first:start + last]))
+times = -(-(512 << 20) // sum(len(t[2]) for t in tensors))
+head, at = {}, 0
+for name, entry, data in tensors:
+    shape = [entry["shape"][0] * times] + entry["shape"][1:]
+    head[name] = {"dtype": entry["dtype"], "shape": shape, "data_offsets": [at, at + len(data) * times]}
+    at += len(data) * times
+head = json.dumps(head).encode()
+head += b" " * (-len(head) % 8)
+with open(sys.argv[2], "wb") as f:
+    f.write(len(head).to_bytes(8, "little") + head)
+    for name, entry, data in tensors:
+        for _ in range(times):
+            f.write(data)
+PY
+}
+make_gaussian() { "$SNUG" sample "$1" --size 512MiB >/dev/null; }
+make_random() {
+  python3 - "$1" <<'PY'
 import json, os, sys
 n = 512 << 20
 head = json.dumps({"x": {"dtype": "BF16", "shape": [n // 2], "data_offsets": [0, n]}}).encode()
@@ -39,15 +82,16 @@ with open(sys.argv[1], "wb") as f:
     for _ in range(512):
         f.write(os.urandom(1 << 20))
 PY
+}
 export SNUG_TOKEN=benchmark-token
 mkdir "$WORK/in"
 
-send_snug() {  # send_snug FILE MODE: prints the seconds
+send_snug() {  # send_snug FILE MODE [CHUNK]: prints the seconds
   rm -rf "$WORK"/in/*
   ip netns exec $B timeout 120 "$SNUG" recv "$WORK/in" --listen 10.77.0.2:7000 --once -q &
-  local receiver=$! try
+  local receiver=$!
   sleep 0.3
-  ip netns exec $A timeout 120 "$SNUG" send "$1" 10.77.0.2:7000 --mode "$2" --json >"$WORK/report"
+  ip netns exec $A timeout 120 "$SNUG" send "$1" 10.77.0.2:7000 --mode "$2" --chunk "${3:-1MiB}" --json >"$WORK/report"
   wait $receiver
   cmp -s "$1" "$WORK/in/$(basename "$1")" || { echo "WRONG BYTES" >&2; exit 1; }
   python3 -c "import json; print(json.load(open('$WORK/report'))['seconds'])"
@@ -66,23 +110,42 @@ send_nc() {  # the end is when the receiver has everything
   python3 -c "print($end - $start)"
 }
 
-echo "| link | data | nc, s | snug raw, s | snug auto, s | auto over raw | auto over nc |"
-echo "|---|---|---|---|---|---|---|"
-for rate in $RATES; do
-  ip netns exec $A tc qdisc replace dev snug-a root tbf rate "$rate" burst 1mb latency 20ms
-  for data in model random; do
-    : >"$WORK/times"
-    for ((run = 0; run < RUNS; run++)); do
-      echo "$(send_nc "$WORK/$data.safetensors")" \
-           "$(send_snug "$WORK/$data.safetensors" raw)" \
-           "$(send_snug "$WORK/$data.safetensors" auto)" >>"$WORK/times"
-    done
-    python3 - "$rate" "$data" "$WORK/times" <<'PY'
+# row LABELS: the medians of the columns of $WORK/times, and how much faster the last is.
+row() {
+  python3 - "$1" "$WORK/times" "$(wc -c <"$WORK/$kind.safetensors")" "$rate" <<'PY'
 import statistics, sys
-rate, data, path = sys.argv[1:]
-nc, raw, auto = (statistics.median(float(x) for x in column)
+labels, path, num_bytes, rate = sys.argv[1:]
+*others, auto = (statistics.median(float(x) for x in column)
                  for column in zip(*(line.split() for line in open(path))))
-print(f"| {rate} | {data} | {nc:.3f} | {raw:.3f} | {auto:.3f} | {raw / auto:.3f}x | {nc / auto:.3f}x |")
+bits = float(rate[:-4]) * {"g": 1e9, "m": 1e6}[rate[-4]]
+print(f"| {labels} |", " | ".join(f"{s:.3f}" for s in [*others, auto]), "|",
+      " | ".join(f"{s / auto:.3f}x" for s in others[::-1]), f"| {int(num_bytes) * 8 / bits:.3f} |")
 PY
+}
+
+if [ -n "$CHUNKS" ]; then
+  echo "| link | data | chunk | snug raw, s | snug auto, s | auto over raw | link's bound for raw, s |"
+  echo "|---|---|---|---|---|---|---|"
+else
+  echo "| link | data | nc, s | snug raw, s | snug auto, s | auto over raw | auto over nc | link's bound for raw, s |"
+  echo "|---|---|---|---|---|---|---|---|"
+fi
+for kind in $KINDS; do
+  "make_$kind" "$WORK/$kind.safetensors"
+  file=$WORK/$kind.safetensors
+  for rate in $RATES; do
+    ip netns exec $A tc qdisc replace dev snug-a root tbf rate "$rate" burst 1mb latency 20ms
+    for chunk in ${CHUNKS:-none}; do
+      : >"$WORK/times"
+      for ((run = 0; run < RUNS; run++)); do
+        if [ "$chunk" = none ]; then
+          echo "$(send_nc "$file") $(send_snug "$file" raw) $(send_snug "$file" auto)"
+        else
+          echo "$(send_snug "$file" raw "$chunk") $(send_snug "$file" auto "$chunk")"
+        fi >>"$WORK/times"
+      done
+      if [ "$chunk" = none ]; then row "$rate | $kind"; else row "$rate | $kind | $chunk"; fi
+    done
   done
+  rm "$file"
 done

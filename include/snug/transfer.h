@@ -65,7 +65,7 @@ struct SyncEvent {
 struct SyncOptions {
   wire::Options wire;
   int num_kept = 2;     // follower: versions to keep; older ones that it fetched go
-  bool once = false;    // follower: return when the newest version is there
+  bool once = false;    // follower: return when what is newest now is there
   int num_retries = 5;  // follower with `once`: attempts in a row
   // Called from any thread, one call at a time.
   std::function<void(const SyncEvent&)> on_event;
@@ -74,8 +74,9 @@ struct SyncOptions {
 };
 
 // Serves the versions in `folder` until keep_going says no. The one that appeared
-// last is the newest; of those there at the start, the last by name, numbers
-// counting as numbers. Names that start with a dot are not versions.
+// last is the newest; of those that appeared while nobody served, the last by name,
+// numbers counting as numbers. The order is kept in `folder`/.snug-serve. Names that
+// start with a dot are not versions; what cannot be one goes to on_error, once.
 StoreStatus serve_versions(wire::Listener& listener, const std::string& folder,
                            const SyncOptions& options) noexcept;
 

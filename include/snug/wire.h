@@ -18,6 +18,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -151,8 +152,10 @@ class Connection {
   std::shared_ptr<Core> core_;
 };
 
-// `address` is HOST:PORT, [IPV6]:PORT, or shm:NAME for shared memory on one host.
-Result<Connection> connect(const std::string& address, const Options& options = {}) noexcept;
+// `address` is HOST:PORT, [IPV6]:PORT, or shm:NAME for shared memory on one host. While
+// it waits, `keep_going` is asked many times a second; false ends the call with kIo.
+Result<Connection> connect(const std::string& address, const Options& options = {},
+                           const std::function<bool()>& keep_going = {}) noexcept;
 
 class Listener {
  public:

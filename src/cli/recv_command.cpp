@@ -6,6 +6,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 #include "cli/commands.h"
@@ -66,10 +67,15 @@ class ReceiveCommand {
 
   void start(wire::Connection connection) {
     Job& job = jobs_.emplace_back();
-    job.thread = std::thread([this, &job, connection = std::move(connection)]() mutable {
-      receive(connection);
-      job.done = true;
-    });
+    try {
+      job.thread = std::thread([this, &job, connection = std::move(connection)]() mutable {
+        receive(connection);
+        job.done = true;
+      });
+    } catch (const std::system_error&) {
+      jobs_.pop_back();  // this sender comes back; the others are not to suffer
+      print_error({{Code::kIo, "cannot start a thread for a sender"}, {}, {}, {}});
+    }
   }
 
   void receive(wire::Connection& connection) {

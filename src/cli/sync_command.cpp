@@ -50,11 +50,20 @@ int serve(const SyncArgs& args, const SyncOptions& options) {
   return 0;
 }
 
-int run_sync(const SyncArgs& args) {
+// Nothing that was said is left unheard.
+const char* misuse(const SyncArgs& args, const CLI::App& cmd) {
   if (args.serve.empty() == args.follow.empty())
-    return print_error(Code::kUsage, "sync wants either --serve FOLDER or --follow ADDRESS FOLDER");
+    return "sync wants either --serve FOLDER or --follow ADDRESS FOLDER";
   if (!args.follow.empty() && args.folder.empty())
-    return print_error(Code::kUsage, "--follow ADDRESS wants the FOLDER to keep up to date");
+    return "--follow ADDRESS wants the FOLDER to keep up to date";
+  if (!args.follow.empty() && cmd.count("--listen") > 0) return "--listen is for --serve";
+  if (args.serve.empty()) return nullptr;
+  if (!args.folder.empty()) return "--serve takes one FOLDER";
+  if (cmd.count("--once") > 0) return "--once is for --follow";
+  return cmd.count("--keep") > 0 ? "--keep is for --follow" : nullptr;
+}
+
+int run_sync(const SyncArgs& args) {
   auto wire_options = to_wire_options(args.wire);
   if (!wire_options) return print_error(wire_options.status());
   SyncOptions options;
@@ -93,14 +102,17 @@ void add_sync(CLI::App& app, int& exit_code) {
   add_wire_options(*cmd, args->wire);
   cmd->footer(
       "Versions are published by renaming them into FOLDER when they are complete;\n"
-      "names that start with a dot are left alone. The last one to appear is the newest;\n"
-      "when the server starts, the last by name (step-10 comes after step-9). Followers get\n"
-      "patches where the server still has their version, full copies otherwise.\n"
-      "FOLDER/current links to the newest.\n\n"
+      "names that start with a dot are left alone. The last one to appear is the newest; of\n"
+      "those that appeared while no server was running, the last by name (step-10 comes\n"
+      "after step-9). Followers get patches where the server still has their version, full\n"
+      "copies otherwise. FOLDER/current links to the newest.\n\n"
       "Examples:\n"
       "  snug sync --serve checkpoints/ --listen 0.0.0.0:7000 --token-file secret\n"
       "  snug sync --follow trainer:7000 weights/ --token-file secret\n");
-  cmd->callback([args, &exit_code] { exit_code = run_sync(*args); });
+  cmd->callback([args, cmd, &exit_code] {
+    const char* wrong = misuse(*args, *cmd);
+    exit_code = wrong != nullptr ? print_error(Code::kUsage, wrong) : run_sync(*args);
+  });
 }
 
 }  // namespace snug::cli

@@ -21,6 +21,9 @@ inline constexpr std::size_t kStackMinBytes = 64 << 10;
 inline constexpr std::uint64_t kStackMagic =
     0x9C'31'4B'43'54'53'4E'53;  // "SNSTCK1" and a byte no text has
 
+// Of what is described here; frames have a version of their own.
+inline constexpr std::uint8_t kStackVersion = 1;
+
 enum class StackKind : std::uint32_t { kRaw = 1, kFrame = 2 };
 
 struct StackHeader {

@@ -1,10 +1,12 @@
 // Snug on top of another plugin: that one moves bytes, Snug makes them fewer.
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <mutex>
-#include <set>
+#include <optional>
 #include <string_view>
 
+#include "frame/frame.h"
 #include "nccl/log.h"
 #include "nccl/stacked_recv.h"
 #include "nccl/stacked_send.h"
@@ -13,11 +15,22 @@ namespace snug::nccl {
 namespace {
 
 // Listeners that expand say so in the last bytes of the handle, where the inner
-// plugin left them free. Peers without the mark are sent plain data.
-constexpr char kMark[8] = {'S', 'N', 'G', 'S', 'T', 'K', '0', '1'};
+// plugin left them free, and which versions they understand. Peers without the mark
+// are sent plain data.
+struct Mark {
+  char magic[6];
+  std::uint8_t stack_version, frame_version;
+};
+static_assert(sizeof(Mark) == 8);
+constexpr Mark kMark{{'S', 'N', 'G', 'S', 'T', 'K'}, kStackVersion, frame::kVersion};
 
-char* mark_of(void* handle) {
-  return static_cast<char*>(handle) + NCCL_NET_HANDLE_MAXSIZE - sizeof kMark;
+char* place_of_mark(void* handle) {
+  return static_cast<char*>(handle) + NCCL_NET_HANDLE_MAXSIZE - sizeof(Mark);
+}
+
+bool read_mark(void* handle, Mark& mark) {
+  std::memcpy(&mark, place_of_mark(handle), sizeof mark);
+  return std::memcmp(mark.magic, kMark.magic, sizeof mark.magic) == 0;
 }
 
 // One a process, never destroyed: its threads wait in it.
@@ -74,8 +87,8 @@ class StackedNet final : public Net {
     void* listening = nullptr;
     if (ncclResult_t result = inner_->listen(device, handle, &listening)) return result;
     constexpr char kFree[sizeof kMark] = {};
-    if (std::memcmp(mark_of(handle), kFree, sizeof kMark) == 0)
-      std::memcpy(mark_of(handle), kMark, sizeof kMark);
+    if (std::memcmp(place_of_mark(handle), kFree, sizeof kMark) == 0)
+      std::memcpy(place_of_mark(handle), &kMark, sizeof kMark);
     else
       warn("%s uses its whole handle: nothing can be compressed over it", inner_->name());
     *comm = std::make_unique<StackedListenComm>(*inner_, listening, pool_);
@@ -83,34 +96,57 @@ class StackedNet final : public Net {
   }
 
   ncclResult_t connect(int device, void* handle, std::unique_ptr<SendComm>* comm) override {
-    const bool is_marked = std::memcmp(mark_of(handle), kMark, sizeof kMark) == 0;
-    {
+    Mark mark;
+    if (read_mark(handle, mark)) {
+      if (mark.stack_version != kStackVersion) {
+        warn(
+            "the peer speaks version %u of Snug's stacked protocol, this rank version %u: install "
+            "the same Snug on every rank",
+            mark.stack_version, kStackVersion);
+        return ncclInvalidUsage;
+      }
       const std::lock_guard lock(mutex_);
       // The inner plugin may keep notes in the handle between calls; the mark must not disturb
       // them.
-      if (is_marked) {
-        marked_.insert(handle);
-        std::memset(mark_of(handle), 0, sizeof kMark);
-      }
+      marks_[handle] = mark;
+      std::memset(place_of_mark(handle), 0, sizeof mark);
     }
     void* connected = nullptr;
     const ncclResult_t result = inner_->connect(device, handle, &connected);
     if (result == ncclSuccess && connected == nullptr) return result;
-    const std::lock_guard lock(mutex_);
-    const bool peer_expands = marked_.erase(handle) > 0;
+    const auto peer = forget_mark(handle);
     if (result != ncclSuccess) return result;
-    if (!peer_expands)
-      warn("the peer does not expand: set NCCL_NET_PLUGIN and SNUG_NCCL_INNER alike on every rank");
-    *comm = std::make_unique<StackedSendComm>(*inner_, connected, pool_, settings_, peer_expands);
+    *comm = std::make_unique<StackedSendComm>(*inner_, connected, pool_, settings_for(peer),
+                                              peer.has_value());
     return ncclSuccess;
   }
 
  private:
+  std::optional<Mark> forget_mark(void* handle) {
+    const std::lock_guard lock(mutex_);
+    const auto found = marks_.extract(handle);
+    return found.empty() ? std::nullopt : std::optional(found.mapped());
+  }
+
+  Settings settings_for(const std::optional<Mark>& peer) const {
+    Settings settings = settings_;
+    if (!peer) {
+      warn("the peer does not expand: set NCCL_NET_PLUGIN and SNUG_NCCL_INNER alike on every rank");
+    } else if (peer->frame_version != frame::kVersion) {
+      warn(
+          "the peer reads frames of version %u, this rank writes version %u: sending uncompressed. "
+          "Install the same Snug on every rank.",
+          peer->frame_version, frame::kVersion);
+      settings.codec = CodecChoice::kOff;
+    }
+    return settings;
+  }
+
   Settings settings_;
   std::unique_ptr<InnerPlugin> inner_;
   WorkerPool& pool_;
   std::mutex mutex_;
-  std::set<void*> marked_;  // handles being connected whose listener expands
+  std::map<void*, Mark> marks_;  // of handles being connected whose listener expands
 };
 
 }  // namespace

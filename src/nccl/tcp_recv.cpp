@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <exception>
 
 namespace snug::nccl {
 namespace {
@@ -162,7 +163,12 @@ bool TcpRecvComm::handle_control_header() {
       fail(garbage("the peer opened a socket out of turn"));
       return false;
     }
-    threads_.emplace_back(&TcpRecvComm::run, this, threads_.size());
+    try {
+      threads_.emplace_back(&TcpRecvComm::run, this, threads_.size());
+    } catch (const std::exception&) {
+      fail({Code::kIo, "cannot start a thread"});  // nobody would read that socket
+      return false;
+    }
     return true;
   }
   Status status = check_header(header);

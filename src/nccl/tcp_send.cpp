@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <exception>
 
 #include "nccl/detect.h"
 
@@ -38,6 +39,7 @@ TcpSendComm::TcpSendComm(Link link, const Settings& settings, Pacer& pacer)
       stats_(stats_of_peer(link_.peer)),
       chooser_(link_.same_frames ? settings.codec : CodecChoice::kOff) {
   for (SendRequest& request : requests_) request.comm = this;
+  threads_.reserve(link_.data.size());
 }
 
 TcpSendComm::~TcpSendComm() {
@@ -82,7 +84,13 @@ ncclResult_t TcpSendComm::isend(void* data, std::size_t size, int tag, void*, Re
       if (chooser_.is_measuring() && queue_.empty() && chunks_out_ == 0)
         chooser_.busy(Clock::now(), bytes_in_system());
       queue_.push_back(&message);
-      start_thread_if_useful();
+      if (!start_threads_if_useful()) {
+        // Nobody will ever send it, and NCCL may free its memory now.
+        queue_.pop_back();
+        message.in_use = false;
+        fail({Code::kIo, "cannot start a thread"});
+        return error_.get();
+      }
     }
     size <= settings_.chunk_bytes ? work_.notify_one() : work_.notify_all();
   }
@@ -91,8 +99,9 @@ ncclResult_t TcpSendComm::isend(void* data, std::size_t size, int tag, void*, Re
   return ncclSuccess;
 }
 
-// The peer's thread for a socket starts when it reads the note.
-void TcpSendComm::start_thread_if_useful() {
+// The peer's thread for a socket starts when it reads the note. Fewer threads than would
+// be useful will do; false if there is none at all.
+bool TcpSendComm::start_threads_if_useful() {
   const auto chunks_of = [&](const SendRequest* message) {
     return (message->data.size() - message->taken + settings_.chunk_bytes - 1) /
            settings_.chunk_bytes;
@@ -102,11 +111,17 @@ void TcpSendComm::start_thread_if_useful() {
   for (std::size_t spare = idle_threads_; spare < waiting && threads_.size() < link_.data.size();
        ++spare) {
     const std::size_t socket_idx = threads_.size();
-    threads_.emplace_back(&TcpSendComm::run, this, socket_idx);
     if (control_.empty()) control_deadline_ = net::after(settings_.timeout);
     control_.push_back({header_of(ChunkKind::kOpen, 0, 0, socket_idx), nullptr});
+    try {
+      threads_.emplace_back(&TcpSendComm::run, this, socket_idx);
+    } catch (const std::exception&) {
+      control_.pop_back();
+      break;
+    }
     ++notes_unsent_;
   }
+  return !threads_.empty();
 }
 
 ncclResult_t TcpSendComm::test(SendRequest& request, int* done, int* sizes) {

@@ -69,7 +69,7 @@ class TcpSendComm final : public SendComm {
 
   ncclResult_t test(SendRequest& request, int* done, int* sizes);
   void send_through_control();
-  void start_thread_if_useful();
+  bool start_threads_if_useful();
   void run(std::size_t socket_idx);
   bool take(Chunk& chunk);
   void give_back(Chunk& chunk);

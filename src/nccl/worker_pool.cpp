@@ -1,19 +1,31 @@
 #include "nccl/worker_pool.h"
 
+#include <exception>
 #include <thread>
 
 namespace snug::nccl {
 
-void WorkerPool::submit(Job& job) {
-  {
-    const std::lock_guard lock(mutex_);
-    jobs_.push_back(&job);
-    if (jobs_.size() > idle_threads_ && num_threads_ < max_threads_) {
-      ++num_threads_;
+void WorkerPool::submit(Job& job) noexcept {
+  if (enqueue(job)) return work_.notify_one();
+  ChunkCodec codec;
+  job.run(codec);
+}
+
+// False: nobody would ever take it.
+bool WorkerPool::enqueue(Job& job) noexcept try {
+  const std::lock_guard lock(mutex_);
+  if (jobs_.size() >= idle_threads_ && num_threads_ < max_threads_) {
+    try {
       std::thread(&WorkerPool::run, this).detach();
+      ++num_threads_;
+    } catch (const std::exception&) {
+      if (num_threads_ == 0) return false;
     }
   }
-  work_.notify_one();
+  jobs_.push_back(&job);
+  return true;
+} catch (const std::exception&) {
+  return false;
 }
 
 void WorkerPool::run() {

@@ -14,14 +14,15 @@ class Job {
   virtual void run(ChunkCodec& codec) = 0;
 };
 
-// Never blocks; jobs must not either. Threads start with the first jobs and
-// stay until the process ends, so a pool is never destroyed.
+// Jobs must not block. Threads start with the first jobs and stay until the process
+// ends, so a pool is never destroyed. Where not even one can start, the caller works.
 class WorkerPool {
  public:
   explicit WorkerPool(int num_threads) : max_threads_(num_threads) {}
-  void submit(Job& job);
+  void submit(Job& job) noexcept;
 
  private:
+  bool enqueue(Job& job) noexcept;
   void run();
 
   std::mutex mutex_;

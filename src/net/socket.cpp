@@ -50,6 +50,17 @@ Status wait_for(int fd, short events, Deadline deadline) {
   }
 }
 
+// Looks up now and then whether the caller still wants it.
+Status wait_for(int fd, short events, Deadline deadline, const KeepGoing& keep_going) {
+  if (!keep_going) return wait_for(fd, events, deadline);
+  for (;;) {
+    const Deadline look = after(std::chrono::milliseconds(50));
+    const Status s = wait_for(fd, events, std::min(look, deadline));
+    if (s.code != Code::kTimeout || deadline <= look) return s;
+    if (!keep_going()) return {Code::kIo, "stopped by the caller"};
+  }
+}
+
 bool would_wait(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
 
 // Moves the start of `pieces` past what a call has transferred.
@@ -237,7 +248,8 @@ std::string Socket::peer_name() const {
   return to_string(Address{host, port_of(address)});
 }
 
-Result<Socket> connect(const sockaddr_storage& address, Deadline deadline) {
+Result<Socket> connect(const sockaddr_storage& address, Deadline deadline,
+                       const KeepGoing& keep_going) {
   Result<Socket> socket = open_socket(address.ss_family);
   if (!socket) return socket.status();
   const int fd = socket->fd();
@@ -246,7 +258,7 @@ Result<Socket> connect(const sockaddr_storage& address, Deadline deadline) {
     return socket;
   }
   if (errno != EINPROGRESS && errno != EINTR) return system_error("cannot connect", errno);
-  if (Status status = wait_for(fd, POLLOUT, deadline); !status.ok()) return status;
+  if (Status s = wait_for(fd, POLLOUT, deadline, keep_going); !s.ok()) return s;
   int error = 0;
   socklen_t length = sizeof error;
   ::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length);
@@ -254,14 +266,15 @@ Result<Socket> connect(const sockaddr_storage& address, Deadline deadline) {
   return socket;
 }
 
-Result<Socket> connect(const Address& address, Deadline deadline) {
+Result<Socket> connect(const Address& address, Deadline deadline, const KeepGoing& keep_going) {
   Result<AddressList> list = resolve(address, 0);
   if (!list) return list.status();
   Status last{Code::kPeer, "the host has no address"};
   for (const addrinfo* info = list->get(); info != nullptr; info = info->ai_next) {
-    Result<Socket> socket = connect(storage_of(*info), deadline);
+    Result<Socket> socket = connect(storage_of(*info), deadline, keep_going);
     if (socket) return socket;
     last = socket.status();
+    if (keep_going && !keep_going()) break;
   }
   return last;
 }

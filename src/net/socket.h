@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -27,6 +28,9 @@ using Deadline = std::chrono::steady_clock::time_point;
 inline Deadline after(std::chrono::steady_clock::duration wait) {
   return std::chrono::steady_clock::now() + wait;
 }
+
+// Asked now and then during a wait; false ends it with kIo. Empty: wait on.
+using KeepGoing = std::function<bool()>;
 
 // "host:port", "[::1]:port" or ":port" (the loopback address).
 struct Address {
@@ -71,8 +75,9 @@ class Socket {
 };
 
 // Tries every address the name resolves to. The socket sends small messages at once.
-Result<Socket> connect(const Address& address, Deadline deadline);
-Result<Socket> connect(const sockaddr_storage& address, Deadline deadline);
+Result<Socket> connect(const Address& address, Deadline deadline, const KeepGoing& keep_going = {});
+Result<Socket> connect(const sockaddr_storage& address, Deadline deadline,
+                       const KeepGoing& keep_going = {});
 
 // Accepts connections until closed.
 class Listener {

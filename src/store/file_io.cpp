@@ -65,7 +65,8 @@ StoreResult<File> File::open(const std::string& path) {
 StoreStatus File::check_unchanged() const {
   struct stat info;
   if (::fstat(fd_, &info) != 0) return io_error("cannot read", path_, errno);
-  if (static_cast<std::uint64_t>(info.st_size) != num_bytes_ || modification_time(info) != modified_)
+  if (static_cast<std::uint64_t>(info.st_size) != num_bytes_ ||
+      modification_time(info) != modified_)
     return {{Code::kIo, "file changed while it was read"}, path_, {}, {}};
   return {};
 }
@@ -188,8 +189,14 @@ OutputFile::~OutputFile() {
 }
 
 StoreStatus OutputFile::commit() {
+  const std::string path = final_path_;
+  if (StoreStatus s = commit_unsynced(); !s.ok()) return s;
+  sync_parent(path);
+  return {};
+}
+
+StoreStatus OutputFile::commit_unsynced() {
   if (StoreStatus s = rename_path(file_.path(), final_path_, force_); !s.ok()) return s;
-  sync_parent(final_path_);
   final_path_.clear();  // nothing left to delete
   return {};
 }

@@ -68,6 +68,8 @@ class OutputFile {
   // Renames to the final name; the caller has synced the file. Fails with
   // kExists if the name was taken meanwhile, unless created with force.
   StoreStatus commit();
+  // The same inside a folder that has no name yet: sync_folder comes later, for all.
+  StoreStatus commit_unsynced();
 
  private:
   File file_;
@@ -83,6 +85,13 @@ std::string temporary_name(const std::string& path);
 
 // Renames; without `force` it never replaces anything.
 StoreStatus rename_path(const std::string& from, const std::string& to, bool force);
+
+// Gives a complete folder `from` its name. With `force` an older folder or file of that
+// name goes; where the file system can exchange names, the name is never free.
+StoreStatus rename_folder(const std::string& from, const std::string& to, bool force);
+
+// Makes all that lies below the folder survive a power cut, and the folder itself.
+StoreStatus sync_folder(const std::string& root);
 
 // Makes names created or renamed in the folder of `path` survive a power cut.
 void sync_parent(const std::string& path) noexcept;

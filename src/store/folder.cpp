@@ -101,8 +101,7 @@ StoreStatus copy_file(const std::string& from, const std::string& to) {
   }
   out->file().copy_attributes(*in);
   if (StoreStatus s = in->check_unchanged(); !s.ok()) return s;
-  if (StoreStatus s = out->file().sync(); !s.ok()) return s;
-  return out->commit();
+  return out->commit_unsynced();
 }
 
 void add_report(StoreReport& total, FileReport file, const std::string& name) {

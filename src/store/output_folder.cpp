@@ -50,20 +50,9 @@ StoreStatus OutputFolder::create() {
 StoreStatus OutputFolder::commit(bool force) {
   for (const std::string& name : sub_folders_) copy_permissions(like_ + "/" + name, path_of(name));
   copy_permissions(like_, temporary_);
-  sync_parent(path_of("any"));
-  for (const std::string& name : sub_folders_) sync_parent(path_of(name) + "/any");
-  std::error_code error;
-  const bool replace = force && fs::exists(final_, error);
-  const std::string old = temporary_name(final_);
-  if (replace)
-    if (StoreStatus s = rename_path(final_, old, false); !s.ok()) return s;
-  if (StoreStatus s = rename_path(temporary_, final_, false); !s.ok()) {
-    if (replace) fs::rename(old, final_, error);
-    return s;
-  }
+  if (StoreStatus s = sync_folder(temporary_); !s.ok()) return s;
+  if (StoreStatus s = rename_folder(temporary_, final_, force); !s.ok()) return s;
   committed_ = true;
-  sync_parent(final_);
-  if (replace) fs::remove_all(old, error);
   return {};
 }
 

@@ -115,6 +115,7 @@ StoreStatus write_file(const Manifest& manifest, std::size_t idx, std::uint64_t&
   for (const Piece& piece : manifest.files[idx].pieces) pieces_offset += piece.stored_bytes;
   if (const PlainFile* like = predecessor(manifest, manifest.files[idx].name, base))
     out.copy_permissions(like->file());
+  if (manifest.is_folder) return output->commit_unsynced();
   if (StoreStatus s = out.sync(); !s.ok()) return s;
   return output->commit();
 }
@@ -130,7 +131,6 @@ StoreStatus write_version(const Manifest& manifest, const File& patch, const Ope
   std::vector<std::string> names;
   for (const PatchFile& file : manifest.files) names.push_back(file.name);
   std::sort(names.begin(), names.end());
-  if (StoreStatus s = check_not_inside(version.root, out); !s.ok()) return s;
   if (StoreStatus s = check_target_folder(out, names, options.force); !s.ok()) return s;
   OutputFolder folder(out, version.root, manifest.sub_folders);
   if (StoreStatus s = folder.create(); !s.ok()) return s;
@@ -143,6 +143,8 @@ StoreStatus write_version(const Manifest& manifest, const File& patch, const Ope
 }
 
 StoreStatus refuse_input(const OpenVersion& version, const std::string& out) {
+  if (version.is_folder)
+    if (StoreStatus s = check_not_inside(version.root, out); !s.ok()) return s;
   for (const auto& file : version.files)
     if (file->file().same_file(out))
       return {{Code::kUsage, "input and output are the same file"}, out, {}, {}};

@@ -15,10 +15,14 @@
 namespace snug::wire {
 
 using net::Deadline;
+using net::KeepGoing;
 
 class Channel {
  public:
   virtual ~Channel() = default;
+  // Of a channel that was accepted: completes that, which may take a word of the peer.
+  // Before any other call but shut_down.
+  virtual Status open(Deadline /*deadline*/) { return {}; }
   // All bytes of both pieces, or an error that ends the channel.
   virtual Status send(std::span<const std::byte> head, std::span<const std::byte> body,
                       Deadline deadline) = 0;

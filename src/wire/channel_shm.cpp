@@ -61,128 +61,6 @@ void sleep_on(std::atomic<std::uint32_t>& signal, std::uint32_t seen) noexcept {
   ::syscall(SYS_futex, &signal, FUTEX_WAIT, seen, &moment, nullptr, 0);
 }
 
-class ShmChannel : public Channel {
- public:
-  ShmChannel(SharedMemory* memory, Descriptor socket, bool dialled)
-      : memory_(memory),
-        socket_(std::move(socket)),
-        out_(dialled ? memory->to_listener : memory->to_dialler),
-        in_(dialled ? memory->to_dialler : memory->to_listener) {}
-  ~ShmChannel() override {
-    shut_down();
-    ::munmap(memory_, sizeof *memory_);
-  }
-
-  Status send(std::span<const std::byte> head, std::span<const std::byte> body,
-              Deadline deadline) override {
-    if (Status s = send_piece(head, deadline); !s.ok()) return s;
-    return send_piece(body, deadline);
-  }
-
-  Status recv(std::span<std::byte> bytes, Deadline deadline) override {
-    while (!bytes.empty()) {
-      std::uint64_t there = 0;
-      if (Status s = wait_for_data(deadline, there); !s.ok()) return s;
-      const std::uint64_t at = in_.read.load(std::memory_order_relaxed) % kRingBytes;
-      const std::size_t n = std::min({bytes.size(), static_cast<std::size_t>(there), kPieceBytes,
-                                      static_cast<std::size_t>(kRingBytes - at)});
-      std::memcpy(bytes.data(), in_.bytes + at, n);
-      in_.read.fetch_add(n, std::memory_order_release);
-      wake(in_.space_signal);
-      bytes = bytes.subspan(n);
-    }
-    return {};
-  }
-
-  Status wait_readable(Deadline deadline) override {
-    std::uint64_t there = 0;
-    return wait_for_data(deadline, there);
-  }
-
-  void shut_down() noexcept override {
-    for (Ring* ring : {&in_, &out_}) {
-      ring->closed.store(1);
-      wake(ring->data_signal);
-      wake(ring->space_signal);
-    }
-    ::shutdown(socket_.get(), SHUT_RDWR);
-  }
-  std::string peer_name() const override { return "shm"; }
-
- private:
-  Status send_piece(std::span<const std::byte> bytes, Deadline deadline) {
-    while (!bytes.empty()) {
-      const std::uint32_t seen = out_.space_signal.load();
-      const std::uint64_t written = out_.written.load(std::memory_order_relaxed);
-      const std::uint64_t used = written - out_.read.load(std::memory_order_acquire);
-      if (used > kRingBytes) return kBroken;
-      if (out_.closed.load()) return kGone;
-      if (used == kRingBytes) {
-        if (Status s = check_peer(deadline); !s.ok()) return s;
-        sleep_on(out_.space_signal, seen);
-        continue;
-      }
-      const std::uint64_t at = written % kRingBytes;
-      const std::size_t n = std::min({bytes.size(), static_cast<std::size_t>(kRingBytes - used),
-                                      kPieceBytes, static_cast<std::size_t>(kRingBytes - at)});
-      std::memcpy(out_.bytes + at, bytes.data(), n);
-      out_.written.store(written + n, std::memory_order_release);
-      wake(out_.data_signal);
-      bytes = bytes.subspan(n);
-    }
-    return {};
-  }
-
-  Status wait_for_data(Deadline deadline, std::uint64_t& there) {
-    for (;;) {
-      const std::uint32_t seen = in_.data_signal.load();
-      there =
-          in_.written.load(std::memory_order_acquire) - in_.read.load(std::memory_order_relaxed);
-      if (there > kRingBytes) return kBroken;
-      if (there > 0) return {};
-      if (in_.closed.load()) return kGone;
-      if (Status s = check_peer(deadline); !s.ok()) return s;
-      sleep_on(in_.data_signal, seen);
-    }
-  }
-
-  // A process that was killed wakes nobody; but its socket closes.
-  Status check_peer(Deadline deadline) const {
-    pollfd entry{socket_.get(), POLLIN, 0};
-    if (::poll(&entry, 1, 0) > 0) return kGone;
-    return Clock::now() >= deadline ? kLate : Status{};
-  }
-
-  SharedMemory* const memory_;
-  const Descriptor socket_;
-  Ring& out_;
-  Ring& in_;
-};
-
-Result<ChannelPtr> make_channel(int memory_fd, Descriptor socket, bool dialled) {
-  void* memory =
-      ::mmap(nullptr, sizeof(SharedMemory), PROT_READ | PROT_WRITE, MAP_SHARED, memory_fd, 0);
-  if (memory == MAP_FAILED) return Status{Code::kIo, "cannot map shared memory"};
-  return ChannelPtr(
-      std::make_unique<ShmChannel>(static_cast<SharedMemory*>(memory), std::move(socket), dialled));
-}
-
-constexpr char kNamePrefix[] = "snug-wire-";
-constexpr std::size_t kMaxName = sizeof(sockaddr_un::sun_path) - sizeof kNamePrefix;
-constexpr Status kNameTooLong{Code::kUsage, "the name is too long; 97 bytes is the limit"};
-static_assert(kMaxName == 97);
-
-// Abstract names leave nothing behind in the file system.
-socklen_t socket_name(const std::string& name, sockaddr_un& address) {
-  address = {};
-  address.sun_family = AF_UNIX;
-  const std::string full = kNamePrefix + name;
-  std::memcpy(address.sun_path + 1, full.data(), full.size());
-  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + full.size());
-}
-
-Descriptor open_socket() { return Descriptor(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)); }
-
 // One byte and a descriptor.
 bool send_descriptor(int socket, int fd) {
   char byte = 'm';
@@ -225,10 +103,146 @@ Descriptor receive_descriptor(int socket) {
   return first;
 }
 
-bool wait_readable(int fd, std::chrono::milliseconds patience) {
+bool wait_until_readable(int fd, Deadline deadline) {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
   pollfd entry{fd, POLLIN, 0};
-  return ::poll(&entry, 1, static_cast<int>(patience.count())) > 0;
+  return ::poll(&entry, 1, static_cast<int>(std::clamp<long>(left.count(), 0, INT_MAX))) > 0;
 }
+
+class ShmChannel : public Channel {
+ public:
+  ShmChannel(Descriptor socket, bool dialled) : socket_(std::move(socket)), dialled_(dialled) {}
+  ~ShmChannel() override {
+    shut_down();
+    if (SharedMemory* memory = memory_) ::munmap(memory, sizeof *memory);
+  }
+
+  // Takes the memory that the dialling side has made.
+  Status open(Deadline deadline) override {
+    if (!wait_until_readable(socket_.get(), deadline)) return kLate;
+    const Descriptor memory = receive_descriptor(socket_.get());
+    struct stat info;
+    const int seals = memory.get() < 0 ? -1 : ::fcntl(memory.get(), F_GET_SEALS);
+    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || ::fstat(memory.get(), &info) != 0 ||
+        static_cast<std::uint64_t>(info.st_size) != sizeof(SharedMemory))
+      return kBroken;
+    return map(memory.get());
+  }
+
+  Status map(int memory_fd) {
+    void* mapped =
+        ::mmap(nullptr, sizeof(SharedMemory), PROT_READ | PROT_WRITE, MAP_SHARED, memory_fd, 0);
+    if (mapped == MAP_FAILED) return {Code::kIo, "cannot map shared memory"};
+    auto* memory = static_cast<SharedMemory*>(mapped);
+    out_ = dialled_ ? &memory->to_listener : &memory->to_dialler;
+    in_ = dialled_ ? &memory->to_dialler : &memory->to_listener;
+    memory_ = memory;
+    return {};
+  }
+
+  Status send(std::span<const std::byte> head, std::span<const std::byte> body,
+              Deadline deadline) override {
+    if (Status s = send_piece(head, deadline); !s.ok()) return s;
+    return send_piece(body, deadline);
+  }
+
+  Status recv(std::span<std::byte> bytes, Deadline deadline) override {
+    while (!bytes.empty()) {
+      std::uint64_t there = 0;
+      if (Status s = wait_for_data(deadline, there); !s.ok()) return s;
+      const std::uint64_t at = in_->read.load(std::memory_order_relaxed) % kRingBytes;
+      const std::size_t n = std::min({bytes.size(), static_cast<std::size_t>(there), kPieceBytes,
+                                      static_cast<std::size_t>(kRingBytes - at)});
+      std::memcpy(bytes.data(), in_->bytes + at, n);
+      in_->read.fetch_add(n, std::memory_order_release);
+      wake(in_->space_signal);
+      bytes = bytes.subspan(n);
+    }
+    return {};
+  }
+
+  Status wait_readable(Deadline deadline) override {
+    std::uint64_t there = 0;
+    return wait_for_data(deadline, there);
+  }
+
+  void shut_down() noexcept override {
+    if (SharedMemory* memory = memory_)
+      for (Ring* ring : {&memory->to_listener, &memory->to_dialler}) {
+        ring->closed.store(1);
+        wake(ring->data_signal);
+        wake(ring->space_signal);
+      }
+    ::shutdown(socket_.get(), SHUT_RDWR);
+  }
+  std::string peer_name() const override { return "shm"; }
+
+ private:
+  Status send_piece(std::span<const std::byte> bytes, Deadline deadline) {
+    while (!bytes.empty()) {
+      const std::uint32_t seen = out_->space_signal.load();
+      const std::uint64_t written = out_->written.load(std::memory_order_relaxed);
+      const std::uint64_t used = written - out_->read.load(std::memory_order_acquire);
+      if (used > kRingBytes) return kBroken;
+      if (out_->closed.load()) return kGone;
+      if (used == kRingBytes) {
+        if (Status s = check_peer(deadline); !s.ok()) return s;
+        sleep_on(out_->space_signal, seen);
+        continue;
+      }
+      const std::uint64_t at = written % kRingBytes;
+      const std::size_t n = std::min({bytes.size(), static_cast<std::size_t>(kRingBytes - used),
+                                      kPieceBytes, static_cast<std::size_t>(kRingBytes - at)});
+      std::memcpy(out_->bytes + at, bytes.data(), n);
+      out_->written.store(written + n, std::memory_order_release);
+      wake(out_->data_signal);
+      bytes = bytes.subspan(n);
+    }
+    return {};
+  }
+
+  Status wait_for_data(Deadline deadline, std::uint64_t& there) {
+    for (;;) {
+      const std::uint32_t seen = in_->data_signal.load();
+      there =
+          in_->written.load(std::memory_order_acquire) - in_->read.load(std::memory_order_relaxed);
+      if (there > kRingBytes) return kBroken;
+      if (there > 0) return {};
+      if (in_->closed.load()) return kGone;
+      if (Status s = check_peer(deadline); !s.ok()) return s;
+      sleep_on(in_->data_signal, seen);
+    }
+  }
+
+  // A process that was killed wakes nobody; but its socket closes.
+  Status check_peer(Deadline deadline) const {
+    pollfd entry{socket_.get(), POLLIN, 0};
+    if (::poll(&entry, 1, 0) > 0) return kGone;
+    return Clock::now() >= deadline ? kLate : Status{};
+  }
+
+  const Descriptor socket_;
+  const bool dialled_;
+  std::atomic<SharedMemory*> memory_{nullptr};  // a stranger is sent away without any
+  Ring* out_ = nullptr;
+  Ring* in_ = nullptr;
+};
+
+constexpr char kNamePrefix[] = "snug-wire-";
+constexpr std::size_t kMaxName = sizeof(sockaddr_un::sun_path) - sizeof kNamePrefix;
+constexpr Status kNameTooLong{Code::kUsage, "the name is too long; 97 bytes is the limit"};
+static_assert(kMaxName == 97);
+
+// Abstract names leave nothing behind in the file system.
+socklen_t socket_name(const std::string& name, sockaddr_un& address) {
+  address = {};
+  address.sun_family = AF_UNIX;
+  const std::string full = kNamePrefix + name;
+  std::memcpy(address.sun_path + 1, full.data(), full.size());
+  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + full.size());
+}
+
+Descriptor open_socket() { return Descriptor(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)); }
 
 class ShmListener : public ChannelListener {
  public:
@@ -236,19 +250,10 @@ class ShmListener : public ChannelListener {
       : socket_(std::move(socket)), name_(std::move(name)) {}
 
   Result<ChannelPtr> accept(Deadline deadline) override {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
-    if (!wait_readable(socket_.get(), std::max(left, std::chrono::milliseconds(0)))) return kLate;
+    if (!wait_until_readable(socket_.get(), deadline)) return kLate;
     Descriptor client(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (client.get() < 0) return Status{Code::kIo, "cannot accept"};
-    // The descriptor comes right behind the connect.
-    if (!wait_readable(client.get(), std::chrono::milliseconds(500))) return kLate;
-    const Descriptor memory = receive_descriptor(client.get());
-    struct stat info;
-    const int seals = memory.get() < 0 ? -1 : ::fcntl(memory.get(), F_GET_SEALS);
-    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || ::fstat(memory.get(), &info) != 0 ||
-        static_cast<std::uint64_t>(info.st_size) != sizeof(SharedMemory))
-      return kBroken;
-    return make_channel(memory.get(), std::move(client), false);
+    return ChannelPtr(std::make_unique<ShmChannel>(std::move(client), false));
   }
   std::string address() const override { return "shm:" + name_; }
 
@@ -271,7 +276,9 @@ Result<ChannelPtr> dial_shm(const std::string& name) {
       ::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)
     return Status{Code::kIo, "cannot make shared memory"};
   if (!send_descriptor(socket.get(), memory.get())) return kGone;
-  return make_channel(memory.get(), std::move(socket), true);
+  auto channel = std::make_unique<ShmChannel>(std::move(socket), true);
+  if (Status s = channel->map(memory.get()); !s.ok()) return s;
+  return ChannelPtr(std::move(channel));
 }
 
 Result<std::unique_ptr<ChannelListener>> listen_shm(const std::string& name) {

@@ -47,12 +47,12 @@ class UcxChannel : public Channel {
     shut_down();
     const std::lock_guard lock(mutex_);
     close_endpoint(0);
-    settle(ahead_request_);
-    if (worker_ != nullptr) ucp_worker_destroy(worker_);
+    (void)settle(ahead_request_);
+    drop_worker();
   }
 
   // Exchanges addresses and connects.
-  Status open(Deadline deadline) {
+  Status open(Deadline deadline) override {
     ucp_worker_params_t params{};
     params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
     params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
@@ -77,6 +77,7 @@ class UcxChannel : public Channel {
   }
 
   Status recv(std::span<std::byte> bytes, Deadline deadline) override {
+    if (bytes.empty()) return {};
     if (ahead_request_ != nullptr)
       if (Status s = wait_readable(deadline); !s.ok()) return s;
     const std::size_t ahead = std::min(bytes.size(), ahead_end_ - ahead_begin_);
@@ -121,7 +122,12 @@ class UcxChannel : public Channel {
     std::vector<std::byte> address(length);
     if (Status s = socket_.recv_all(address, deadline); !s.ok()) return s;
     ucp_ep_params_t params{};
-    params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE;
+    params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
+                        UCP_EP_PARAM_FIELD_ERR_HANDLER;
+    params.err_handler.cb = [](void* self, ucp_ep_h, ucs_status_t) {
+      static_cast<UcxChannel*>(self)->closed_ = true;
+    };
+    params.err_handler.arg = this;
     params.address = reinterpret_cast<const ucp_address_t*>(address.data());
     params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
     return ucp_ep_create(worker_, &params, &endpoint_) == UCS_OK ? Status{} : kRefused;
@@ -154,6 +160,7 @@ class UcxChannel : public Channel {
     if (UCS_PTR_IS_ERR(request)) return kGone;
     for (int idle = 0, looks_after_goodbye = 0;;) {
       std::unique_lock lock(mutex_);
+      if (worker_ == nullptr) return kGone;
       const unsigned progress = ucp_worker_progress(worker_);
       const ucs_status_t status = received == nullptr
                                       ? ucp_request_check_status(request)
@@ -177,8 +184,10 @@ class UcxChannel : public Channel {
   void give_up(void* request) {
     closed_ = true;
     const std::lock_guard lock(mutex_);
+    if (worker_ == nullptr) return;
+    if (request != nullptr && !UCS_PTR_IS_ERR(request)) ucp_request_cancel(worker_, request);
     close_endpoint(UCP_EP_CLOSE_FLAG_FORCE);
-    settle(request);
+    if (!settle(request)) drop_worker();
   }
 
   // With mutex_ held. Without force, what was sent may still arrive.
@@ -187,15 +196,25 @@ class UcxChannel : public Channel {
     ucp_request_param_t param{};
     param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
     param.flags = flags;
-    settle(ucp_ep_close_nbx(std::exchange(endpoint_, nullptr), &param));
+    (void)settle(ucp_ep_close_nbx(std::exchange(endpoint_, nullptr), &param));
   }
 
-  void settle(void* request) {
-    if (request == nullptr || UCS_PTR_IS_ERR(request)) return;
-    const auto until = Clock::now() + std::chrono::milliseconds(500);
+  // With mutex_ held: drives the worker until the request has ended, and frees it. False
+  // if UCX holds on to it: freeing it is right even so, but the memory that it works on is
+  // free only when the worker is gone.
+  bool settle(void* request) {
+    if (request == nullptr || UCS_PTR_IS_ERR(request) || worker_ == nullptr) return true;
+    const auto until = Clock::now() + kSettle;
     while (ucp_request_check_status(request) == UCS_INPROGRESS && Clock::now() < until)
       ucp_worker_progress(worker_);
+    const bool ended = ucp_request_check_status(request) != UCS_INPROGRESS;
     ucp_request_free(request);
+    return ended;
+  }
+
+  // With mutex_ held. Ends all that UCX still does with our memory.
+  void drop_worker() {
+    if (worker_ != nullptr) ucp_worker_destroy(std::exchange(worker_, nullptr));
   }
 
   // Short, because another thread of this channel may take the event that this one
@@ -207,6 +226,7 @@ class UcxChannel : public Channel {
   }
 
   static constexpr int kSpins = 200, kLastLooks = 100;
+  static constexpr std::chrono::milliseconds kSettle{500};
   net::Socket socket_;
   std::mutex mutex_;  // of the worker
   ucp_worker_h worker_ = nullptr;
@@ -218,12 +238,6 @@ class UcxChannel : public Channel {
   void* ahead_request_ = nullptr;
 };
 
-Result<ChannelPtr> make_ucx_channel(net::Socket socket, Deadline deadline) {
-  auto channel = std::make_unique<UcxChannel>(std::move(socket));
-  if (Status s = channel->open(deadline); !s.ok()) return s;
-  return ChannelPtr(std::move(channel));
-}
-
 class UcxListener : public ChannelListener {
  public:
   UcxListener(net::Listener listener, std::string host)
@@ -231,7 +245,7 @@ class UcxListener : public ChannelListener {
   Result<ChannelPtr> accept(Deadline deadline) override {
     auto socket = listener_.accept(deadline);
     if (!socket) return socket.status();
-    return make_ucx_channel(std::move(*socket), net::after(std::chrono::seconds(2)));
+    return ChannelPtr(std::make_unique<UcxChannel>(std::move(*socket)));
   }
   std::string address() const override {
     return "ucx:" + net::to_string(net::Address{host_, listener_.port()});
@@ -244,12 +258,15 @@ class UcxListener : public ChannelListener {
 
 }  // namespace
 
-Result<ChannelPtr> dial_ucx(const std::string& address, Deadline deadline) {
+Result<ChannelPtr> dial_ucx(const std::string& address, Deadline deadline,
+                            const KeepGoing& keep_going) {
   const auto parsed = net::parse_address(address);
   if (!parsed) return parsed.status();
-  auto socket = net::connect(*parsed, deadline);
+  auto socket = net::connect(*parsed, deadline, keep_going);
   if (!socket) return socket.status();
-  return make_ucx_channel(std::move(*socket), deadline);
+  auto channel = std::make_unique<UcxChannel>(std::move(*socket));
+  if (Status s = channel->open(deadline); !s.ok()) return s;
+  return ChannelPtr(std::move(channel));
 }
 
 Result<std::unique_ptr<ChannelListener>> listen_ucx(const std::string& address) {

@@ -9,13 +9,24 @@ namespace snug::wire {
 namespace {
 
 constexpr Status kClosed{Code::kPeer, "the connection was closed"};
-constexpr Status kNoMemory{Code::kInternal, "out of memory"};
 constexpr Status kNotConnected{Code::kUsage, "not connected"};
 
 Transfer failed_transfer(const Status& status) {
   auto state = std::make_shared<Transfer::State>();
   state->finish(status);
   return Transfer(std::move(state));
+}
+
+// An exception leaves things half done: lanes that did not start, an offer that nobody
+// will answer. Only the end of the connection puts that right.
+Transfer give_up(Connection::Core& core) noexcept {
+  constexpr Status kReason{Code::kInternal, "out of memory or threads"};
+  core.fail(kReason);
+  try {
+    return failed_transfer(kReason);
+  } catch (const std::exception&) {
+    return {};
+  }
 }
 
 }  // namespace
@@ -254,7 +265,7 @@ Transfer Connection::send(std::uint64_t tag, std::shared_ptr<Source> source) noe
   try {
     return core_ ? core_->send(tag, std::move(source)) : failed_transfer(kNotConnected);
   } catch (const std::exception&) {
-    return {};
+    return give_up(*core_);
   }
 }
 
@@ -262,7 +273,7 @@ Transfer Connection::recv(std::uint64_t tag, std::shared_ptr<Sink> sink) noexcep
   try {
     return core_ ? core_->recv(tag, std::move(sink)) : failed_transfer(kNotConnected);
   } catch (const std::exception&) {
-    return {};
+    return give_up(*core_);
   }
 }
 
@@ -275,7 +286,7 @@ Result<std::string> Connection::recv_note(std::chrono::milliseconds patience) no
   try {
     return core_->recv_note(patience);
   } catch (const std::bad_alloc&) {
-    return kNoMemory;
+    return kOutOfMemory;
   }
 }
 

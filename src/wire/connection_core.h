@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -27,6 +28,20 @@
 #include "wire/protocol.h"
 
 namespace snug::wire {
+
+inline constexpr Status kOutOfMemory{Code::kInternal, "out of memory"};
+
+// What a Source or Sink throws ends its message, and keeps no lane from counting it off.
+template <class Work>
+Status guarded(Work work) noexcept {
+  try {
+    return work();
+  } catch (const std::bad_alloc&) {
+    return kOutOfMemory;
+  } catch (const std::exception&) {
+    return {Code::kInternal, "a source or sink has thrown an exception"};
+  }
+}
 
 struct Transfer::State {
   std::mutex mutex;

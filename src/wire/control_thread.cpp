@@ -62,7 +62,7 @@ void Connection::Core::run_control() noexcept {
       try {
         s = read_control();
       } catch (const std::bad_alloc&) {
-        s = {Code::kInternal, "out of memory"};
+        s = kOutOfMemory;
       }
       last_heard = Clock::now();
     } else if (s.code == Code::kTimeout) {
@@ -142,7 +142,8 @@ Status Connection::Core::handle_offer(std::uint64_t number, std::span<const std:
     num_offered_extents_ += num_extents;
     return {};
   }
-  to_accept_.push_back({std::move(offered), std::move(posted->second.front())});
+  // Copied, for if this throws the receive has to be found where it is.
+  to_accept_.push_back({std::move(offered), posted->second.front()});
   posted->second.pop_front();
   if (posted->second.empty()) posted_.erase(posted);
   changed_.notify_all();

@@ -28,7 +28,11 @@ bool came_from_peer(const StoreStatus& status) noexcept { return status.status.w
 
 StoreStatus interrupted() { return {{Code::kIo, "stopped by the caller"}, {}, {}, {}}; }
 
-Answer wait_for_note(Connection& connection, const KeepGoing& keep_going) {
+StoreStatus says_nothing() {
+  return {{Code::kTimeout, "the other side lives, but sends nothing"}, {}, {}, {}};
+}
+
+Answer wait_for_note(Connection& connection, const KeepGoing& keep_going, Deadline deadline) {
   for (;;) {
     auto note = connection.recv_note(kLook);
     if (note && note->starts_with(kError)) return {{}, parse_error(*note), true};
@@ -36,6 +40,7 @@ Answer wait_for_note(Connection& connection, const KeepGoing& keep_going) {
     if (note.status().code != Code::kTimeout || !connection.status().ok())
       return {{}, {connection.status(), {}, {}, {}}, false};
     if (keep_going && !keep_going()) return {{}, interrupted(), true};
+    if (std::chrono::steady_clock::now() >= deadline) return {{}, says_nothing(), false};
   }
 }
 

@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 
+#include "net/socket.h"
 #include "snug/store.h"
 #include "snug/transfer.h"
 #include "snug/wire.h"
@@ -19,17 +20,22 @@
 
 namespace snug::wire {
 
-// Called while waiting; false stops the work.
-using KeepGoing = std::function<bool()>;
+using net::Deadline;
+using net::KeepGoing;
 
-// Waits for a note as long as the connection lives. An "error" note becomes the
-// status it carries, `refused` tells it from a lost connection.
+// A peer that has said nothing yet gets less time than one at work.
+inline constexpr std::chrono::milliseconds kFirstWords{10'000};
+
+// Waits for a note as long as the connection lives, but not past the deadline: pings
+// alone are no reason to wait for ever. An "error" note becomes the status it carries,
+// `refused` tells it from a lost connection.
 struct Answer {
   std::string text;
   StoreStatus status;
   bool refused = false;
 };
-Answer wait_for_note(Connection& connection, const KeepGoing& keep_going);
+Answer wait_for_note(Connection& connection, const KeepGoing& keep_going,
+                     Deadline deadline = Deadline::max());
 // What the other side said before the connection broke, or `status`.
 Answer last_words(Connection& connection, const Status& status);
 // Whether an error is the other side's and not of this host, whatever its code.
@@ -46,7 +52,8 @@ FilesReport send_files(Connection& connection, const Manifest& manifest, const s
 
 struct ReceiveRules {
   bool force = false;
-  std::string wanted_name;  // empty: any
+  std::string wanted_name;                     // empty: any
+  std::chrono::milliseconds patience{30'000};  // with a sender that owes something
   // Looks at what has arrived, before it gets its final name; may be empty.
   std::function<StoreStatus(const std::string& path)> check;
   std::function<bool(const Progress&)> progress;
@@ -67,6 +74,7 @@ std::optional<Status> end_of(const Transfer& transfer, KeepWaiting keep_going) {
 }
 
 StoreStatus interrupted();
+StoreStatus says_nothing();
 void add_stats(Stats& sum, const Stats& more);
 
 }  // namespace snug::wire

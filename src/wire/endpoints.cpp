@@ -30,7 +30,7 @@ class TcpListener : public ChannelListener {
 }  // namespace
 
 #ifndef SNUG_HAVE_UCX
-Result<ChannelPtr> dial_ucx(const std::string&, Deadline) { return kNoUcx; }
+Result<ChannelPtr> dial_ucx(const std::string&, Deadline, const KeepGoing&) { return kNoUcx; }
 Result<std::unique_ptr<ChannelListener>> listen_ucx(const std::string&) { return kNoUcx; }
 #endif
 
@@ -42,12 +42,13 @@ Result<bool> is_local(const std::string& address) {
   return parsed->host == "localhost" || parsed->host == "::1" || parsed->host.starts_with("127.");
 }
 
-Result<ChannelPtr> dial(const std::string& address, Deadline deadline) {
+Result<ChannelPtr> dial(const std::string& address, Deadline deadline,
+                        const KeepGoing& keep_going) {
   if (address.starts_with(kShm)) return dial_shm(address.substr(kShm.size()));
-  if (address.starts_with(kUcx)) return dial_ucx(address.substr(kUcx.size()), deadline);
+  if (address.starts_with(kUcx)) return dial_ucx(address.substr(kUcx.size()), deadline, keep_going);
   const auto parsed = net::parse_address(address);
   if (!parsed) return parsed.status();
-  auto socket = net::connect(*parsed, deadline);
+  auto socket = net::connect(*parsed, deadline, keep_going);
   if (!socket) return socket.status();
   return make_tcp_channel(std::move(*socket));
 }

@@ -8,7 +8,8 @@
 
 namespace snug::wire {
 
-// Accepts channels, one after the other.
+// Accepts channels, one after the other. Never waits for what a stranger may not send:
+// that is what Channel::open is for.
 class ChannelListener {
  public:
   virtual ~ChannelListener() = default;
@@ -21,12 +22,14 @@ Result<ChannelPtr> dial_shm(const std::string& name);
 Result<std::unique_ptr<ChannelListener>> listen_shm(const std::string& name);
 
 // UCX, at HOST:PORT; only in builds with SNUG_UCX.
-Result<ChannelPtr> dial_ucx(const std::string& address, Deadline deadline);
+Result<ChannelPtr> dial_ucx(const std::string& address, Deadline deadline,
+                            const KeepGoing& keep_going = {});
 Result<std::unique_ptr<ChannelListener>> listen_ucx(const std::string& address);
 
 // Whether only this host can reach the address.
 Result<bool> is_local(const std::string& address);
-Result<ChannelPtr> dial(const std::string& address, Deadline deadline);
+Result<ChannelPtr> dial(const std::string& address, Deadline deadline,
+                        const KeepGoing& keep_going = {});
 Result<std::unique_ptr<ChannelListener>> listen(const std::string& address);
 
 }  // namespace snug::wire

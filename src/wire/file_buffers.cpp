@@ -54,6 +54,7 @@ StoreStatus FileSink::system_error(const char* what, std::uint64_t byte) const {
 }
 
 Status FileSink::begin(std::span<const Extent>, std::uint64_t num_bytes) {
+  begun_ = true;
   if (num_bytes != file_.num_bytes)
     return errors_.keep({{Code::kPeer, "the peer sends another size than it announced", kNowhere,
                           kNowhere, num_bytes, file_.num_bytes},

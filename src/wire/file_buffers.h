@@ -1,5 +1,6 @@
 // wire/file_buffers.h - messages whose bytes lie in files.
 #pragma once
+#include <atomic>
 #include <mutex>
 
 #include "snug/wire.h"
@@ -58,6 +59,7 @@ class FileSink : public Sink {
   Status read_back(std::uint64_t offset, std::span<std::byte> dst) override;
 
   StoreStatus error() const { return errors_.error(); }
+  bool has_begun() const noexcept { return begun_; }
 
  private:
   std::string path() const { return folder_.path() + "/" + file_.name; }
@@ -67,6 +69,7 @@ class FileSink : public Sink {
   const ManifestFile file_;
   Descriptor fd_;
   std::uint64_t existing_bytes_ = 0;
+  std::atomic<bool> begun_{false};
   ErrorKeeper errors_;
 };
 

@@ -1,5 +1,6 @@
 #include "wire/handshake.h"
 
+#include <algorithm>
 #include <cstring>
 #include <random>
 
@@ -69,24 +70,44 @@ Status check_version(const char (&magic)[8], std::uint32_t version) {
   return {};
 }
 
+// Byte by byte, so that a server that says little cannot hold up a caller who wants to stop.
+Status receive_while(Channel& channel, std::span<std::byte> bytes, Deadline deadline,
+                     const KeepGoing& keep_going) {
+  while (!bytes.empty()) {
+    const Deadline look = net::after(std::chrono::milliseconds(50));
+    const Status s = channel.wait_readable(std::min(look, deadline));
+    if (s.ok()) {
+      if (Status received = channel.recv(bytes.first(1), deadline); !received.ok()) return received;
+      bytes = bytes.subspan(1);
+    } else if (s.code != Code::kTimeout || deadline <= look) {
+      return s;
+    }
+    if (keep_going && !keep_going()) return {Code::kIo, "stopped by the caller"};
+  }
+  return {};
+}
+
 }  // namespace
 
 SessionId random_session() { return random_bytes<SessionId>(); }
 
-Status greet(Channel& channel, const ChannelId& id, const std::string& token, Deadline deadline) {
+Status greet(Channel& channel, const ChannelId& id, const std::string& token, Deadline deadline,
+             const KeepGoing& keep_going) {
   ClientHello hello{{},           kProtocolVersion, id.channel_idx,
                     id.num_lanes, id.session,       random_bytes<Nonce>()};
   std::memcpy(hello.magic, kMagic, sizeof kMagic);
   if (Status s = channel.send(bytes_of(hello), {}, deadline); !s.ok()) return s;
   ServerHello answer;
-  if (Status s = channel.recv(writable_bytes_of(answer), deadline); !s.ok()) return s;
+  if (Status s = receive_while(channel, writable_bytes_of(answer), deadline, keep_going); !s.ok())
+    return s;
   if (Status s = check_version(answer.magic, answer.version); !s.ok()) return s;
   if (!equal_in_constant_time(answer.proof, proof_of(token, 'S', hello, answer.nonce)))
     return {Code::kPeer, "the other side has another token"};
   const ClientProof mine{proof_of(token, 'C', hello, answer.nonce)};
   if (Status s = channel.send(bytes_of(mine), {}, deadline); !s.ok()) return s;
   Welcome welcome;
-  if (Status s = channel.recv(writable_bytes_of(welcome), deadline); !s.ok()) return s;
+  if (Status s = receive_while(channel, writable_bytes_of(welcome), deadline, keep_going); !s.ok())
+    return s;
   if (std::memcmp(welcome.magic, kMagic, sizeof kMagic) != 0)
     return {Code::kPeer, "the other side does not speak Snug's protocol"};
   return {};

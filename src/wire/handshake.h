@@ -21,8 +21,9 @@ struct ChannelId {
 SessionId random_session();
 
 // The side that dialled. Errors: kUnsupportedVersion, kPeer (other secret, no
-// Snug, refused), kTimeout.
-Status greet(Channel& channel, const ChannelId& id, const std::string& token, Deadline deadline);
+// Snug, refused), kTimeout, kIo (`keep_going` said no).
+Status greet(Channel& channel, const ChannelId& id, const std::string& token, Deadline deadline,
+             const KeepGoing& keep_going = {});
 // The side that listened; the peer knows the secret if this succeeds.
 Result<ChannelId> receive_greeting(Channel& channel, const std::string& token, Deadline deadline);
 

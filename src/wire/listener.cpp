@@ -22,16 +22,17 @@ constexpr std::size_t kMaxSessions = 256;
 
 }  // namespace
 
-Result<Connection> connect(const std::string& address, const Options& options) noexcept try {
+Result<Connection> connect(const std::string& address, const Options& options,
+                           const std::function<bool()>& keep_going) noexcept try {
   if (Status s = check_options(options); !s.ok()) return s;
   const Deadline deadline = net::after(options.timeout);
   const int num_lanes = lane_count(options);
   ChannelId id{random_session(), 0, static_cast<std::uint16_t>(num_lanes)};
   std::vector<ChannelPtr> channels;
   for (; id.channel_idx <= num_lanes; ++id.channel_idx) {
-    auto channel = dial(address, deadline);
+    auto channel = dial(address, deadline, keep_going);
     if (!channel) return channel.status();
-    if (Status s = greet(**channel, id, options.token, deadline); !s.ok()) return s;
+    if (Status s = greet(**channel, id, options.token, deadline, keep_going); !s.ok()) return s;
     channels.push_back(std::move(*channel));
   }
   return make_connection(options, std::move(channels));
@@ -90,15 +91,15 @@ class Listener::Impl {
   void run() {
     for (;;) {
       auto channel = listener_->accept(net::after(std::chrono::milliseconds(100)));
-      const std::lock_guard lock(mutex_);
-      if (stopping_) return;
-      drop_old();
-      if (channel) {
-        if (greetings_.size() >= kMaxGreetings) send_oldest_away();
-        if (greetings_.size() < 2 * kMaxGreetings) start_greeting(std::move(*channel));
-      } else if (channel.status().code != Code::kTimeout) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(50));  // out of descriptors
+      {
+        const std::lock_guard lock(mutex_);
+        if (stopping_) return;
+        drop_old();
+        if (channel && greetings_.size() >= kMaxGreetings) send_oldest_away();
+        if (channel && greetings_.size() < 2 * kMaxGreetings) start_greeting(std::move(*channel));
       }
+      if (!channel && channel.status().code != Code::kTimeout)
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));  // out of descriptors
     }
   }
 
@@ -126,8 +127,10 @@ class Listener::Impl {
   }
 
   void greet_peer(Greeting& greeting) {
-    const auto patience = std::min<Clock::duration>(options_.timeout, kMaxGreeting);
-    const auto id = receive_greeting(*greeting.channel, options_.token, net::after(patience));
+    const Deadline deadline = net::after(std::min<Clock::duration>(options_.timeout, kMaxGreeting));
+    const Status opened = greeting.channel->open(deadline);
+    const auto id = opened.ok() ? receive_greeting(*greeting.channel, options_.token, deadline)
+                                : Result<ChannelId>(opened);
     const std::lock_guard lock(mutex_);
     if (id) add_channel(*id, std::move(greeting.channel));
     greeting.channel.reset();
@@ -135,7 +138,7 @@ class Listener::Impl {
   }
 
   void add_channel(const ChannelId& id, ChannelPtr channel) {
-    if (sessions_.size() >= kMaxSessions && !sessions_.contains(id.session)) return;
+    if (sessions_.size() >= kMaxSessions && !sessions_.contains(id.session)) drop_oldest_session();
     Session& session = sessions_[id.session];
     if (session.channels.empty()) session.channels.resize(id.num_lanes + std::size_t{1});
     if (session.channels.size() != id.num_lanes + std::size_t{1}) return;
@@ -147,6 +150,13 @@ class Listener::Impl {
     ready_.push_back(std::move(session.channels));
     sessions_.erase(id.session);
     changed_.notify_all();
+  }
+
+  // The lanes of a session come within milliseconds: the oldest only keeps a place.
+  void drop_oldest_session() {
+    sessions_.erase(std::min_element(
+        sessions_.begin(), sessions_.end(),
+        [](const auto& a, const auto& b) { return a.second.since < b.second.since; }));
   }
 
   void drop_old() {

@@ -118,6 +118,11 @@ bool is_safe_name(std::string_view name) noexcept {
   }
 }
 
+bool is_version_name(std::string_view name) noexcept {
+  return is_safe_name(name) && name.find('/') == std::string_view::npos && name[0] != '.' &&
+         name != "current" && name.find(".tmp-") == std::string_view::npos;
+}
+
 std::string to_json(const Manifest& manifest) {
   std::string json = "{\"name\":";
   store::append_json_string(json, manifest.name);
@@ -161,10 +166,10 @@ StoreResult<Manifest> list_path(const std::string& path) {
   if (!is_safe_name(manifest.name) || manifest.name[0] == '.' || !is_utf8(manifest.name))
     return StoreStatus{{Code::kUsage, "a name that receivers refuse"}, path, {}, {}};
   if (manifest.is_folder) {
-    if (StoreStatus s = list_folder(real, manifest); !s.ok()) return s;
+    if (StoreStatus s = list_folder(path, manifest); !s.ok()) return s;
     return manifest;
   }
-  auto file = describe(real, manifest.name);
+  auto file = describe(path, manifest.name);
   if (!file) return file.status();
   manifest.files.push_back(std::move(*file));
   return manifest;

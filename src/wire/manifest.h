@@ -32,6 +32,8 @@ struct Manifest {
 // 255 bytes, no control characters, no backslash, nothing that Snug itself uses
 // for unfinished work.
 bool is_safe_name(std::string_view name) noexcept;
+// A safe name of one component that is not hidden, unfinished or the link `current`.
+bool is_version_name(std::string_view name) noexcept;
 
 std::string to_json(const Manifest& manifest);
 // Accepts only what is_safe_name allows, in sorted order without duplicates.

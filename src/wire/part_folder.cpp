@@ -37,29 +37,15 @@ bool lock(int fd, const std::string& path) {
          mine.st_ino == named.st_ino;
 }
 
-StoreStatus sync_tree(const std::string& root) {
-  std::error_code error;
-  for (fs::recursive_directory_iterator it(root, error), end; !error && it != end;
-       it.increment(error))
-    if (it->is_directory(error)) store::sync_parent(it->path().string() + "/any");
-  if (error) return io_error("cannot list", root, error.value());
-  store::sync_parent(root + "/any");
-  return {};
-}
-
-// Puts a finished folder in the place of `final`, which may hold an older one.
-StoreStatus replace_folder(const std::string& from, const std::string& final, bool force) {
-  std::error_code error;
-  const bool replace = force && fs::exists(fs::symlink_status(final, error));
-  const std::string old = store::temporary_name(final);
-  if (replace)
-    if (StoreStatus s = store::rename_path(final, old, false); !s.ok()) return s;
-  if (StoreStatus s = store::rename_path(from, final, false); !s.ok()) {
-    if (replace) (void)store::rename_path(old, final, false);  // better the older one than none
-    return s;
-  }
-  if (replace) fs::remove_all(old, error);
-  return {};
+// Under a name of its own while the older one is exchanged for it: a sender that comes
+// back meanwhile finds no part, and begins anew.
+StoreStatus replace_folder(const std::string& part, const std::string& final, bool force) {
+  if (!force) return store::rename_folder(part, final, false);
+  const std::string complete = store::temporary_name(final);
+  if (StoreStatus s = store::rename_path(part, complete, false); !s.ok()) return s;
+  const StoreStatus s = store::rename_folder(complete, final, force);
+  if (!s.ok()) (void)store::rename_path(complete, part, false);
+  return s;
 }
 
 }  // namespace
@@ -174,7 +160,7 @@ StoreResult<std::string> PartFolder::commit(
     if (!opened) return opened.status();
     // Owners may always read and write, others never write.
     ::fchmod(opened->get(), (file.mode & 0755) | 0600);
-    if (::fsync(opened->get()) != 0)
+    if (!manifest.is_folder && ::fsync(opened->get()) != 0)
       return io_error("cannot write", path_ + "/" + file.name, errno);
   }
   const std::string final = folder_ + "/" + manifest.name;
@@ -184,14 +170,14 @@ StoreResult<std::string> PartFolder::commit(
     for (fs::recursive_directory_iterator it(path_, error), end; !error && it != end;
          it.increment(error))
       if (it->is_directory(error)) fs::permissions(it->path(), static_cast<fs::perms>(0755), error);
-    if (StoreStatus s = sync_tree(path_); !s.ok()) return s;
+    if (StoreStatus s = store::sync_folder(path_); !s.ok()) return s;
     if (StoreStatus s = replace_folder(path_, final, force); !s.ok()) return s;
   } else {
     if (StoreStatus s = store::rename_path(path_ + "/" + manifest.name, final, force); !s.ok())
       return s;
     ::rmdir(path_.c_str());
+    store::sync_parent(final);
   }
-  store::sync_parent(final);
   return final;
 }
 

@@ -1,4 +1,6 @@
 // Receiving files: check what is announced, take the chunks, commit.
+#include <algorithm>
+#include <atomic>
 #include <deque>
 
 #include "wire/dialogue.h"
@@ -14,6 +16,7 @@ constexpr std::size_t kMaxAtOnce = 16;
 class TextSink : public Sink {
  public:
   Status begin(std::span<const Extent>, std::uint64_t num_bytes) override {
+    begun_ = true;
     if (num_bytes > kMaxManifestBytes) return {Code::kPeer, "the peer's list of files is too long"};
     text_.resize(num_bytes);
     return {};
@@ -23,9 +26,11 @@ class TextSink : public Sink {
   }
   Status write(std::uint64_t, std::span<const std::byte>) override { return {}; }
   const std::string& text() const { return text_; }
+  bool has_begun() const { return begun_; }
 
  private:
   std::string text_;
+  std::atomic<bool> begun_{false};
 };
 
 struct FileOnItsWay {
@@ -41,7 +46,8 @@ class FileReceiver {
 
   StoreResult<std::string> run(const std::string& folder) {
     auto sink = std::make_shared<TextSink>();
-    if (StoreStatus s = wait(connection_.recv(0, sink)); !s.ok()) return s;
+    const auto first = std::min(rules_.patience, kFirstWords);
+    if (StoreStatus s = wait(connection_.recv(0, sink), *sink, first); !s.ok()) return s;
     auto parsed = parse_manifest(sink->text());
     if (!parsed) return parsed.status();
     manifest_ = std::move(*parsed);
@@ -57,7 +63,8 @@ class FileReceiver {
       for (const FileOnItsWay& file : on_the_way_) (void)file.transfer.wait();
       return s;
     }
-    const Answer answer = wait_for_note(connection_, [this] { return report(); });
+    const Answer answer = wait_for_note(
+        connection_, [this] { return report(); }, net::after(rules_.patience));
     if (!answer.status.ok()) return answer.status;
     if (answer.text != "commit")
       return StoreStatus{{Code::kPeer, "the sender broke the protocol"}, {}, {}, {}};
@@ -79,7 +86,7 @@ class FileReceiver {
 
   StoreStatus finish_first() {
     FileOnItsWay& file = on_the_way_.front();
-    if (StoreStatus s = wait(file.transfer); !s.ok()) {
+    if (StoreStatus s = wait(file.transfer, *file.sink, rules_.patience); !s.ok()) {
       for (const FileOnItsWay& other : on_the_way_)
         if (StoreStatus own = other.sink->error(); !own.ok()) return own;
       return s;
@@ -89,8 +96,18 @@ class FileReceiver {
     return {};
   }
 
-  StoreStatus wait(const Transfer& transfer) {
-    const auto s = end_of(transfer, [this] { return report(); });
+  // A message that has begun is watched by the connection itself; one that the sender
+  // owes has to begin.
+  template <class AnySink>
+  StoreStatus wait(const Transfer& transfer, const AnySink& sink,
+                   std::chrono::milliseconds patience) {
+    const Deadline deadline = net::after(patience);
+    bool late = false;
+    const auto s = end_of(transfer, [&] {
+      late = !sink.has_begun() && std::chrono::steady_clock::now() >= deadline;
+      return !late && report();
+    });
+    if (late) return says_nothing();
     if (!s) return interrupted();
     return s->ok() ? StoreStatus{} : last_words(connection_, *s).status;
   }
@@ -127,7 +144,7 @@ StoreResult<TransferReport> receive_path(wire::Connection& connection, const std
                                          const TransferOptions& options) noexcept try {
   const auto start = std::chrono::steady_clock::now();
   wire::Manifest manifest;
-  const wire::ReceiveRules rules{options.force, {}, {}, options.progress};
+  const wire::ReceiveRules rules{options.force, {}, options.wire.timeout, {}, options.progress};
   auto path = wire::receive_files(connection, folder, rules, manifest);
   if (!path) return path.status();
   TransferReport report;

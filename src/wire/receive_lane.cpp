@@ -28,7 +28,7 @@ void Connection::Core::run_accept() noexcept {
     const Status s = accept_message(job);
     if (!s.ok()) fail(s);
     lock.lock();
-    if (!s.ok()) job.incoming->state->finish(status_);
+    if (!s.ok()) finish_if_failed(*job.incoming);
   }
 }
 
@@ -55,8 +55,8 @@ Status Connection::Core::accept_message(ToAccept& job) noexcept try {
   if (Status s = send_control(ControlType::kDone, message->number, {}); !s.ok()) return s;
   message->state->finish({});
   return {};
-} catch (const std::bad_alloc&) {
-  return {Code::kInternal, "out of memory"};
+} catch (const std::exception&) {
+  return kOutOfMemory;
 }
 
 // Hashes of the chunks that may be there from an earlier attempt.
@@ -89,7 +89,7 @@ class Connection::Core::ReceiveLane {
     core_.meter_.begin();
     std::shared_ptr<Incoming> message;
     if (Status s = claim(header, message); !s.ok()) return s;
-    const Status s = place_chunk(*message, header);
+    const Status s = guarded([&] { return place_chunk(*message, header); });
     return release(header, *message, s);
   }
 
@@ -217,8 +217,8 @@ void Connection::Core::run_receive_lane(Channel& channel) noexcept try {
   ReceiveLane lane(*this, channel);
   while (status().ok())
     if (const Status s = lane.receive_chunk(); !s.ok()) lane_failed(s);
-} catch (const std::bad_alloc&) {
-  fail({Code::kInternal, "out of memory"});
+} catch (const std::exception&) {
+  fail(kOutOfMemory);
 }
 
 }  // namespace snug::wire

@@ -120,8 +120,11 @@ FilesReport send_files(Connection& connection, const Manifest& manifest, const s
 namespace {
 
 // Ever longer, so that a receiver that restarts is found again.
-void pause_before(int attempt) {
-  std::this_thread::sleep_for(std::chrono::milliseconds(250) * (1 << std::min(attempt, 4)));
+void pause_before(int attempt, const std::function<bool()>& keep_going) {
+  using Clock = std::chrono::steady_clock;
+  const auto until = Clock::now() + std::chrono::milliseconds(250) * (1 << std::min(attempt, 4));
+  while (Clock::now() < until && keep_going())
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
 }
 
 bool worth_retrying(Code code) {
@@ -142,9 +145,10 @@ StoreResult<TransferReport> send_path(const std::string& path, const std::string
   const auto progress = [&](std::uint64_t done) {
     return !options.progress || options.progress({done, report.raw_bytes, "sending"});
   };
+  const auto keep_going = [&] { return progress(0); };
   bool was_connected = false;
   for (int failures = 0;; ++report.num_attempts) {
-    auto connection = wire::connect(address, options.wire);
+    auto connection = wire::connect(address, options.wire, keep_going);
     wire::FilesReport sent{{connection.status(), {}, {}, {}}, !was_connected};
     if (connection) {
       was_connected = true;
@@ -157,9 +161,9 @@ StoreResult<TransferReport> send_path(const std::string& path, const std::string
     // A receiver that still hears an earlier attempt will soon notice its end.
     const Code code = sent.status.status.code;
     const bool final = sent.refused && code != Code::kTimeout;
-    if (final || !worth_retrying(code) || ++failures > options.num_retries || !progress(0))
+    if (final || !worth_retrying(code) || ++failures > options.num_retries || !keep_going())
       return sent.status;
-    pause_before(failures);
+    pause_before(failures, keep_going);
   }
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return report;

@@ -150,7 +150,7 @@ void Connection::Core::run_send_lane(Channel& channel) noexcept try {
     if (message->next_chunk == message->table.num_chunks()) to_send_.pop_front();
     ++message->busy;
     lock.unlock();
-    const Status s = lane.send_chunk(*message, chunk_idx);
+    const Status s = guarded([&] { return lane.send_chunk(*message, chunk_idx); });
     if (!s.ok()) lane_failed(s);
     lock.lock();
     if (--message->busy == 0 && message->confirmed) {
@@ -159,8 +159,8 @@ void Connection::Core::run_send_lane(Channel& channel) noexcept try {
     }
     finish_if_failed(*message);
   }
-} catch (const std::bad_alloc&) {
-  fail({Code::kInternal, "out of memory"});
+} catch (const std::exception&) {
+  fail(kOutOfMemory);
 }
 
 }  // namespace snug::wire

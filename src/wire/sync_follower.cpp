@@ -12,6 +12,7 @@
 #include "snug/patch.h"
 #include "wire/dialogue.h"
 #include "wire/file_buffers.h"
+#include "wire/version_list.h"
 
 namespace snug {
 namespace wire {
@@ -23,29 +24,18 @@ using Clock = std::chrono::steady_clock;
 
 constexpr char kPatchName[] = "update.patch";
 
-struct Held {
-  std::string hash, name;
-};
+using Held = NamedVersion;
 
-// The versions this follower fetched, oldest first: lines "HASH NAME" in .snug-sync.
+// The versions this follower fetched, oldest first, as noted in .snug-sync.
 class HeldVersions {
  public:
   explicit HeldVersions(std::string folder) : folder_(std::move(folder)) {}
 
   void load() {
-    auto file = store::File::open(path());
-    constexpr std::uint64_t kMaxBytes = 1 << 20;
-    if (!file || file->num_bytes() > kMaxBytes) return;
-    std::string text(file->num_bytes(), '\0');
-    if (!file->read_at(0, text.data(), text.size()).ok()) return;
+    versions_ = read_version_list(path());
     std::error_code error;
-    for (std::size_t at = 0, end; (end = text.find('\n', at)) != std::string::npos; at = end + 1) {
-      const std::string line = text.substr(at, end - at);
-      const std::size_t space = line.find(' ');
-      if (space == std::string::npos || !is_safe_name(line.substr(space + 1))) continue;
-      if (fs::exists(folder_ + "/" + line.substr(space + 1), error))
-        versions_.push_back({line.substr(0, space), line.substr(space + 1)});
-    }
+    std::erase_if(versions_,
+                  [&](const Held& held) { return !fs::exists(folder_ + "/" + held.name, error); });
   }
 
   const Held* newest() const { return versions_.empty() ? nullptr : &versions_.back(); }
@@ -63,12 +53,7 @@ class HeldVersions {
     std::error_code ignored;
     for (; versions_.size() > num_kept; versions_.erase(versions_.begin()))
       fs::remove_all(folder_ + "/" + versions_.front().name, ignored);
-    std::string text;
-    for (const Held& held : versions_) text += held.hash + " " + held.name + "\n";
-    auto out = store::OutputFile::create(path(), true);
-    if (!out) return out.status();
-    if (StoreStatus s = out->file().write_at(0, text.data(), text.size()); !s.ok()) return s;
-    return out->commit();
+    return write_version_list(path(), versions_);
   }
 
  private:
@@ -109,8 +94,7 @@ bool parse_announcement(std::string_view text, Announcement& out) {
   const bool hex =
       out.hash.size() == 32 && out.hash.find_first_not_of("0123456789abcdef") == std::string::npos;
   return (out.is_patch || kind == "full") && hex && error == std::errc{} &&
-         end == digits.data() + digits.size() && is_safe_name(out.name) &&
-         out.name.find('/') == std::string::npos && out.name[0] != '.' && out.name != "current";
+         end == digits.data() + digits.size() && is_version_name(out.name);
 }
 
 class SyncFollower {
@@ -156,7 +140,8 @@ class SyncFollower {
 
   // OK if the work is done or the caller wants no more.
   StoreStatus follow_once() {
-    auto connection = connect(address_, options_.wire);
+    auto connection = connect(address_, options_.wire, [this] { return going(); });
+    if (!going()) return {};
     if (!connection) return {connection.status(), {}, {}, address_};
     for (;;) {
       const Held* newest = held_.newest();
@@ -169,6 +154,8 @@ class SyncFollower {
       if (!answer.status.ok()) return answer.status;
       if (options_.once && answer.text == "current") return {};
       if (StoreStatus s = update(*connection, answer.text); !s.ok()) return s;
+      // What was newest when it was asked for; asking again might never end.
+      if (options_.once) return {};
     }
   }
 
@@ -237,11 +224,15 @@ class SyncFollower {
 
   StoreStatus wait(Connection& connection, const Transfer& transfer, const FileSink& sink) {
     // To the very end: the part folder must outlive the last write to it.
+    const Deadline deadline = Clock::now() + options_.wire.timeout;
+    bool late = false;
     const auto s = end_of(transfer, [&] {
-      if (!going()) connection.close();
+      late = late || (!sink.has_begun() && Clock::now() >= deadline);
+      if (late || !going()) connection.close();
       return true;
     });
     if (s->ok()) return {};
+    if (late) return says_nothing();
     const StoreStatus own = sink.error();
     return own.ok() ? last_words(connection, *s).status : own;
   }
@@ -272,6 +263,7 @@ class SyncFollower {
     ReceiveRules rules;
     rules.force = true;
     rules.wanted_name = next.name;
+    rules.patience = options_.wire.timeout;
     rules.check = [&](const std::string& path) -> StoreStatus {
       const auto hash = version_of(path);
       if (!hash) return hash.status();

@@ -31,8 +31,7 @@ class SyncServer {
       : listener_(listener), catalog_(folder), options_(options) {}
 
   StoreStatus run() {
-    StoreStatus status = catalog_.scan();
-    if (!status.ok()) return status;
+    if (StoreStatus s = scan(); !s.ok()) return s;
     std::thread scanning([this] { keep_scanning(); });
     while (going()) {
       auto connection = listener_.accept(100ms);
@@ -55,7 +54,10 @@ class SyncServer {
 
   void keep_scanning() {
     for (; going(); std::this_thread::sleep_for(50ms))
-      if (StoreStatus s = catalog_.scan(); !s.ok()) report_error(s);
+      if (StoreStatus s = scan(); !s.ok()) report_error(s);
+  }
+  StoreStatus scan() {
+    return catalog_.scan([this](const StoreStatus& status) { report_error(status); });
   }
 
   void start(Connection connection) {
@@ -78,8 +80,11 @@ class SyncServer {
   }
 
   StoreStatus serve(Connection& connection) {
-    for (;;) {
-      const Answer asked = wait_for_note(connection, [this] { return going(); });
+    // Later on a follower may need any time to check what it got.
+    for (Deadline deadline = Clock::now() + std::min(kFirstWords, options_.wire.timeout);;
+         deadline = Deadline::max()) {
+      const Answer asked = wait_for_note(
+          connection, [this] { return going(); }, deadline);
       if (!asked.status.ok()) return hung_up(connection, asked.status);
       if (!asked.text.starts_with("have "))
         return {{Code::kPeer, "a follower broke the protocol"}, {}, {}, {}};
@@ -134,6 +139,9 @@ class SyncServer {
   StoreStatus send_full(Connection& connection, const Version& next) {
     auto manifest = list_path(next.path);
     if (!manifest) return manifest.status();
+    // Behind a link the file or folder itself may have another name.
+    if (!manifest->is_folder) manifest->files[0].name = next.name;
+    manifest->name = next.name;
     if (Status s = connection.send_note("full " + next.hash + " 0 " + next.name); !s.ok())
       return {s, {}, {}, {}};
     return send_files(connection, *manifest, next.path, [this](std::uint64_t) { return going(); })

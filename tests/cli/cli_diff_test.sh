@@ -47,6 +47,13 @@ expect_code 2 "$SNUG" diff base.safetensors dir -o none
 expect_code 2 "$SNUG" diff base.safetensors new.safetensors
 expect_code 2 "$SNUG" patch base.safetensors p -o base.safetensors --force
 expect_code 2 "$SNUG" patch base.safetensors p -o p --force
+for inside in dir/p dir/sub/p dir dir2/p dir2/sub/new.txt; do
+  expect_code 2 "$SNUG" diff dir dir2 -o $inside --force
+done
+expect_code 2 "$SNUG" patch dir dir.patch -o dir --force
+expect_code 2 "$SNUG" patch dir dir.patch -o dir/new
+expect_absent dir/p
+[ "$(cat dir2/sub/new.txt)" = new ] || fail "diff wrote into its input"
 expect_code 9 "$SNUG" patch missing p -o none
 expect_code 3 "$SNUG" patch base.safetensors base.safetensors -o none
 head -c 300 p >cut

@@ -12,6 +12,10 @@ expect_code 2 "$SNUG" compress model.safetensors --codec lzma
 expect_code 2 "$SNUG" compress model.safetensors --threads 65
 expect_code 2 "$SNUG" compress model.snug.safetensors twice.safetensors
 expect_code 2 "$SNUG" compress model.safetensors model.safetensors --force
+expect_code 2 "$SNUG" decompress model.snug.safetensors model.snug.safetensors --force
+ln model.safetensors same.safetensors
+expect_code 2 "$SNUG" compress model.safetensors same.safetensors --force
+rm same.safetensors
 expect_code 2 "$SNUG" cat model.safetensors model.norm --rows
 expect_code 2 "$SNUG" cat model.safetensors model.embed_tokens.weight --rows 3
 expect_code 2 "$SNUG" cat model.safetensors model.embed_tokens.weight --rows 0:257
@@ -29,6 +33,17 @@ expect_code 9 "$SNUG" decompress nowhere
 expect_code 9 "$SNUG" inspect nowhere.safetensors
 expect_code 9 "$SNUG" cat model.safetensors no.such.tensor
 expect_code 9 "$SNUG" compress model.safetensors no/folder/x.safetensors
+
+# Arguments that nobody asked for are errors, not ignored.
+for command in "compress model.safetensors x" "decompress model.snug.safetensors x" \
+  "verify model.snug.safetensors" "inspect model.safetensors" "cat model.safetensors x" \
+  "sample x" "bench model.safetensors" "diff x y -o z" "patch x y -o z" "send x 127.0.0.1:1" \
+  "recv ." "sync --follow 127.0.0.1:1 ." "sync --serve ."; do
+  expect_code 2 "$SNUG" $command more
+done
+expect_code 2 "$SNUG" sync --serve . --once
+expect_code 2 "$SNUG" sync --serve . --keep 3
+expect_code 2 "$SNUG" sync --follow 127.0.0.1:1 . --listen 127.0.0.1:2
 
 # Damage is reported with file, tensor, block and byte.
 cp model.snug.safetensors broken.snug.safetensors

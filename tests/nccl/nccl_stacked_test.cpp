@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <thread>
 
 #include "nccl/net_ranks.h"
 #include "nccl/stacked_message.h"
@@ -120,6 +121,51 @@ TEST(NcclStacked, PeerWithoutSnug) {
         rank.close_recv(comm);
       }
     })));
+}
+
+// What rank 1's handle says about versions, made up: the offset counts from its end.
+void pretend_version(Shared& shared, std::size_t offset_from_end) {
+  ++shared.mail[1][0][0].handle[NCCL_NET_HANDLE_MAXSIZE - offset_from_end];
+  shared.notes[0] = 1;
+}
+
+TEST(NcclStacked, AnotherFrameVersionTalksRaw) {
+  EXPECT_TRUE(all_succeeded(
+      run_ranks(2, with(kStacked, "SNUG_NCCL_CODEC", "entropy"), [](int me, Shared& shared) {
+        Rank rank(me, shared);
+        Bytes sent[] = {message(8), message(14)};  // weights; and what looks like a header
+        std::memcpy(sent[1].data(), &nccl::kStackMagic, 8);
+        void* listening = me == 1 ? rank.listen_for(0) : nullptr;
+        if (me == 1) pretend_version(shared, 1);
+        while (shared.notes[0] == 0) std::this_thread::yield();
+        void* comm = me == 0 ? rank.connect_to(1) : rank.accept(listening);
+        for (const Bytes& bytes : sent) {
+          Bytes received(bytes.size());
+          rank.wait(me == 0 ? rank.isend(comm, bytes) : rank.irecv(comm, received));
+          SNUG_RANK_CHECK(me == 0 || received == bytes);
+        }
+        me == 0 ? rank.close_send(comm) : rank.close_recv(comm);
+      })));
+}
+
+TEST(NcclStacked, AnotherStackVersionIsRefused) {
+  EXPECT_TRUE(all_succeeded(run_ranks(2, kStacked, [](int me, Shared& shared) {
+    Rank rank(me, shared);
+    if (me == 1) {
+      void* listening = rank.listen_for(0);
+      pretend_version(shared, 2);
+      while (shared.notes[1] == 0) std::this_thread::yield();
+      SNUG_RANK_CHECK(rank.net().close_listen(listening) == ncclSuccess);
+      return;
+    }
+    while (shared.notes[0] == 0) std::this_thread::yield();
+    char handle[NCCL_NET_HANDLE_MAXSIZE];
+    std::memcpy(handle, shared.mail[1][0][0].handle, sizeof handle);
+    void* comm = nullptr;
+    SNUG_RANK_CHECK(rank.net().connect(0, handle, &comm) == ncclInvalidUsage);
+    SNUG_RANK_CHECK(comm == nullptr);
+    shared.notes[1] = 1;
+  })));
 }
 
 TEST(NcclStacked, HostMemoryOnly) {

@@ -1,10 +1,15 @@
 // Model folders: shards converted, everything else copied, nothing half done.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <atomic>
+#include <cstdio>
 #include <filesystem>
+#include <thread>
 
 #include "snug/store.h"
+#include "store/file_io.h"
 #include "store/store_files.h"
 
 namespace snug::test {
@@ -159,6 +164,45 @@ TEST_F(StoreFolder, NamesTheDamagedShard) {
   EXPECT_EQ(report.status().file, folder_ / "out/model-1.safetensors");
   EXPECT_EQ(report.status().tensor, "a");
   EXPECT_EQ(folder_.list(), before);
+}
+
+// Whoever looks while a folder is replaced finds the old one or the new one, whole.
+TEST(StoreFolderNames, ANameIsNeverFreeWhileItsFolderIsReplaced) {
+  const ScratchFolder folder;
+  const std::string to = folder / "name";
+  fs::create_directory(to);
+  write_file(to + "/f", "0");
+  fs::create_directory(folder / "probe");
+  if (::renameat2(AT_FDCWD, to.c_str(), AT_FDCWD, (folder / "probe").c_str(), RENAME_EXCHANGE) != 0)
+    GTEST_SKIP() << "this file system cannot exchange names";
+  fs::remove(to);
+  fs::rename(folder / "probe", to);
+  std::atomic<bool> stop{false};
+  std::atomic<int> num_looks{0}, num_missing{0};
+  std::thread looking([&] {
+    for (; !stop; ++num_looks) num_missing += !fs::exists(to);
+  });
+  while (num_looks == 0) std::this_thread::yield();
+  for (int i = 1; i <= 100; ++i) {
+    const std::string from = folder / "next";
+    fs::create_directory(from);
+    write_file(from + "/f", std::to_string(i));
+    ASSERT_TRUE(store::rename_folder(from, to, true).ok());
+    EXPECT_EQ(read_file(to + "/f"), std::to_string(i));
+  }
+  stop = true;
+  looking.join();
+  EXPECT_EQ(num_missing, 0);
+  EXPECT_EQ(folder.list(), (std::vector<std::string>{"name/", "name/f"}));
+  fs::create_directory(folder / "next");
+  EXPECT_EQ(store::rename_folder(folder / "next", to, false).status.code, Code::kExists);
+}
+
+TEST(StoreFolderNames, ManyFilesAreSyncedAtOnce) {
+  const ScratchFolder folder;
+  for (int i = 0; i < 200; ++i) write_file(folder / std::to_string(i), "x");
+  EXPECT_TRUE(store::sync_folder(folder.path()).ok());
+  EXPECT_EQ(store::sync_folder(folder / "nothing").status.code, Code::kNotFound);
 }
 
 }  // namespace

@@ -70,6 +70,18 @@ kill -STOP $receiver
 start=$SECONDS
 expect_code 12 timeout 60 "$SNUG" send model.safetensors "$ADDRESS" --timeout 1 --retries 0
 [ $((SECONDS - start)) -lt 20 ] || fail "a stopped receiver held the sender for $((SECONDS - start)) s"
+# Whoever does not want to wait that long need not, in whatever phase.
+for command in "send model.safetensors $ADDRESS" "sync --follow $ADDRESS folder"; do
+  "$SNUG" $command --timeout 600 >stop.out 2>stop.err &
+  waiting=$!
+  sleep 0.3
+  start=$SECONDS
+  kill -TERM $waiting
+  wait $waiting
+  code=$?
+  [ $code -eq 143 ] || fail "snug $command exits with $code after SIGTERM: $(cat stop.err)"
+  [ $((SECONDS - start)) -lt 20 ] || fail "SIGTERM took $((SECONDS - start)) s to end snug $command"
+done
 kill -CONT $receiver
 
 # Two at once, of different names.
@@ -83,5 +95,15 @@ wait $two || fail "the second of two senders: $(cat two.err)"
 expect_same model.safetensors in/model.safetensors
 expect_same model.safetensors in/second.safetensors
 end $receiver
+if [ -e /proc/net/if_inet6 ] && grep -q ' lo$' /proc/net/if_inet6; then
+  rm in/model.safetensors
+  serve recv6 "$SNUG" recv in --listen '[::1]:0'
+  [[ $ADDRESS == "[::1]:"* ]] || fail "an IPv6 address is printed as $ADDRESS"
+  expect_code 0 "$SNUG" send model.safetensors "$ADDRESS"
+  expect_same model.safetensors in/model.safetensors
+  expect_in recv6.out "verified"
+  expect_code 2 "$SNUG" send model.safetensors "::1:${ADDRESS##*:}"
+  end $PID
+fi
 [ -z "$(ls -A in | grep snug-part)" ] || fail "parts are left: $(ls -A in)"
 echo passed

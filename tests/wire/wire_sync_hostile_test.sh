@@ -10,10 +10,10 @@ mkdir served/v1
 head -c 400000000 /dev/urandom >served/v1/a
 for i in $(seq 60); do echo $i >served/v1/f$i; done
 # A server that was killed has left a patch; no process has this number.
-mkdir served/.snug-sync
-echo old >served/.snug-sync/999999999-1.patch
+mkdir served/.snug-serve
+echo old >served/.snug-serve/999999999-1.patch
 serve server "$SNUG" sync --serve served --listen 127.0.0.1:0 --mode raw
-[ ! -e served/.snug-sync/999999999-1.patch ] || fail "a dead server's patch is left"
+[ ! -e served/.snug-serve/999999999-1.patch ] || fail "a dead server's patch is left"
 "$SNUG" sync --follow "$ADDRESS" one >one.out 2>one.err &
 follower=$!
 PIDS+=("$follower")

@@ -55,10 +55,12 @@ for follower in one two three; do
   [ "$(ls -d $follower/step-* | wc -l)" -le 2 ] || fail "$follower keeps more than two versions"
   [ -z "$(ls -A $follower | grep snug-part)" ] || fail "$follower has parts left: $(ls -A $follower)"
 done
-expect_in one.out "step-6  patch"
-expect_in two.out "step-5  patch"
-expect_in three.out "step-5  full"
-expect_in server.out "step-6  patch"
+# A version is there a moment before it is reported.
+expect_report() { wait_until 100 grep -q "$2" "$1" || fail "'$2' is not in $1: $(cat "$1")"; }
+expect_report one.out "step-6  patch"
+expect_report two.out "step-5  patch"
+expect_report three.out "step-5  full"
+expect_report server.out "step-6  patch"
 
 # A follower whose version was damaged gets a full copy, never a wrong byte.
 printf 'x' | dd of=three/step-6/model.safetensors bs=1 seek=1000000 conv=notrunc status=none
