@@ -1,5 +1,8 @@
 #include "wire/endpoints.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+
 namespace snug::wire {
 namespace {
 
@@ -39,7 +42,12 @@ Result<bool> is_local(const std::string& address) {
   const auto parsed =
       net::parse_address(address.starts_with(kUcx) ? address.substr(kUcx.size()) : address);
   if (!parsed) return parsed.status();
-  return parsed->host == "localhost" || parsed->host == "::1" || parsed->host.starts_with("127.");
+  // Names may mean anything, whatever they look like; but for this one.
+  if (parsed->host == "localhost") return true;
+  in_addr v4;
+  in6_addr v6;
+  return (::inet_pton(AF_INET, parsed->host.c_str(), &v4) == 1 && ntohl(v4.s_addr) >> 24 == 127) ||
+         (::inet_pton(AF_INET6, parsed->host.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6));
 }
 
 Result<ChannelPtr> dial(const std::string& address, Deadline deadline,

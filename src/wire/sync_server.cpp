@@ -53,8 +53,13 @@ class SyncServer {
   bool going() const { return !stopping_ && (!options_.keep_going || options_.keep_going()); }
 
   void keep_scanning() {
-    for (; going(); std::this_thread::sleep_for(50ms))
-      if (StoreStatus s = scan(); !s.ok()) report_error(s);
+    // A folder that is gone is looked for many times a second, and missed once.
+    for (std::string last; going(); std::this_thread::sleep_for(50ms)) {
+      const StoreStatus s = scan();
+      const std::string text = s.ok() ? std::string() : to_string(s);
+      if (!s.ok() && text != last) report_error(s);
+      last = text;
+    }
   }
   StoreStatus scan() {
     return catalog_.scan([this](const StoreStatus& status) { report_error(status); });

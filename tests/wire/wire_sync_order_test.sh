@@ -96,6 +96,14 @@ rm served/half/dangling
 wait_until 100 grep -q half served/.snug-serve/order || fail "half was mended and is not published"
 expect_newest one half
 
+# The folder itself goes away and comes back.
+mv served gone
+wait_until 100 grep -q "cannot list" server.err || fail "nobody misses the folder"
+sleep 1
+[ "$(grep -c "cannot list" server.err)" = 1 ] || fail "a missing folder is reported again and again"
+mv gone served
+expect_newest one half
+
 # A follower's folder can be served to others, with patches and all.
 end $server
 serve server "$SNUG" sync --serve one --listen 127.0.0.1:0

@@ -194,6 +194,17 @@ TEST(WireUcx, MemoryOfWhatWasGivenUpIsFree) {
   }
 }
 
+// Only what nobody else can reach is served without a token.
+TEST(WireAddresses, WhatIsLocal) {
+  for (const char* local : {"127.0.0.1:0", "127.9.9.9:1", ":0", "[::1]:0", "[0:0::1]:0",
+                            "localhost:0", "shm:name", "ucx:127.0.0.1:0"})
+    EXPECT_TRUE(*wire::is_local(local)) << local;
+  for (const char* open : {"0.0.0.0:0", "[::]:0", "10.0.0.1:0", "127.example.com:0",
+                           "127.0.0.1.example.com:0", "[::ffff:10.0.0.1]:0", "ucx:0.0.0.0:0"})
+    EXPECT_FALSE(*wire::is_local(open)) << open;
+  EXPECT_EQ(wire::is_local("::1:7000").status().code, Code::kUsage);
+}
+
 TEST(WirePaced, ALinkOfASetRateTakesItsTime) {
   auto listener = wire::listen("127.0.0.1:0");
   auto dialled = wire::dial((*listener)->address(), net::after(5s));
