@@ -15,15 +15,19 @@ namespace {
 namespace fs = std::filesystem;
 
 // In memory where the system offers that; files are small.
+struct Folder {
+  fs::path path;
+  Folder()
+      : path((fs::exists("/dev/shm") ? fs::path("/dev/shm") : fs::temp_directory_path()) /
+             ("snug-fuzz-" + std::to_string(getpid()))) {
+    fs::create_directories(path);
+  }
+  ~Folder() { fs::remove_all(path); }
+};
+
 const fs::path& folder() {
-  static const fs::path path = [] {
-    const fs::path base = fs::exists("/dev/shm") ? fs::path("/dev/shm") : fs::temp_directory_path();
-    const fs::path made = base / ("snug-fuzz-" + std::to_string(getpid()));
-    fs::create_directories(made);
-    std::atexit([] { fs::remove_all(folder()); });
-    return made;
-  }();
-  return path;
+  static const Folder made;
+  return made.path;
 }
 
 std::string bytes_of(const fs::path& path) {
