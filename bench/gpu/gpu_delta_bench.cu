@@ -1,9 +1,11 @@
-// gpu_delta_bench [--data FILE]: deltas of tensors in GPU memory, against a device-to-device
-// copy, a pass that only reads both tensors, and the usual way to find what changed: compare,
-// select positions (CUB), gather values; 6 bytes a change, no entropy coding, no hashes.
+// gpu_delta_bench [--data FILE] [--once]: deltas of tensors in GPU memory, against a
+// device-to-device copy, a pass that only reads both tensors, and the usual way to find what
+// changed: compare, select positions (CUB), gather values; 6 bytes a change, no entropy coding, no
+// hashes.
 //
 // FILE is a safetensors file with tensors named before.*, after1.* and after8.*. Each figure
-// is the median of 25 graph replays over buffers that together exceed the L2 cache.
+// is the median of 25 graph replays over buffers that together exceed the L2 cache. --once: only
+// 256 MiB with the default block, for profilers.
 #include <cuda_runtime.h>
 #include <thrust/iterator/counting_iterator.h>
 
@@ -37,7 +39,7 @@ void check(const snug::Status& status) {
 
 Versions gaussian_step(double step) {
   return gaussian_versions("gaussian step " + std::to_string(step * 1e6).substr(0, 4) + "e-6", step,
-                           std::size_t{1} << 23);
+                           std::size_t{1} << 22);
 }
 
 std::byte* device_copy(const Bytes& tile, std::size_t num_bytes) {
@@ -174,6 +176,11 @@ class Bench {
       check(gpu::delta_encode({s.base, num_bytes_}, {s.next, num_bytes_}, {s.delta, bound_},
                               {s.workspace, std::size_t{1} << 40}, s.results, options_, stream_));
     });
+    const double apply_to = rate([&](const Slot& s) {
+      check(gpu::delta_apply_to({s.delta, bound_}, {s.base, num_bytes_}, {s.tensor, num_bytes_},
+                                {s.workspace, 256}, s.results + 1, options_, stream_));
+    });
+    verify();
     const double apply = rate(
         [&](const Slot& s) {
           check(gpu::delta_apply({s.delta, bound_}, {s.tensor, num_bytes_}, {s.workspace, 256},
@@ -186,12 +193,13 @@ class Bench {
     check(gpu::to_status(results[1]));
     verify();
     std::printf(
-        "| %s | %zu | %d | %.2f %% | %.2f %% | %.2f %% | %.0f | %.0f | %.0f | %.0f | %.0f |\n",
+        "| %s | %zu | %d | %.2f %% | %.2f %% | %.2f %% | %.0f | %.0f | %.0f | %.0f | %.0f | %.0f "
+        "|\n",
         versions_.name.c_str(), num_bytes_ >> 20, options_.log2_block,
         100. * num_changed / (static_cast<double>(num_bytes_) / 2),
         100. * static_cast<double>(results[0].num_bytes) / static_cast<double>(num_bytes_),
-        100. * 6 * num_changed / static_cast<double>(num_bytes_), encode, apply, select, copy,
-        read);
+        100. * 6 * num_changed / static_cast<double>(num_bytes_), encode, apply_to, apply, select,
+        copy, read);
     std::fflush(stdout);
   }
 
@@ -241,9 +249,18 @@ class Bench {
 }  // namespace
 
 int main(int argc, char** argv) {
+  const char* data = nullptr;
+  bool once = false;
+  for (int i = 1; i < argc; ++i)
+    if (std::strcmp(argv[i], "--once") == 0)
+      once = true;
+    else if (std::strcmp(argv[i], "--data") == 0 && i + 1 < argc)
+      data = argv[++i];
+    else
+      return std::fprintf(stderr, "usage: gpu_delta_bench [--data FILE] [--once]\n"), 2;
   std::vector<Versions> all;
-  if (argc == 3 && std::strcmp(argv[1], "--data") == 0) {
-    const auto reader = snug::Reader::open(argv[2]);
+  if (data != nullptr) {
+    const auto reader = snug::Reader::open(data);
     if (!reader)
       return std::fprintf(stderr, "gpu_delta_bench: %s\n", to_string(reader.status()).c_str()), 1;
     all.push_back(load_versions(*reader, "after1"));
@@ -253,12 +270,13 @@ int main(int argc, char** argv) {
   all.push_back(gaussian_step(3e-6));
   std::printf(
       "GB/s of new weights\n\n| data | MiB | log2 block | changed | delta | positions + values | "
-      "encode | apply in place | CUB select | copy | read both "
-      "|\n|---|---|---|---|---|---|---|---|---|---|---|\n");
-  for (const Versions& versions : all)
-    for (const int log2_block : {12, 13, 14})
-      Bench(versions, std::size_t{256} << 20, log2_block).run();
+      "encode | apply | apply in place | CUB select | copy | read both "
+      "|\n|---|---|---|---|---|---|---|---|---|---|---|---|\n");
+  for (const Versions& versions : all) Bench(versions, std::size_t{256} << 20, 13).run();
+  if (once) return 0;
   for (const std::size_t mib : {1024, 64, 16})
     for (const Versions& versions : all) Bench(versions, mib << 20, 13).run();
+  for (const Versions& versions : all)
+    for (const int log2_block : {12, 14}) Bench(versions, std::size_t{256} << 20, log2_block).run();
   return 0;
 }

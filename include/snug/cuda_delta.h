@@ -33,10 +33,16 @@ Status delta_encode(Source base, Source next, Target delta, Target workspace, De
                     const DeltaOptions& options, Stream stream) noexcept;
 
 // Turns `tensor` from base to target: all of it or, if the result says so, none of it.
-// Hashes of base and target are checked before the first byte changes. Full copies
-// (Info::needs_base is false) are refused: their frame starts at byte 64 of the delta.
+// Hashes of base and target are checked before the first byte changes, so blocks are decoded
+// twice. Full copies (Info::needs_base is false) are refused: their frame starts at byte 64 of
+// the delta.
 Status delta_apply(Source delta, Target tensor, Target workspace, DeviceResult* result,
                    const DeltaOptions& options, Stream stream) noexcept;
+
+// Writes the target to other memory than the base, in one pass: the way for weights that are
+// double-buffered. If the result is an error, `target` is unspecified.
+Status delta_apply_to(Source delta, Source base, Target target, Target workspace,
+                      DeviceResult* result, const DeltaOptions& options, Stream stream) noexcept;
 
 // The tensor_hash() of a tensor on the device, left in *hash (device memory).
 Status tensor_hash(Source tensor, std::uint64_t* hash, Target workspace, Stream stream) noexcept;

@@ -1,493 +1,231 @@
-// delta/delta_apply.cuh - one payload applied to one block, as delta_decode_block.cpp does
-// it. Runs twice: first only to compare hashes, then to write.
+// delta/delta_apply.cuh - payloads applied to their blocks, each by one thread block: the
+// elements are classified in shared memory, one warp reads the payload's codes, then all
+// threads look for the elements that change.
 #pragma once
-#include "delta/delta_device.cuh"
+#include <type_traits>
+
+#include "delta/delta_check.cuh"
+#include "delta/delta_parse.cuh"
+#include "delta/delta_tile.cuh"
 
 namespace snug::cuda::deltas {
 
-struct ApplyWork {
-  const u8* delta;
-  u64 delta_room;  // bytes there are; the header may claim less
-  u8* tensor;      // 16-byte aligned
-  u64 tensor_bytes;
-  DType dtype;
-  u32 log2_block;  // the most the launch can do; the delta's may be less
-  delta::ClassRule rule;
-  CallState* state;
-  DeviceResult* result;
+// What one pass over all blocks does with the targets it makes.
+enum class Pass {
+  kCheck,         // only adds up hashes
+  kStore,         // only stores: blocks that change
+  kCheckAndStore  // both; to other memory than the base
 };
 
-// What the head of a payload says of each class, and what follows from it.
-struct ApplyTable {
-  u32 starts[kNumClasses + 1];  // elements in class order
-  u32 counts[kNumClasses], large_counts[kNumClasses], golomb_k[kNumClasses];
-  Subset changed[kNumClasses], large[kNumClasses];
-  u32 change_starts[kNumClasses + 1];
-  u32 fixed_starts[kNumClasses + 1];
-  u32 symbol_starts[3 * kNumClasses + 1];
-  u32 tail_bits[kNumClasses];
-  u32 head_words, fixed_words, bad;
-};
+// What became of a block; kLeft: it is left to the launch with more room.
+enum class Outcome : u32 { kDone, kBad, kLeft };
 
-template <u32 kThreads>
+// Nearly all blocks have few changes, which need little shared memory. The rest is left to a
+// second launch, kMany, with room for anything but fewer thread blocks at a time.
+template <u32 kWidth, u32 kThreads, bool kMany>
 struct ApplyShared {
-  static constexpr u32 kElems = kThreads * kPerThread;
-  alignas(16) u16 unary[2 * kElems];     // what each unary code counts
-  alignas(16) u16 differences[kElems];   // of changes in class order
-  alignas(16) u16 large_places[kElems];  // places of large differences among changes of their class
-  u32 bits[kThreads + 2];                // changed elements in class order
-  u32 ones_before[kThreads];             // of each word of bits
-  u16 next_in_class[kNumClasses][kThreads];
-  ScanRows scan;
-  ApplyTable table;
-  u64 base_sum, target_sum;
+  using Elements = Tile<kWidth, kThreads>;
+  static constexpr u32 kElems = Elements::kElems;
+  using Codes = std::conditional_t<kMany, ParseRoom<kElems, 2 * kElems, kElems * kWidth / 4 + 1>,
+                                   ParseRoom<kElems * 11 / 128, kElems * 17 / 128, kElems / 16>>;
+  Elements tile;
+  Codes codes;
+  Outcome outcome;
   delta::Header header;
 };
 
-template <u32 kWidth, u32 kThreads>
+template <u32 kWidth, u32 kThreads, bool kMany, Pass kPass>
 class BlockApplier {
-  using Shared = ApplyShared<kThreads>;
+  using Shared = ApplyShared<kWidth, kThreads, kMany>;
+  using Codes = typename Shared::Codes;
+  static constexpr u32 kWarps = kThreads / 32;
 
  public:
-  __device__ BlockApplier(const ApplyWork& work, const delta::Header& header, Shared& shared)
-      : work_(work), header_(header), s_(shared) {}
-
-  // Where the payload of a block starts: the index was checked.
-  __device__ u64 payload_end(u32 block) const {
-    return u64{reinterpret_cast<const u32*>(work_.delta + delta::kHeaderBytes)[block]} * 4;
-  }
+  __device__ BlockApplier(const ApplyWork& work, Shared& shared)
+      : work_(work), header_(shared.header), s_(shared) {}
 
   // False if the payload makes no sense for this base.
-  template <bool kWrite>
   __device__ bool run(u32 block) {
     n_ = static_cast<u32>(header_.elems_in_block(block));
     const u64 start = (u64{block} << header_.log2_block) * kWidth;
+    const auto first_pair = static_cast<u32>(start / 8);
     const bool is_last = block + 1 == header_.num_blocks();
-    block_bytes_ = n_ * kWidth + (is_last ? header_.num_tail_bytes : 0);
-    tensor_ = work_.tensor + start;
-    const u64 begin = block == 0 ? header_.payload_start() : payload_end(block - 1);
-    payload_ = reinterpret_cast<const u32*>(work_.delta + begin);
-    num_words_ = static_cast<u32>((payload_end(block) - begin) / 4);
-    if (kWrite && num_words_ == 0 && !is_last) return true;
-    elems_.load(tensor_, block_bytes_);
-    if (!kWrite) add_hash(start, byte_behind(tensor_), &s_.base_sum);
-    const bool good = num_words_ == 0 || decode();
-    if (is_last) put_tail();
-    if (!kWrite) {
-      if (good) add_hash(start, header_.tail[0], &s_.target_sum);
-    } else if (good) {
-      store();
-    }
+    const u32 block_bytes = n_ * kWidth + (is_last ? header_.num_tail_bytes : 0);
+    const u32* ends = reinterpret_cast<const u32*>(work_.delta + delta::kHeaderBytes);
+    const u32 begin = block == 0 ? static_cast<u32>(header_.payload_start() / 4) : ends[block - 1];
+    payload_ = reinterpret_cast<const u32*>(work_.delta) + begin;
+    num_words_ = ends[block] - begin;
+    if (kPass == Pass::kStore && num_words_ == 0 && !is_last) return true;
+    stage_payload();
+    if (kMany && !has_many_changes()) return true;
+    const u64 base_sum = s_.tile.load(work_.base + start, n_, block_bytes, first_pair);
+    __syncthreads();
+    const Outcome outcome = apply();
+    if (outcome == Outcome::kLeft) return true;
+    __syncthreads();
+    if (is_last && threadIdx.x == 0)
+      for (u32 i = 0; i < header_.num_tail_bytes; ++i)
+        *s_.tile.byte_at(n_ * kWidth + i) = header_.tail[i];
+    __syncthreads();
+    const bool good = outcome == Outcome::kDone;
+    constexpr bool kHash = kPass != Pass::kStore;
+    u8* to = kPass == Pass::kCheck || !good ? nullptr : work_.target + start;
+    const u64 target_sum = s_.tile.template store<kHash>(to, block_bytes, first_pair);
+    if (kHash) base_sum_ += base_sum, target_sum_ += target_sum;
     return good;
   }
+  // Hash terms of all blocks so far, of this thread.
+  __device__ u64 base_sum() const { return base_sum_; }
+  __device__ u64 target_sum() const { return target_sum_; }
 
  private:
-  __device__ u32 byte_behind(const u8* block) const {
-    return block_bytes_ > Shared::kElems * kWidth ? block[Shared::kElems * kWidth] : 0;
+  // What of it may be needed, by all threads.
+  __device__ void stage_payload() {
+    for (u32 i = threadIdx.x; i < min(num_words_, Codes::kMaxWords); i += kThreads)
+      s_.codes.payload[i] = payload_[i];
+  }
+  __device__ u32 mode() const { return s_.codes.payload[0] & 0xFF; }
+  __device__ u32 class_top() const { return s_.codes.payload[0] >> 8 & 0xFF; }
+  __device__ bool is_sparse() const {
+    return mode() == static_cast<u32>(delta::BlockMode::kSparse) &&
+           class_top() <= work_.rule.max_key();
+  }
+  __device__ bool is_many(const ParseHead& head) const {
+    using Few = typename ApplyShared<kWidth, kThreads, false>::Codes;
+    return !head.bad && (num_words_ > Few::kMaxWords || head.num_changes > Few::kMaxChanges ||
+                         head.num_codes > Few::kMaxCodes);
+  }
+  // By all threads, before anything else is done for a block.
+  __device__ bool has_many_changes() {
+    __syncthreads();
+    if (num_words_ == 0 || !is_sparse()) return false;
+    return is_many(ParseHead(s_.codes.payload, num_words_));
   }
 
-  __device__ void add_hash(u64 start, u32 byte_behind, u64* to) {
-    const u64 sum = warp_sum(elems_.hash(start, block_bytes_) +
-                             term_behind<kThreads, kWidth>(byte_behind, start, block_bytes_));
-    if (lane() == 0) atomicAdd(to, sum);
-  }
-
-  __device__ bool decode() {
-    const u32 mode = payload_[0] & 0xFF;
-    if (mode == static_cast<u32>(delta::BlockMode::kRaw)) {
-      if (num_words_ * 4 != delta::raw_payload_bytes(n_, kWidth)) return false;
-      load_raw();
-      return true;
+  __device__ Outcome apply() {
+    if (num_words_ == 0) return Outcome::kDone;
+    if (mode() == static_cast<u32>(delta::BlockMode::kRaw)) return copy_raw();
+    if (!is_sparse()) return Outcome::kBad;
+    for (u32 i = threadIdx.x; i < Codes::kMaxChanges / 2; i += kThreads)
+      reinterpret_cast<u32*>(s_.codes.magnitudes)[i] = 0x00010001u;
+    const PairClasses classes(work_.rule, static_cast<int>(class_top()));
+    const ClassCounts sizes = s_.tile.classify(classes);
+    if (warp() == 0) {
+      u32 size = lane() < kNumClasses ? sizes.of(lane()) : 0;
+      if (lane() == (classes.of(0, 0) & 0xFFFF)) size -= Shared::kElems - n_;  // zeros behind
+      const Outcome outcome = parse(size);
+      if (lane() == 0) s_.outcome = outcome;
     }
-    if (mode != static_cast<u32>(delta::BlockMode::kSparse)) return false;
-    const int class_top = static_cast<int>(payload_[0] >> 8 & 0xFF);
-    if (static_cast<u64>(class_top) > work_.rule.max_key()) return false;
-    const Classes classes(work_.rule, class_top, kWidth);
-    count_elements(classes);
-    if (warp() == 0) read_head();
     __syncthreads();
-    if (s_.table.bad != 0) return false;
-    const u32 num_tail_words = read_unary();
-    if (num_tail_words == kNone) return false;
-    clear_bits();
-    for (u32 c = warp(); c < kNumClasses; c += kThreads / 32)
-      if (!read_class(c) && lane() == 0) atomicOr(&s_.table.bad, 1u);
-    __syncthreads();
-    if (s_.table.bad != 0 || !read_large(num_tail_words)) return false;
-    number_changes();
-    change_elements(classes);
-    return true;
+    if (s_.outcome == Outcome::kDone) change_elements();
+    return s_.outcome;
   }
 
-  // ---- raw blocks: the payload is the block ----
-  __device__ void load_raw() {
-    const u32 first = threadIdx.x * kPerThread * kWidth / 4;
-#pragma unroll
-    for (u32 j = 0; j < 8 * kWidth; ++j)
-      if (1 + first + j < num_words_) elems_.words[j] = payload_[1 + first + j];
+  // The payload is the block.
+  __device__ Outcome copy_raw() {
+    if (num_words_ * 4 != delta::raw_payload_bytes(n_, kWidth)) return Outcome::kBad;
+    for (u32 i = threadIdx.x; i + 1 < num_words_; i += kThreads)
+      *reinterpret_cast<u32*>(s_.tile.byte_at(4 * i)) = payload_[1 + i];
+    return Outcome::kDone;
   }
 
-  // ---- classes of the base ----
-  __device__ void count_elements(const Classes& classes) {
-    const u32 first = threadIdx.x * kPerThread;
-    valid_ = n_ > first ? min(n_ - first, kPerThread) : 0;
-    const ClassCounts own = count_classes(elems_, valid_, classes);
-    u32 sums[4] = {own.words[0], own.words[1], own.words[2], own.words[3]}, total[4];
-    block_scan<kThreads>(sums, total, s_.scan);
-    const ClassCounts before = {{sums[0], sums[1], sums[2], sums[3]}};
-    const ClassCounts sizes = {{total[0], total[1], total[2], total[3]}};
-    u32 start = 0;
-#pragma unroll
-    for (u32 c = 0; c < kNumClasses; ++c) {
-      s_.next_in_class[c][threadIdx.x] = static_cast<u16>(start + before.of(c));
-      if (threadIdx.x == 0) s_.table.starts[c] = start;
-      start += sizes.of(c);
+  // By one warp; `size` is that of class c in lane c.
+  __device__ Outcome parse(u32 size) {
+    const ParseHead head(s_.codes.payload, num_words_);
+    if (!kMany && is_many(head)) {
+      if (lane() == 0) atomicAdd(&work_.state->num_large, 1u);
+      return Outcome::kLeft;
     }
-    if (threadIdx.x == 0) s_.table.starts[kNumClasses] = start;
-    __syncthreads();
+    PayloadParser<kWidth, Codes> parser(s_.codes, num_words_);
+    return parser.run(head, size) ? Outcome::kDone : Outcome::kBad;
   }
 
-  // ---- the head; one lane a class ----
-  __device__ u32 byte_at(u32 i) const { return payload_[i / 4] >> 8 * (i % 4) & 0xFF; }
-
-  __device__ void read_head() {
-    ApplyTable& t = s_.table;
-    const u32 changed = payload_[0] >> 16 & 0xFF, large = payload_[0] >> 24;
-    const u32 num_changed = static_cast<u32>(__popc(changed)),
-              num_large = static_cast<u32>(__popc(large));
-    const u32 used = 4 + 2 * num_changed + 3 * num_large, head_words = (used + 3) / 4;
-    bool bad = changed == 0 || (large & ~changed) != 0 || head_words > num_words_;
-    const u32 c = lane();
-    const bool is_class = c < kNumClasses;
-    u32 count = 0, large_count = 0, k = 0;
-    if (!bad && is_class) {
-      const u32 below = (1u << c) - 1;
-      const u32 at = 4 + 2 * static_cast<u32>(__popc(changed & below));
-      const u32 nth_large = static_cast<u32>(__popc(large & below));
-      const u32 large_at = 4 + 2 * num_changed + 2 * nth_large;
-      if (changed >> c & 1) count = 1 + (byte_at(at) | byte_at(at + 1) << 8);
-      if (large >> c & 1) {
-        large_count = 1 + (byte_at(large_at) | byte_at(large_at + 1) << 8);
-        k = byte_at(4 + 2 * num_changed + 2 * num_large + nth_large);
-      }
-      const u32 size = t.starts[c + 1] - t.starts[c];
-      bad = count > size || large_count > count || k >= 8 * kWidth;
-      for (u32 i = used + c; i < 4 * head_words; i += kNumClasses) bad |= byte_at(i) != 0;
-    }
-    bad = __any_sync(kFullMask, bad);
-    Subset changed_set = {0, false, 0}, large_set = {0, false, 0};
-    if (!bad && count > 0) changed_set = delta::subset_rule(t.starts[c + 1] - t.starts[c], count);
-    if (!bad && large_count > 0) large_set = delta::subset_rule(count, large_count);
-    const u32 fixed = changed_set.num_listed * static_cast<u32>(changed_set.rice_k) + count +
-                      large_set.num_listed * static_cast<u32>(large_set.rice_k);
-    const u32 symbols = changed_set.num_listed + large_set.num_listed + large_count;
-    const u32 change_start = prefix_of_classes(count), fixed_start = prefix_of_classes(fixed),
-              symbol_start = prefix_of_classes(symbols);
-    if (is_class) {
-      t.counts[c] = count;
-      t.large_counts[c] = large_count;
-      t.golomb_k[c] = k;
-      t.changed[c] = changed_set;
-      t.large[c] = large_set;
-      t.change_starts[c] = change_start;
-      t.fixed_starts[c] = fixed_start;
-      t.symbol_starts[3 * c] = symbol_start;
-      t.symbol_starts[3 * c + 1] = symbol_start + changed_set.num_listed;
-      t.symbol_starts[3 * c + 2] = symbol_start + changed_set.num_listed + large_set.num_listed;
-    }
-    if (c == kNumClasses - 1) {
-      t.change_starts[kNumClasses] = change_start + count;
-      t.fixed_starts[kNumClasses] = fixed_start + fixed;
-      t.symbol_starts[3 * kNumClasses] = symbol_start + symbols;
-      t.head_words = head_words;
-      t.fixed_words = (fixed_start + fixed + 31) / 32;
-      t.bad = bad || head_words + t.fixed_words > num_words_;
-    }
-  }
-
-  // ---- unary codes: ones are counted, zeros before each are its value ----
-  static constexpr u32 kNone = ~0u;
-
-  // Fills s_.unary; returns the words that are left for the tails, or kNone.
-  __device__ u32 read_unary() {
-    const ApplyTable& t = s_.table;
-    const u32 wanted = t.symbol_starts[3 * kNumClasses];
-    const u32 first_word = t.head_words + t.fixed_words;
-    u32 seen = 0, previous = 0, at_word = first_word;  // ones, and where the last code ended
-    for (; seen < wanted; at_word += kThreads) {
-      if (at_word >= num_words_) return kNone;
-      const u32 w = at_word + threadIdx.x;
-      const u32 word = w < num_words_ ? payload_[w] : 0;
-      const u32 word_start = (w - first_word) * 32;
-      u32 ones[1] = {static_cast<u32>(__popc(word))}, total[1];
-      block_scan<kThreads>(ones, total, s_.scan);
-      // The end of the last code in an earlier word.
-      const u32 end_here =
-          word == 0 ? 0 : word_start + 32 - static_cast<u32>(__clz(static_cast<int>(word)));
-      const u32 before = max_before(end_here, previous);
-      u32 s = seen + ones[0], last = before;
-      bool outside = false;
-      for (u32 left = word; left != 0 && s < wanted; left &= left - 1, ++s) {
-        const u32 place = word_start + static_cast<u32>(__ffs(static_cast<int>(left))) - 1;
-        const u32 zeros = place - last;
-        outside |= zeros > 0xFFFF;
-        s_.unary[s] = static_cast<u16>(zeros);
-        last = place + 1;
-      }
-      previous = latest_;
-      if (__syncthreads_or(outside)) return kNone;
-      // The code that is the last one wanted must be the last in its word.
-      if (seen + total[0] >= wanted) {
-        const bool mine =
-            word != 0 && seen + ones[0] < wanted && seen + ones[0] + __popc(word) >= wanted;
-        const bool exact = mine && seen + ones[0] + __popc(word) == wanted;
-        if (!__syncthreads_or(exact)) return kNone;
-        return num_words_ - word_of_last(mine ? w : 0) - 1;
-      }
-      seen += total[0];
-    }
-    return num_words_ - first_word;  // no codes at all
-  }
-
-  // The largest of `v` over earlier threads and `floor`; leaves the largest of all in latest_.
-  __device__ u32 max_before(u32 v, u32 floor) {
-    u32 upto = v;
-#pragma unroll
-    for (u32 d = 1; d < 32; d *= 2) {
-      const u32 below = __shfl_up_sync(kFullMask, upto, d);
-      if (lane() >= d) upto = max(upto, below);
-    }
-    const u32 before_in_warp = __shfl_up_sync(kFullMask, upto, 1);
-    __syncthreads();
-    if (lane() == 31) s_.scan.rows[warp()][0] = upto;
-    __syncthreads();
-    u32 result = floor, all = floor;
-    for (u32 w = 0; w < kThreads / 32; ++w) {
-      if (w < warp()) result = max(result, s_.scan.rows[w][0]);
-      all = max(all, s_.scan.rows[w][0]);
-    }
-    latest_ = all;
-    __syncthreads();
-    return lane() == 0 ? result : max(result, before_in_warp);
-  }
-
-  __device__ u32 word_of_last(u32 w) {
-    const u32 in_warp = __reduce_max_sync(kFullMask, w);
-    if (lane() == 0) s_.scan.rows[warp()][1] = in_warp;
-    __syncthreads();
-    u32 last = 0;
-    for (u32 i = 0; i < kThreads / 32; ++i) last = max(last, s_.scan.rows[i][1]);
-    __syncthreads();
-    return last;
-  }
-
-  // ---- subsets ----
-  __device__ void clear_bits() {
-    for (u32 i = threadIdx.x; i < kThreads + 2; i += kThreads) s_.bits[i] = 0;
-    __syncthreads();
-    // Inverted subsets start full.
-    const ApplyTable& t = s_.table;
-    const u32 first = threadIdx.x * 32;
-    u32 word = 0;
-    for (u32 c = 0; c < kNumClasses; ++c) {
-      if (!t.changed[c].inverted) continue;
-      const u32 from = max(t.starts[c], first), to = min(t.starts[c + 1], first + 32);
-      if (from < to)
-        word |= (to - from == 32 ? kFullMask : (1u << (to - from)) - 1) << (from - first);
-    }
-    s_.bits[threadIdx.x] = word;
-    __syncthreads();
-  }
-
-  // Low bits of a gap, from the fixed part.
-  __device__ u32 fixed_bits(u32 at, u32 num_bits) const {
-    if (num_bits == 0) return 0;
-    const u32* fixed = payload_ + s_.table.head_words;
-    const u32 word = at / 32, shift = at % 32;
-    u32 bits = fixed[word] >> shift;
-    if (shift + num_bits > 32) bits |= fixed[word + 1] << (32 - shift);
-    return bits & ((1u << num_bits) - 1);
-  }
-
-  // One warp: calls list(i, thing) for the listed things of a subset of n; false if one is
-  // not below n.
-  template <class List>
-  __device__ bool read_subset(const Subset& subset, u32 n, u32 first_symbol, u32 fixed_at,
-                              List list) const {
-    const auto k = static_cast<u32>(subset.rice_k);
-    u32 next = 0;
-    for (u32 first = 0; first < subset.num_listed; first += 32) {
+  // A warp takes 32 changes at a time.
+  __device__ void change_elements() {
+    const Codes& codes = s_.codes;
+    const u32 own_start = lane() < codes.num_runs ? codes.runs[lane()].start : ~0u;
+    for (u32 first = 32 * warp(); first < codes.num_changes; first += kThreads) {
       const u32 i = first + lane();
-      const bool valid = i < subset.num_listed;
-      const u32 high = valid ? s_.unary[first_symbol + i] : 0;
-      bool outside = high > n >> k;  // so that sums stay small
-      const u32 gap = valid && !outside ? high << k | fixed_bits(fixed_at + i * k, k) : 0;
-      const u32 end = next + warp_scan(valid ? gap + 1 : 0);
-      outside |= valid && end > n;
-      if (__any_sync(kFullMask, outside)) return false;
-      if (valid) list(i, end - 1);
-      next = __shfl_sync(kFullMask, end, 31);
-    }
-    return true;
-  }
-
-  // One warp: changed elements of a class, their signs, places of large ones and bits of
-  // tails.
-  __device__ bool read_class(u32 c) {
-    ApplyTable& t = s_.table;
-    const u32 start = t.starts[c], count = t.counts[c];
-    if (lane() == 0) t.tail_bits[c] = 0;
-    if (count == 0) return true;
-    const auto toggle = [&](u32, u32 thing) {
-      atomicXor(&s_.bits[(start + thing) / 32], 1u << (start + thing) % 32);
-    };
-    if (!read_subset(t.changed[c], t.starts[c + 1] - start, t.symbol_starts[3 * c],
-                     t.fixed_starts[c], toggle))
-      return false;
-    const u32 signs_at =
-        t.fixed_starts[c] + t.changed[c].num_listed * static_cast<u32>(t.changed[c].rice_k);
-    for (u32 i = lane(); i < count; i += 32)
-      s_.differences[t.change_starts[c] + i] = fixed_bits(signs_at + i, 1) ? u16{0xFFFF} : u16{1};
-    if (t.large_counts[c] == 0) return true;
-    if (!read_places(c, signs_at + count)) return false;
-    u32 num_tail = 0;
-    bool outside = false;
-    for (u32 i = lane(); i < t.large_counts[c]; i += 32) {
-      const u32 longer = s_.unary[t.symbol_starts[3 * c + 2] + i];
-      outside |= longer + t.golomb_k[c] >= 8 * kWidth;
-      num_tail += outside ? 0 : longer + t.golomb_k[c];
-    }
-    num_tail = __reduce_add_sync(kFullMask, num_tail);
-    if (lane() == 0) t.tail_bits[c] = num_tail;
-    return !__any_sync(kFullMask, outside);
-  }
-
-  // Places of large changes among all of the class, in rising order.
-  __device__ bool read_places(u32 c, u32 fixed_at) {
-    const ApplyTable& t = s_.table;
-    const Subset& subset = t.large[c];
-    const u32 count = t.counts[c];
-    u16* places = s_.large_places + t.change_starts[c];
-    if (!subset.inverted) {
-      const bool good = read_subset(subset, count, t.symbol_starts[3 * c + 1], fixed_at,
-                                    [&](u32 i, u32 thing) { places[i] = static_cast<u16>(thing); });
-      __syncwarp();
-      return good;
-    }
-    // Members lie between the others: mark those, then number the rest.
-    for (u32 i = lane(); i < count; i += 32) places[i] = 0;
-    __syncwarp();
-    if (!read_subset(subset, count, t.symbol_starts[3 * c + 1], fixed_at,
-                     [&](u32, u32 thing) { places[thing] = 1; }))
-      return false;
-    __syncwarp();
-    u32 num_members = 0;
-    for (u32 first = 0; first < count; first += 32) {
-      const u32 i = first + lane();
-      const u32 members = __ballot_sync(kFullMask, i < count && places[i] == 0);
-      __syncwarp();
-      if (members >> lane() & 1)
-        places[num_members + static_cast<u32>(__popc(members & ((1u << lane()) - 1)))] =
-            static_cast<u16>(i);
-      num_members += static_cast<u32>(__popc(members));
-      __syncwarp();
-    }
-    return true;
-  }
-
-  // ---- differences beyond 1: one warp, one class ----
-  __device__ bool read_large(u32 num_tail_words) {
-    const ApplyTable& t = s_.table;
-    u32 total = 0;
-    for (u32 c = 0; c < kNumClasses; ++c) total += t.tail_bits[c];
-    if ((total + 31) / 32 != num_tail_words) return false;
-    const u32* tails = payload_ + (num_words_ - num_tail_words);
-    for (u32 c = warp(); c < kNumClasses; c += kThreads / 32) {
-      u32 tail_at = 0;
-      for (u32 j = 0; j < c; ++j) tail_at += t.tail_bits[j];
-      for (u32 first = 0; first < t.large_counts[c]; first += 32) {
-        const u32 i = first + lane();
-        const bool valid = i < t.large_counts[c];
-        const u32 num_tail = valid ? s_.unary[t.symbol_starts[3 * c + 2] + i] + t.golomb_k[c] : 0;
-        const u32 end = tail_at + warp_scan(num_tail);
-        if (valid) put_large(c, i, tails, end - num_tail, num_tail);
-        tail_at = __shfl_sync(kFullMask, end, 31);
-      }
-    }
-    return true;
-  }
-
-  __device__ void put_large(u32 c, u32 i, const u32* tails, u32 begin, u32 num_tail) {
-    const ApplyTable& t = s_.table;
-    u32 tail = 0;
-    if (num_tail > 0) {
-      tail = tails[begin / 32] >> begin % 32;
-      if (begin % 32 + num_tail > 32) tail |= tails[begin / 32 + 1] << (32 - begin % 32);
-      tail &= (1u << num_tail) - 1;
-    }
-    const u32 value = (tail | 1u << num_tail) - (1u << t.golomb_k[c]) + 2;
-    u16& difference = s_.differences[t.change_starts[c] + s_.large_places[t.change_starts[c] + i]];
-    difference = static_cast<u16>(difference == 1 ? value : 0 - value);
-  }
-
-  __device__ void number_changes() {
-    u32 ones[1] = {static_cast<u32>(__popc(s_.bits[threadIdx.x]))}, total[1];
-    block_scan<kThreads>(ones, total, s_.scan);
-    s_.ones_before[threadIdx.x] = ones[0];
-    __syncthreads();
-  }
-
-  // ---- the result ----
-  __device__ void change_elements(const Classes& classes) {
-#pragma unroll
-    for (u32 i = 0; i < kPerThread; ++i) {
-      const u32 value = elems_.get(i);
-      u16& next = s_.next_in_class[classes.of(value)][threadIdx.x];
-      const u32 at = next++;  // behind the last element there are no changes to find
-      const u32 word = i < valid_ ? s_.bits[at / 32] : 0;
-      if (word >> at % 32 & 1) {
-        const u32 g =
-            s_.ones_before[at / 32] + static_cast<u32>(__popc(word & ((1u << at % 32) - 1)));
-        const u32 sum = value + s_.differences[g];
-        elems_.set(i, kWidth == 2 ? sum & 0xFFFF : sum & 0xFF);
-      }
+      const u32 begun = count_bits(__ballot_sync(kFullMask, own_start < first));
+      const u32 starts =
+          __reduce_or_sync(kFullMask, own_start - first < 32 ? 1u << (own_start - first) : 0);
+      const ChangeRun& run = codes.runs[begun + count_bits(starts & (lanes_below() << 1 | 1)) - 1];
+      if (i < codes.num_changes) change_element(run, i);
     }
   }
 
-  // The bytes beyond the last whole element are part of the header.
-  __device__ void put_tail() {
-    if (header_.num_tail_bytes == 0 || threadIdx.x != n_ / kPerThread) return;  // or store() does
-#pragma unroll
-    for (u32 i = 0; i < kPerThread; ++i)
-      if (i == n_ % kPerThread) elems_.set(i, header_.tail[0]);
-  }
-
-  __device__ void store() const {
-    const u32 first = threadIdx.x * kPerThread * kWidth;
-    if (threadIdx.x == 0 && block_bytes_ > Shared::kElems * kWidth)
-      tensor_[Shared::kElems * kWidth] = header_.tail[0];
-    if (first + kPerThread * kWidth <= block_bytes_) {
-#pragma unroll
-      for (u32 j = 0; j < 2 * kWidth; ++j)
-        reinterpret_cast<uint4*>(tensor_ + first)[j] =
-            make_uint4(elems_.words[4 * j], elems_.words[4 * j + 1], elems_.words[4 * j + 2],
-                       elems_.words[4 * j + 3]);
-      return;
-    }
-#pragma unroll
-    for (u32 j = 0; j < 8 * kWidth; ++j)
-      for (u32 k = 0; k < 4; ++k)
-        if (first + 4 * j + k < block_bytes_)
-          tensor_[first + 4 * j + k] = static_cast<u8>(elems_.words[j] >> 8 * k);
+  __device__ __forceinline__ void change_element(const ChangeRun& run, u32 i) {
+    const Codes& codes = s_.codes;
+    const u32 nth = i - run.start;
+    const u16* list = codes.things + run.list;
+    const u32 rank = run.inverted ? nth + listed_before(list, run.num_listed, nth) : list[nth];
+    const u32 sign_at = run.signs_at + nth;
+    const bool negative = codes.payload[sign_at / 32] >> sign_at % 32 & 1;
+    const u32 difference = negative ? 0u - codes.magnitudes[i] : codes.magnitudes[i];
+    u8* at = s_.tile.byte_at(s_.tile.find(run.class_idx, rank) * kWidth);
+    if (kWidth == 2)
+      *reinterpret_cast<u16*>(at) = static_cast<u16>(*reinterpret_cast<u16*>(at) + difference);
+    else
+      *at = static_cast<u8>(*at + difference);
   }
 
   const ApplyWork& work_;
   const delta::Header& header_;
   Shared& s_;
-  Elems<kWidth> elems_;
   const u32* payload_ = nullptr;
-  u8* tensor_ = nullptr;
-  u32 n_ = 0, block_bytes_ = 0, valid_ = 0, num_words_ = 0, latest_ = 0;
+  u32 n_ = 0, num_words_ = 0;
+  u64 base_sum_ = 0, target_sum_ = 0;
 };
+
+// ---- the call --------------------------------------------------------------
+// By the last thread block of a pass that checks. All blocks were hashed whatever happened to
+// one of them: an error in a block of another base is an error of the base.
+__device__ inline void finish_check(const ApplyWork& work, const delta::Header& h) {
+  CallState& state = *work.state;
+  u64 error = read_state(&state.first_error);
+  if (delta::hash_finish(read_state(&state.base_sum), work.tensor_bytes) != h.base_hash)
+    error = error_key(Code::kWrongBase, kReasonWrongBase, kNowhere);
+  else if (error == 0 &&
+           delta::hash_finish(read_state(&state.target_sum), work.tensor_bytes) != h.target_hash)
+    error = error_key(Code::kCorrupt, kReasonTargetHash, kNowhere);
+  write_result(work.result, error, work.tensor_bytes);
+}
+
+__device__ inline void apply_tail_alone(const ApplyWork& work, const delta::Header& h, Pass pass) {
+  if (blockIdx.x != 0 || threadIdx.x != 0 || h.num_tail_bytes == 0) return;
+  if (pass != Pass::kStore) {
+    atomicAdd(&work.state->base_sum, u64{delta::hash_term(work.base[0], 0, 0)});
+    atomicAdd(&work.state->target_sum, u64{delta::hash_term(h.tail[0], 0, 0)});
+  }
+  if (pass != Pass::kCheck) work.target[0] = h.tail[0];
+}
+
+// All blocks of a pass that this launch can do; the one of kMany comes second and ends the pass.
+template <u32 kWidth, u32 kThreads, bool kMany, Pass kPass>
+__device__ void apply_blocks(const ApplyWork& work, ApplyShared<kWidth, kThreads, kMany>& shared) {
+  if (work.result->code != 0) return;  // of the kernel before this one
+  if (threadIdx.x == 0) shared.header = load_header(work.delta);
+  __syncthreads();
+  const auto num_blocks = static_cast<u32>(shared.header.num_blocks());
+  if (num_blocks == 0 && !kMany) apply_tail_alone(work, shared.header, kPass);
+  BlockApplier<kWidth, kThreads, kMany, kPass> applier(work, shared);
+  for (u32 block = blockIdx.x; block < num_blocks; block += gridDim.x) {
+    if (kMany && *static_cast<volatile u32*>(&work.state->num_large) == 0) break;
+    const bool good = applier.run(block);
+    if (!good && threadIdx.x == 0)
+      atomicMax(&work.state->first_error, error_key(Code::kCorrupt, kReasonPayload, block));
+    __syncthreads();
+  }
+  if (kPass == Pass::kStore) return;
+  const u64 base_sum = warp_sum(applier.base_sum()), target_sum = warp_sum(applier.target_sum());
+  if (lane() == 0) {
+    atomicAdd(&work.state->base_sum, base_sum);
+    atomicAdd(&work.state->target_sum, target_sum);
+    __threadfence();
+  }
+  __syncthreads();
+  if (kMany && threadIdx.x == 0 && atomicAdd(&work.state->done, 1u) + 1 == gridDim.x)
+    finish_check(work, shared.header);
+}
 
 }  // namespace snug::cuda::deltas

@@ -109,9 +109,9 @@ void plan_large(ClassPlan& plan, BlockPlan& block, Scratch& scratch) {
     num_large += value != ~std::uint64_t{0};  // 1 - 2
   }
   plan.num_large = num_large;
-  std::uint64_t sum_of_widths = 0;
+  std::uint32_t sum_of_widths = 0;
   for (std::uint32_t i = 0; i < num_large; ++i)
-    sum_of_widths += static_cast<std::uint64_t>(std::bit_width(values[i]));
+    sum_of_widths += static_cast<std::uint32_t>(std::bit_width(values[i]));
   plan.golomb_k = golomb_order(sum_of_widths, num_large);
   for (std::uint32_t i = 0; i < num_large; ++i) {
     const std::uint64_t code = values[i] + (std::uint64_t{1} << plan.golomb_k);

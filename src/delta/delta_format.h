@@ -147,8 +147,8 @@ constexpr Subset subset_rule(std::uint32_t n, std::uint32_t size) noexcept {
 
 // Values beyond 1 are coded by exponential Golomb codes. An encoder takes the order from
 // the mean width of the values: unlike their mean, a few large ones hardly move it.
-constexpr int golomb_order(std::uint64_t sum_of_widths, std::uint32_t count) noexcept {
-  const std::uint64_t mean = (2 * sum_of_widths + count) / (2 * std::uint64_t{count});
+constexpr int golomb_order(std::uint32_t sum_of_widths, std::uint32_t count) noexcept {
+  const std::uint32_t mean = (2 * sum_of_widths + count) / (2 * count);
   return mean == 0 ? 0 : static_cast<int>(mean) - 1;
 }
 

@@ -52,6 +52,24 @@ Status gpu_apply(const Bytes& delta, Bytes& tensor, const cuda::DeltaOptions& op
   return r.code == 0 ? Status{} : cuda::to_status(r);
 }
 
+// The same, to other memory; `tensor` becomes the target only if there is no error.
+Status gpu_apply_to(const Bytes& delta, Bytes& tensor, const cuda::DeltaOptions& options) {
+  const DeviceBuffer update(delta), base(tensor), target(tensor.size()),
+      result(sizeof(cuda::DeviceResult));
+  const DeviceBuffer workspace(cuda::delta_apply_workspace_bytes(tensor.size(), options));
+  const Status status = cuda::delta_apply_to(
+      {update.data(), update.size()}, {base.data(), base.size()}, {target.data(), target.size()},
+      {workspace.data(), workspace.size()}, result_in(result), options, nullptr);
+  EXPECT_TRUE(status.ok()) << to_string(status);
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  EXPECT_TRUE(target.end_is_intact());
+  EXPECT_TRUE(base.download(tensor.size()) == tensor);
+  const cuda::DeviceResult r = fetch_result(result);
+  if (r.code != 0) return cuda::to_status(r);
+  tensor = target.download(tensor.size());
+  return {};
+}
+
 void check(const Versions& versions, DType dtype, int log2_block) {
   cuda::DeltaOptions options;
   options.dtype = dtype;
@@ -64,10 +82,12 @@ void check(const Versions& versions, DType dtype, int log2_block) {
     while (delta[at] == expected[at]) ++at;
     FAIL() << "byte " << at << " of " << delta.size() << " differs";
   }
-  Bytes tensor = versions.base;
-  const Status applied = gpu_apply(expected, tensor, options);
-  EXPECT_TRUE(applied.ok()) << to_string(applied);
-  EXPECT_TRUE(tensor == versions.next);
+  for (const auto apply : {gpu_apply, gpu_apply_to}) {
+    Bytes tensor = versions.base;
+    const Status applied = apply(expected, tensor, options);
+    EXPECT_TRUE(applied.ok()) << to_string(applied);
+    EXPECT_TRUE(tensor == versions.next);
+  }
 }
 
 TEST(GpuDelta, SameBytesAsTheCpuAndBack) {
@@ -99,6 +119,27 @@ TEST(GpuDelta, ManyBlocksOfATrainingStep) {
         check(training_step((std::size_t{1} << 22) + 12345, 8e-7), DType::kBF16, log2_block));
 }
 
+// Rounds of the encoder in which some blocks, or all, have more changes than its warps have
+// room for; in the decoder, blocks that only the launch with more room can do.
+TEST(GpuDelta, FewDenseBlocksAmongManySparseOnes) {
+  constexpr std::size_t kBlock = 1 << 13;
+  const auto change = [](Versions& versions, std::size_t first, std::size_t count, int one_in) {
+    Prng prng(first);
+    for (std::size_t i = first; i < first + count; ++i)
+      if (prng.one_in(static_cast<std::size_t>(one_in)))
+        versions.next[2 * i] ^= static_cast<std::byte>(1 + prng.below(255));
+  };
+  Versions versions = training_step(100 * kBlock + 33, 8e-7);
+  change(versions, 20 * kBlock, kBlock, 8);       // one of a round
+  change(versions, 35 * kBlock, kBlock, 1);       // all of a block's elements
+  change(versions, 64 * kBlock, 16 * kBlock, 2);  // a whole round
+  change(versions, 82 * kBlock, 5 * kBlock, 5);
+  change(versions, 100 * kBlock, 33, 1);
+  ASSERT_NO_FATAL_FAILURE(check(versions, DType::kBF16, 13));
+  ASSERT_NO_FATAL_FAILURE(check(versions, DType::kI16, 12));
+  ASSERT_NO_FATAL_FAILURE(check(versions, DType::kF16, 14));
+}
+
 TEST(GpuDelta, SmallerBlocksThanAskedFor) {
   const Versions versions = training_step(100'000, 2e-6);
   cuda::DeltaOptions options;
@@ -122,6 +163,7 @@ TEST(GpuDelta, AnotherBaseIsRefused) {
   }
   Bytes shorter(versions.base.begin(), versions.base.end() - 2);
   EXPECT_EQ(gpu_apply(delta, shorter, {}).code, Code::kWrongBase);
+  EXPECT_EQ(gpu_apply_to(delta, shorter, {}).code, Code::kWrongBase);
 }
 
 // Every damaged delta is refused, or does what the CPU does with it.
@@ -142,11 +184,14 @@ TEST(GpuDelta, DamageGivesAnErrorOrTheRightData) {
             reinterpret_cast<std::uint8_t*>(damaged.data()), header->payload_start());
         std::memcpy(damaged.data() + 56, &sum, 4);
       }
-      Bytes on_cpu = versions.base, on_gpu = versions.base;
+      Bytes on_cpu = versions.base;
       const Status cpu = delta::apply_in_place(view(damaged), on_cpu);
-      const Status gpu = gpu_apply(damaged, on_gpu, {});
-      EXPECT_EQ(cpu.ok(), gpu.ok()) << to_string(cpu) << " | " << to_string(gpu);
-      EXPECT_TRUE(on_gpu == on_cpu) << change << " " << i;
+      for (const auto apply : {gpu_apply, gpu_apply_to}) {
+        Bytes on_gpu = versions.base;
+        const Status gpu = apply(damaged, on_gpu, {});
+        EXPECT_EQ(cpu.ok(), gpu.ok()) << to_string(cpu) << " | " << to_string(gpu);
+        EXPECT_TRUE(on_gpu == on_cpu) << change << " " << i;
+      }
     }
   }
 }
@@ -226,6 +271,14 @@ TEST(GpuDelta, Usage) {
   cuda::DeltaOptions large;
   large.log2_block = 15;
   EXPECT_EQ(encode(large, 0), Code::kUsage);
+  const auto apply_to = [&](std::size_t from, std::size_t to, std::size_t room) {
+    return cuda::delta_apply_to({buffer.data(), 100}, {buffer.data() + from, 100},
+                                {buffer.data() + to, room}, {buffer.data(), 1000},
+                                result_in(result), {}, nullptr)
+        .code;
+  };
+  EXPECT_EQ(apply_to(1024, 1024 + 96, 100), Code::kUsage);  // overlap
+  EXPECT_EQ(apply_to(1024, 2048, 99), Code::kDstTooSmall);
 }
 
 }  // namespace
