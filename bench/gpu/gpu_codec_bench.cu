@@ -6,17 +6,18 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <functional>
-#include <iterator>
+#include <map>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "gpu/codec_inputs.h"
 #include "snug/codec.h"
 #include "snug/cuda.h"
 
@@ -38,87 +39,27 @@ void check(const snug::Status& status) {
   std::exit(1);
 }
 
-using Bytes = std::vector<std::uint8_t>;
+using snug::bench::Bytes;
+using snug::bench::kTile;
 
-std::uint16_t to_bf16(float f) {
-  std::uint32_t u;
-  std::memcpy(&u, &f, 4);
-  return static_cast<std::uint16_t>((u + 0x7FFF + (u >> 16 & 1)) >> 16);
+// Sets `differs` where two buffers do; bytes are a multiple of 16.
+__global__ void compare_kernel(const uint4* a, const uint4* b, std::size_t num_vecs,
+                               unsigned* differs) {
+  for (std::size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < num_vecs;
+       i += std::size_t{gridDim.x} * blockDim.x)
+    if (((a[i].x ^ b[i].x) | (a[i].y ^ b[i].y) | (a[i].z ^ b[i].z) | (a[i].w ^ b[i].w)) != 0)
+      *differs = 1;
 }
 
-// 16 MiB of one kind of data; buffers are filled with copies of it.
-constexpr std::size_t kTile = std::size_t{16} << 20;
-
-Bytes gaussian(DType dtype) {
-  Bytes tile(kTile);
-  std::mt19937_64 random(1);
-  std::normal_distribution<float> normal(0, 0.02f);
-  for (std::size_t i = 0; i + 4 <= kTile;) {
-    const float f = normal(random);
-    if (dtype == DType::kF32) {
-      std::memcpy(&tile[i], &f, 4);
-      i += 4;
-    } else if (dtype == DType::kF16) {
-      // Round to nearest by scaling: normal numbers of this range need no more.
-      std::uint32_t u;
-      const float scaled = f * 0x1p-112f;
-      std::memcpy(&u, &scaled, 4);
-      const auto h = static_cast<std::uint16_t>(((u & 0x7FFFFFFF) + 0x0FFF + (u >> 13 & 1)) >> 13 |
-                                                u >> 31 << 15);
-      std::memcpy(&tile[i], &h, 2);
-      i += 2;
-    } else if (dtype == DType::kF8E4M3) {
-      std::uint32_t u;
-      const float scaled = f * 50.0f * 0x1p-120f;
-      std::memcpy(&u, &scaled, 4);
-      tile[i++] = static_cast<std::uint8_t>(((u & 0x7FFFFFFF) + 0x7FFFF + (u >> 20 & 1)) >> 20 |
-                                            u >> 31 << 7);
-    } else {
-      const std::uint16_t b = to_bf16(f);
-      std::memcpy(&tile[i], &b, 2);
-      i += 2;
-    }
-  }
-  return tile;
-}
-
-Bytes random_bits() {
-  Bytes tile(kTile);
-  std::mt19937_64 random(2);
-  for (std::size_t i = 0; i < kTile; i += 8) {
-    const std::uint64_t v = random();
-    std::memcpy(&tile[i], &v, 8);
-  }
-  return tile;
-}
-
-// Channels with lognormal scales: the wide exponents of large models' keys.
-Bytes wide_kv() {
-  Bytes tile(kTile);
-  std::mt19937_64 random(3);
-  std::normal_distribution<float> normal(0, 1);
-  std::vector<float> scale(1024);
-  for (float& s : scale) s = std::exp2(1.6f * normal(random));
-  for (std::size_t i = 0; i < kTile / 2; ++i) {
-    const std::uint16_t b = to_bf16(scale[i % 1024] * normal(random));
-    std::memcpy(&tile[2 * i], &b, 2);
-  }
-  return tile;
-}
-
-// The tensors of a safetensors file, repeated to 16 MiB; empty if there is none.
-Bytes file_data(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  const std::vector<char> all((std::istreambuf_iterator<char>(file)), {});
-  std::uint64_t header = 0;
-  if (all.size() < 16) return {};
-  std::memcpy(&header, all.data(), 8);
-  if (header > all.size() - 16) return {};
-  Bytes tile(kTile);
-  const std::size_t start = 8 + header, length = (all.size() - start) & ~std::size_t{1};
-  for (std::size_t i = 0; i < kTile; ++i)
-    tile[i] = static_cast<std::uint8_t>(all[start + i % length]);
-  return tile;
+bool same_on_device(const std::uint8_t* a, const std::uint8_t* b, std::size_t n) {
+  unsigned *differs, found = 0;
+  check(cudaMalloc(&differs, 4), "allocate");
+  check(cudaMemset(differs, 0, 4), "compare");
+  compare_kernel<<<1024, 256>>>(reinterpret_cast<const uint4*>(a),
+                                reinterpret_cast<const uint4*>(b), n / 16, differs);
+  check(cudaMemcpy(&found, differs, 4, cudaMemcpyDeviceToHost), "compare");
+  cudaFree(differs);
+  return found == 0;
 }
 
 struct Slot {
@@ -176,7 +117,7 @@ struct Row {
 
 struct Case {
   std::string input;
-  const Bytes* tile;
+  const char* file = "";  // of inputs that come from one
   DType dtype = DType::kBF16;
   Codec codec = Codec::kEntropy;
   std::size_t mib = 256;
@@ -185,7 +126,7 @@ struct Case {
   int log2_block = 0;
 };
 
-Row run(const Case& c, int num_sms, cudaStream_t stream) {
+Row run(const Case& c, const Bytes& tile, int num_sms, cudaStream_t stream) {
   const std::size_t n = c.mib << 20;
   gpu::EncodeOptions eo;
   eo.dtype = c.dtype;
@@ -225,9 +166,11 @@ Row run(const Case& c, int num_sms, cudaStream_t stream) {
     check(cudaMalloc(&slot.dst, n), "allocate");
     check(cudaMalloc(&slot.workspace, ws_bytes), "allocate");
     check(cudaMalloc(&slot.result, sizeof(gpu::DeviceResult)), "allocate");
-    for (std::size_t at = 0; at < n; at += kTile)
-      check(cudaMemcpy(slot.src + at, c.tile->data(), std::min(kTile, n - at),
-                       cudaMemcpyHostToDevice),
+    if (s == 0)
+      check(cudaMemcpy(slot.src, tile.data(), std::min(kTile, n), cudaMemcpyHostToDevice), "fill");
+    for (std::size_t at = s == 0 ? kTile : 0; at < n; at += kTile)
+      check(cudaMemcpy(slot.src + at, slots[0].src, std::min(kTile, n - at),
+                       cudaMemcpyDeviceToDevice),
             "fill");
     check(cudaMemset(slot.dst, 0xA5, n), "fill");
     if (num_pages != 0) {
@@ -267,12 +210,7 @@ Row run(const Case& c, int num_sms, cudaStream_t stream) {
     check(cudaGraphLaunch(slot.decode, stream), "decode");
     check(cudaStreamSynchronize(stream), "decode");
     check(gpu::to_status(fetch(slot.result)));
-    if (s == 0) {
-      Bytes back(n);
-      check(cudaMemcpy(back.data(), slot.dst, n, cudaMemcpyDeviceToHost), "compare");
-      for (std::size_t at = 0; at < n; at += kTile)
-        row.same &= std::memcmp(back.data() + at, c.tile->data(), std::min(kTile, n - at)) == 0;
-    }
+    row.same &= same_on_device(slot.src, slot.dst, n);
   }
   const int reps = c.mib >= 256 ? 30 : 60;
   row.encode_us = median_us(stream, reps, [&](int i) {
@@ -370,41 +308,48 @@ int main(int argc, char** argv) {
       "decode us | GB/s | of roofline |\n");
   std::printf("|---|---|---|---|---|---|---|---|---|---|---|---|---|\n");
 
-  const Bytes gauss = gaussian(DType::kBF16), gauss16 = gaussian(DType::kF16),
-              gauss32 = gaussian(DType::kF32), gauss8 = gaussian(DType::kF8E4M3),
-              noise = random_bits(), wide = wide_kv();
-  Bytes weights, kv, grad;
-  if (!data.empty()) {
-    weights = file_data(data + "/model-00001-of-00002.safetensors");
-    if (weights.empty()) weights = file_data(data + "/model/model-00001-of-00002.safetensors");
-    kv = file_data(data + "/kv.safetensors");
-    grad = file_data(data + "/grad.safetensors");
-  }
+  // Made when the first row wants them.
+  std::map<std::string, Bytes> tiles;
+  const auto tile_of = [&](const Case& c) -> const Bytes& {
+    const bool is_gaussian = c.input == "gaussian";
+    Bytes& tile = tiles[is_gaussian ? c.input + snug::dtype_name(c.dtype) : c.input];
+    if (tile.empty())
+      tile = is_gaussian                ? snug::bench::gaussian(c.dtype)
+             : c.input == "random bits" ? snug::bench::random_bits()
+             : c.input == "wide kv"     ? snug::bench::wide_kv()
+                                        : snug::bench::file_data(data + "/" + c.file);
+    return tile;
+  };
+  const auto exists = [&](const char* file) {
+    return !data.empty() && std::ifstream(data + "/" + file).good();
+  };
+  const char* const weights = "model-00001-of-00002.safetensors";
   std::vector<Case> cases;
   const std::vector<std::size_t> sizes = quick ? std::vector<std::size_t>{1, 16, 256}
                                                : std::vector<std::size_t>{1, 4, 16, 64, 256, 1024};
   for (const Codec codec : {Codec::kEntropy, Codec::kFixed}) {
-    for (const std::size_t mib : sizes)
-      cases.push_back({"gaussian", &gauss, DType::kBF16, codec, mib});
+    for (const std::size_t mib : sizes) cases.push_back({"gaussian", "", DType::kBF16, codec, mib});
     for (const std::size_t mib :
          quick ? std::vector<std::size_t>{256} : std::vector<std::size_t>{16, 256, 1024}) {
-      if (!weights.empty()) cases.push_back({"weights", &weights, DType::kBF16, codec, mib});
-      if (!kv.empty()) cases.push_back({"kv", &kv, DType::kBF16, codec, mib});
-      if (!grad.empty()) cases.push_back({"gradients", &grad, DType::kBF16, codec, mib});
-      cases.push_back({"wide kv", &wide, DType::kBF16, codec, mib});
-      cases.push_back({"random bits", &noise, DType::kBF16, codec, mib});
+      if (exists(weights)) cases.push_back({"weights", weights, DType::kBF16, codec, mib});
+      for (const auto& [name, file] :
+           {std::pair{"kv", "kv.safetensors"}, std::pair{"gradients", "grad.safetensors"}})
+        if (exists(file)) cases.push_back({name, file, DType::kBF16, codec, mib});
+      cases.push_back({"wide kv", "", DType::kBF16, codec, mib});
+      cases.push_back({"random bits", "", DType::kBF16, codec, mib});
     }
-    cases.push_back({"gaussian", &gauss, DType::kBF16, codec, 256, device.multiProcessorCount / 2});
-    cases.push_back({"gaussian", &gauss, DType::kBF16, codec, 256, 0, 32768});
-    // What the block size costs and buys.
+    cases.push_back({"gaussian", "", DType::kBF16, codec, 256, device.multiProcessorCount / 2});
+    cases.push_back({"gaussian", "", DType::kBF16, codec, 256, 0, 32768});
+  }
+  cases.push_back({"gaussian", "", DType::kF32, Codec::kEntropy, 256});
+  cases.push_back({"gaussian", "", DType::kF32, Codec::kFixed, 256});
+  cases.push_back({"gaussian", "", DType::kF16, Codec::kEntropy, 256});
+  cases.push_back({"gaussian", "", DType::kF8E4M3, Codec::kEntropy, 256});
+  // What the block size costs and buys.
+  for (const Codec codec : {Codec::kEntropy, Codec::kFixed})
     for (const std::size_t mib : {std::size_t{16}, std::size_t{256}})
       for (int log2_block = 12; log2_block <= 15; ++log2_block)
-        cases.push_back({"gaussian", &gauss, DType::kBF16, codec, mib, 0, 0, log2_block});
-  }
-  cases.push_back({"gaussian", &gauss32, DType::kF32, Codec::kEntropy, 256});
-  cases.push_back({"gaussian", &gauss32, DType::kF32, Codec::kFixed, 256});
-  cases.push_back({"gaussian", &gauss16, DType::kF16, Codec::kEntropy, 256});
-  cases.push_back({"gaussian", &gauss8, DType::kF8E4M3, Codec::kEntropy, 256});
+        cases.push_back({"gaussian", "", DType::kBF16, codec, mib, 0, 0, log2_block});
 
   std::FILE* json = json_path.empty() ? nullptr : std::fopen(json_path.c_str(), "w");
   if (json != nullptr)
@@ -417,7 +362,7 @@ int main(int argc, char** argv) {
     const std::string name = c.input + " " + snug::dtype_name(c.dtype) + " " +
                              snug::codec_name(c.codec) + " " + std::to_string(c.mib);
     if (name.find(only) == std::string::npos) continue;
-    print(run(c, device.multiProcessorCount, stream), copy, json, first);
+    print(run(c, tile_of(c), device.multiProcessorCount, stream), copy, json, first);
     if (json != nullptr) std::fflush(json);
     first = false;
   }

@@ -43,7 +43,7 @@ struct EncodeOptions {
   int log2_block = 0;
   // Launches no more thread blocks than this many multiprocessors hold; 0: no
   // limit. That is a bound on their number where one fills a multiprocessor
-  // (decoding `fixed` and raw frames); otherwise the hardware may spread them over
+  // (`fixed` and raw frames); otherwise the hardware may spread them over
   // more, each then less busy.
   int max_sms = 0;
   DeviceResult* host_result = nullptr;  // pinned host memory for a copy of the result

@@ -33,7 +33,24 @@ enum class Codec : std::uint8_t {
 inline constexpr int kNumCodecs = 4;
 
 // Bytes of one element; 0 for a number that is no DType.
-std::size_t elem_bytes(DType dtype) noexcept;
+constexpr std::size_t elem_bytes(DType dtype) noexcept {
+  switch (dtype) {
+    case DType::kBytes:
+    case DType::kF8E4M3:
+    case DType::kF8E5M2:
+    case DType::kF4:
+    case DType::kI8:
+    case DType::kBool: return 1;
+    case DType::kBF16:
+    case DType::kF16:
+    case DType::kI16: return 2;
+    case DType::kF32:
+    case DType::kI32: return 4;
+    case DType::kF64:
+    case DType::kI64: return 8;
+  }
+  return 0;
+}
 const char* dtype_name(DType dtype) noexcept;  // "bf16", "f8_e4m3", ...
 const char* codec_name(Codec codec) noexcept;  // "raw", "entropy", ...
 

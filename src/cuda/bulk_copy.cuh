@@ -6,7 +6,7 @@
 
 namespace snug::cuda {
 
-inline constexpr std::uint32_t kPieceBytes = 4096;  // of one copy: lanes share the work
+inline constexpr std::uint32_t kPieceBytes = 8192;  // of one copy: lanes share the work
 
 // A barrier in shared memory; a load completes one of count 1. One thread sets it up.
 __device__ __forceinline__ void init_barrier(std::uint32_t barrier, unsigned count) {
@@ -82,25 +82,6 @@ __device__ __forceinline__ void bulk_load(std::uint32_t shared, const void* glob
 #endif
 }
 
-__device__ __forceinline__ void bulk_store(void* global, std::uint32_t shared,
-                                           std::uint32_t num_bytes) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global),
-               "r"(shared), "r"(num_bytes)
-               : "memory");
-#else
-  for (std::uint32_t i = 0; i < num_bytes; i += 16)
-    *reinterpret_cast<uint4*>(static_cast<std::uint8_t*>(global) + i) = load_shared16(shared + i);
-#endif
-}
-
-// This thread's stores have read their shared memory, which may be reused then.
-__device__ __forceinline__ void wait_stores() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("cp.async.bulk.commit_group;\n\tcp.async.bulk.wait_group.read 0;" ::: "memory");
-#endif
-}
-
 // Calls copy(address, offset, num_bytes) for the lane's share of the pieces of
 // [pos, pos + num_bytes) of the tensor.
 template <class Copy>
@@ -125,10 +106,6 @@ __device__ __forceinline__ void for_each_piece(const ScatteredAccess& tensor, st
 }
 
 // Whether bulk copies can move these bytes; the answer is the warp's.
-__device__ __forceinline__ bool can_move_in_bulk(const DirectAccess&, std::uint64_t,
-                                                 std::uint32_t) {
-  return true;
-}
 inline __device__ __noinline__ bool can_move_in_bulk(const ScatteredAccess& tensor,
                                                      std::uint64_t pos, std::uint32_t num_bytes) {
   bool good = true;
@@ -155,36 +132,33 @@ __device__ __forceinline__ void load_block(const Access& src, std::uint64_t pos,
   if (lane_id() == 0) finish_load(barrier);
 }
 
-// The same into memory that a store of this warp still reads: each lane's piece is
-// loaded as soon as what was there has been read, four lanes at a time.
-template <class Access>
-__device__ __forceinline__ void load_block_behind_store(const Access& src, std::uint64_t pos,
-                                                        std::uint32_t num_bytes,
-                                                        std::uint32_t shared,
-                                                        std::uint32_t barrier) {
+// load_block where bulk copies can move the bytes, at most kWarp pieces; if not, false.
+__device__ __forceinline__ bool try_load_block(const DirectAccess& src, std::uint64_t pos,
+                                               std::uint32_t num_bytes, std::uint32_t shared,
+                                               std::uint32_t barrier) {
+  load_block(src, pos, num_bytes, shared, barrier);
+  return true;
+}
+inline __device__ __noinline__ bool try_load_block(const ScatteredAccess& src, std::uint64_t pos,
+                                                   std::uint32_t num_bytes, std::uint32_t shared,
+                                                   std::uint32_t barrier) {
+  // Pages are mostly larger than a piece, which then takes one search.
+  const std::uint32_t at = lane_id() * kPieceBytes;
+  const std::uint32_t here = at < num_bytes ? min(num_bytes - at, kPieceBytes) : 0;
+  ScatteredAccess::Piece piece{nullptr, 0};
+  if (here != 0) piece = src.find(pos + at);
+  const bool one_copy = piece.left >= here && reinterpret_cast<std::uintptr_t>(piece.at) % 16 == 0;
+  if (!__all_sync(kAll, one_copy)) {
+    if (!can_move_in_bulk(src, pos, num_bytes)) return false;
+    load_block(src, pos, num_bytes, shared, barrier);
+    return true;
+  }
   if (lane_id() == 0) expect_load(barrier, num_bytes);
   __syncwarp();
-#pragma unroll 1
-  for (unsigned first = 0; first < kWarp; first += 4) {
-    if (lane_id() / 4 * 4 == first) {
-      wait_stores();
-      for_each_piece(src, pos, num_bytes,
-                     [&](const std::uint8_t* at, std::uint32_t offset, std::uint32_t here) {
-                       bulk_load(shared + offset, at, here, barrier);
-                     });
-    }
-  }
+  if (here != 0) bulk_load(shared + at, piece.at, here, barrier);
   __syncwarp();
   if (lane_id() == 0) finish_load(barrier);
-}
-
-template <class Access>
-__device__ __forceinline__ void store_block(const Access& dst, std::uint64_t pos,
-                                            std::uint32_t num_bytes, std::uint32_t shared) {
-  for_each_piece(dst, pos, num_bytes,
-                 [&](std::uint8_t* at, std::uint32_t offset, std::uint32_t here) {
-                   bulk_store(at, shared + offset, here);
-                 });
+  return true;
 }
 
 }  // namespace snug::cuda

@@ -91,11 +91,12 @@ __device__ Reason decode_fixed_any(const std::uint8_t* payload, const DeviceEntr
 template <int kWidth, class Access>
 __device__ __noinline__ BlockResult decode_any(const std::uint8_t* payload, DeviceEntry e,
                                                std::uint32_t n, DType dtype, Access dst,
-                                               std::uint64_t pos, DecodeSmem* smem) {
+                                               std::uint64_t pos, std::uint32_t slots,
+                                               StreamSmem* smem) {
   const std::uint64_t sum = checksum_range<WarpTeam>(payload, 0, e.num_bytes / 16);
   __syncwarp();
   if (e.codec == static_cast<unsigned>(Codec::kEntropy))
-    return {decode_entropy_planes<kWidth>(payload, e, n, dtype, dst, pos, smem), sum};
+    return {decode_entropy_planes<kWidth>(payload, e, n, dtype, dst, pos, slots, smem), sum};
   if (e.codec == static_cast<unsigned>(Codec::kFixed))
     return {decode_fixed_any(payload, e, n, dtype, dst, pos), sum};
   return {kReasonPayload, sum};

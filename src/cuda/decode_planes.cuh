@@ -6,13 +6,19 @@
 #include "codec/sections.h"
 #include "cuda/byte_tables.cuh"
 #include "cuda/decode_palette.cuh"
-#include "cuda/plane_merge.cuh"
+#include "cuda/escape_patch.cuh"
 
 namespace snug::cuda {
 
-union DecodeSmem {
+union StreamSmem {
   PaletteSmem palette;
   ByteSmem bytes;
+};
+
+// All that one warp needs to decode streams.
+struct DecodeSmem {
+  SlotTable slots;
+  StreamSmem stream;
 };
 
 // Where a plane comes from: an offset into the payload, or one of these.
@@ -99,30 +105,6 @@ struct CodedSection {
   std::uint32_t state;
 };
 
-// The 16-bit words of a byte stream, kept ahead of the decoder in shared memory.
-struct ByteRing {
-  const uint2* next;
-  const uint2* last;                       // lanes beyond the end load this one
-  std::uint32_t filled = 0, consumed = 0;  // bytes
-  uint2 ahead;
-
-  __device__ __forceinline__ void load_ahead() {
-    const uint2* mine = next + lane_id();
-    ahead = __ldcs(mine < last ? mine : last);
-    next += kWarp;
-  }
-  // Makes sure that a whole group finds its words in the ring.
-  __device__ __forceinline__ void refill(std::uint32_t ring) {
-    constexpr std::uint32_t kChunk = 8 * kWarp;
-    if (static_cast<std::int32_t>(filled - consumed) >= static_cast<std::int32_t>(kChunk)) return;
-    __syncwarp();
-    store_shared(ring + (filled & (kByteRingBytes - 1)) + 8 * lane_id(), ahead);
-    filled += kChunk;
-    load_ahead();
-    __syncwarp();
-  }
-};
-
 // Decodes a plane of bytes: parks it under `number`, or merges it as plane `own`
 // where number is kMergeNow.
 inline constexpr std::uint32_t kMergeNow = ~0u;
@@ -130,16 +112,13 @@ inline constexpr std::uint32_t kMergeNow = ~0u;
 template <class Access, int kWidth>
 __device__ __noinline__ bool decode_byte_plane(const PlaneMerger<Access, kWidth>& by_reference,
                                                CodedSection section, unsigned own,
-                                               std::uint32_t number, std::uint32_t tables) {
+                                               std::uint32_t number, std::uint32_t slots,
+                                               std::uint32_t tables) {
   const PlaneMerger<Access, kWidth> merger = by_reference;  // not in memory
   const unsigned lane = lane_id();
-  const std::uint32_t ring = tables + offsetof(ByteSmem, ring);
-  ByteRing words;
-  words.next = reinterpret_cast<const uint2*>(merger.payload + section.words_at);
-  words.last = reinterpret_cast<const uint2*>(merger.payload + section.end) - 1;
-  words.load_ahead();
-  unsigned lanes_below;
-  asm volatile("mov.u32 %0, %%lanemask_lt;" : "=r"(lanes_below));
+  const std::uint32_t ring = tables + static_cast<std::uint32_t>(offsetof(ByteSmem, ring));
+  WordRing<uint2> words(merger.payload, section.words_at / 8, section.end / 8);
+  const unsigned lanes_below = lanes_below_here();
   std::uint32_t x = section.state;
   std::uint32_t planes[1][kWidth], ahead[kWidth];
   merger.fetch(4 * lane, ahead);
@@ -147,12 +126,14 @@ __device__ __noinline__ bool decode_byte_plane(const PlaneMerger<Access, kWidth>
 #pragma unroll
     for (int p = 0; p < kWidth; ++p) planes[0][p] = ahead[p];
     if (number == kMergeNow) merger.fetch(value + 128, ahead);
-    words.refill(ring);
+    std::uint32_t next = words.refill(ring, [](uint2, std::uint32_t) {});
+    const std::uint32_t start = next;
     std::uint32_t bytes[1];
-    bytes[0] = decode_byte(x, tables, ring, words.consumed, lanes_below);
-    bytes[0] |= decode_byte(x, tables, ring, words.consumed, lanes_below) << 8;
-    bytes[0] |= decode_byte(x, tables, ring, words.consumed, lanes_below) << 16;
-    bytes[0] |= decode_byte(x, tables, ring, words.consumed, lanes_below) << 24;
+    bytes[0] = decode_byte(x, slots, tables, next, lanes_below);
+    bytes[0] |= decode_byte(x, slots, tables, next, lanes_below) << 8;
+    bytes[0] |= decode_byte(x, slots, tables, next, lanes_below) << 16;
+    bytes[0] |= decode_byte(x, slots, tables, next, lanes_below) << 24;
+    words.consumed += next - start;
     if (number == kMergeNow) {
 #pragma unroll
       for (unsigned p = 0; p < kWidth; ++p) planes[0][p] = p == own ? bytes[0] : planes[0][p];
@@ -168,17 +149,16 @@ __device__ __noinline__ bool decode_byte_plane(const PlaneMerger<Access, kWidth>
 template <class Access, int kWidth>
 __device__ __noinline__ bool decode_palette_plane(const PlaneMerger<Access, kWidth>& by_reference,
                                                   PaletteSection section, unsigned own,
-                                                  std::uint32_t number, std::uint32_t slots) {
+                                                  std::uint32_t number, std::uint32_t slots,
+                                                  std::uint32_t ring) {
   const PlaneMerger<Access, kWidth> merger = by_reference;
   const unsigned lane = lane_id();
-  const std::uint32_t ring = slots + sizeof(PaletteSmem::slots), n = merger.n;
-  WordRing words(merger.payload, section.first_vec, section.end_vec);
-  unsigned lanes_below;
-  asm volatile("mov.u32 %0, %%lanemask_lt;" : "=r"(lanes_below));
+  const std::uint32_t n = merger.n;
+  WordRing<uint4> words(merger.payload, section.first_vec, section.end_vec);
+  const unsigned lanes_below = lanes_below_here();
   std::uint32_t x = section.state;
   const std::uint8_t* escapes = merger.payload + section.escapes_at;
   EscapeWindow window{0, 0, lane < section.num_escapes ? __ldg(escapes + lane) : 0u};
-  std::uint64_t unused_sum = 0;
   std::uint32_t ahead[2][kWidth];
   merger.fetch(8 * lane, ahead[0]);
   merger.fetch(8 * lane + 4, ahead[1]);
@@ -192,11 +172,13 @@ __device__ __noinline__ bool decode_palette_plane(const PlaneMerger<Access, kWid
       merger.fetch(value + kGroupElems, ahead[0]);
       merger.fetch(value + kGroupElems + 4, ahead[1]);
     }
-    words.refill(ring, unused_sum);
-    std::uint32_t p0 = decode_pair(x, slots, ring, words.consumed, lanes_below);
-    std::uint32_t p1 = decode_pair(x, slots, ring, words.consumed, lanes_below);
-    std::uint32_t p2 = decode_pair(x, slots, ring, words.consumed, lanes_below);
-    std::uint32_t p3 = decode_pair(x, slots, ring, words.consumed, lanes_below);
+    std::uint32_t next = words.refill(ring, [](uint4, std::uint32_t) {});
+    const std::uint32_t start = next;
+    std::uint32_t p0 = decode_pair(x, slots, next, lanes_below);
+    std::uint32_t p1 = decode_pair(x, slots, next, lanes_below);
+    std::uint32_t p2 = decode_pair(x, slots, next, lanes_below);
+    std::uint32_t p3 = decode_pair(x, slots, next, lanes_below);
+    words.consumed += next - start;
     if (__any_sync(kAll, (p0 | p1 | p2 | p3) & 0x00010001u)) {
       const Patched r =
           patch_escapes(p0, p1, p2, p3, escapes, section.num_escapes, n - first, window, 0);
@@ -226,7 +208,7 @@ __device__ __noinline__ bool decode_palette_plane(const PlaneMerger<Access, kWid
 template <class Access, int kWidth>
 __device__ Reason decode_section(const PlaneMerger<Access, kWidth>& merger, std::uint32_t num_bytes,
                                  bool is_palette, unsigned own, std::uint32_t number,
-                                 DecodeSmem* smem, std::uint32_t& at) {
+                                 std::uint32_t slots, StreamSmem* smem, std::uint32_t& at) {
   const std::uint8_t* payload = merger.payload;
   const std::uint32_t n = merger.n;
   if (num_bytes - at < codec::kTableOffset) return kReasonPayload;
@@ -234,11 +216,12 @@ __device__ Reason decode_section(const PlaneMerger<Access, kWidth>& merger, std:
   if (is_palette) {
     PaletteSection section;
     std::uint64_t unused_sum = 0;
-    const std::uint32_t slots = shared_address(smem->palette.slots);
-    if (!open_palette_section(payload, at, num_bytes, n, slots, unused_sum, section))
+    const std::uint32_t ring = shared_address(smem->palette.ring);
+    if (!open_palette_section(payload, at, num_bytes, n, slots, ring, unused_sum, section))
       return kReasonPayload;
     at = section.end_vec * 16;
-    return decode_palette_plane(merger, section, own, number, slots) ? kReasonNone : kReasonStream;
+    return decode_palette_plane(merger, section, own, number, slots, ring) ? kReasonNone
+                                                                           : kReasonStream;
   }
   const uint4 head = __ldg(reinterpret_cast<const uint4*>(payload + at));
   const std::uint32_t table_bytes = head.z & 0xFFFF;
@@ -251,10 +234,10 @@ __device__ Reason decode_section(const PlaneMerger<Access, kWidth>& merger, std:
                        static_cast<std::uint32_t>(end), 0};
   section.state = __ldg(
       reinterpret_cast<const std::uint32_t*>(payload + at + codec::kStatesOffset) + lane_id());
-  if (!read_byte_tables(payload + at + codec::kTableOffset, table_bytes, &smem->bytes))
+  if (!read_byte_tables(payload + at + codec::kTableOffset, table_bytes, slots, &smem->bytes))
     return kReasonPayload;
   at = section.end;
-  return decode_byte_plane(merger, section, own, number, shared_address(&smem->bytes))
+  return decode_byte_plane(merger, section, own, number, slots, shared_address(&smem->bytes))
              ? kReasonNone
              : kReasonStream;
 }
@@ -262,7 +245,8 @@ __device__ Reason decode_section(const PlaneMerger<Access, kWidth>& merger, std:
 template <int kWidth, class Access>
 __device__ __noinline__ Reason decode_entropy_planes(const std::uint8_t* payload, DeviceEntry e,
                                                      std::uint32_t n, DType dtype, Access dst,
-                                                     std::uint64_t pos, DecodeSmem* smem) {
+                                                     std::uint64_t pos, std::uint32_t slots,
+                                                     StreamSmem* smem) {
   if (kWidth < 8 && e.plane_modes >> (2 * kWidth) != 0) return kReasonPayload;
   PlaneMerger<Access, kWidth> merger{dst, pos, payload, n, is_float(dtype), {}, {}, 0};
   std::uint32_t at = 0, num_coded = 0, last = kWidth;
@@ -303,7 +287,7 @@ __device__ __noinline__ Reason decode_entropy_planes(const std::uint8_t* payload
         }
       }
       const Reason reason = decode_section(merger, e.num_bytes, e.mode(p) == 3, p,
-                                           p == last ? kMergeNow : number, smem, after);
+                                           p == last ? kMergeNow : number, slots, smem, after);
       if (reason != kReasonNone) return reason;
       at = after;
       merger.kind[p] = PlaneKind::kParked;

@@ -3,8 +3,11 @@
 // shared memory; all other warps together restore one block after the other,
 // each a part of it. Blocks of other kinds or sizes are restored too.
 #pragma once
+#include <type_traits>
+
 #include "cuda/bulk_copy.cuh"
-#include "cuda/expand_block.cuh"
+#include "cuda/expand_any.cuh"
+#include "cuda/prepared_launch.cuh"
 
 namespace snug::cuda {
 
@@ -16,6 +19,7 @@ struct WideSmem {
   StageInfo stages[kMaxStages];
   DecodeJob jobs[kWarp];  // of the producer's next tickets
   FixedLayout layouts[kWarp];
+  DecodeTally tally;
 };
 
 // The consumers as a team of threads.
@@ -41,7 +45,8 @@ template <int kWidth, class Access>
 __device__ __noinline__ BlockResult decode_unstaged(const Work& work, const DecodeJob& job,
                                                     Access dst, DecodeSmem* smem) {
   BlockResult r{};
-  if (job.entry.codec == static_cast<unsigned>(Codec::kFixed) && work.dtype == DType::kBF16)
+  if (job.entry.codec == static_cast<unsigned>(Codec::kFixed) && work.dtype == DType::kBF16 &&
+      job.entry.plane_modes == 0)
     r.reason = decode_fixed_bf16<ConsumerTeam>(job.payload, job.entry, job.n, dst, job.pos, r.sum);
   else if (job.entry.codec == static_cast<unsigned>(Codec::kRaw))
     r.reason = decode_raw<ConsumerTeam>(job.payload, job.entry, job.n, kWidth, dst, job.pos, r.sum);
@@ -49,47 +54,68 @@ __device__ __noinline__ BlockResult decode_unstaged(const Work& work, const Deco
     r.reason =
         decode_constant<ConsumerTeam>(job.payload, job.entry, job.n, kWidth, dst, job.pos, r.sum);
   else if (threadIdx.x < kWarp)
-    r = decode_any<kWidth>(job.payload, job.entry, job.n, work.dtype, dst, job.pos, smem);
+    r = decode_any<kWidth>(job.payload, job.entry, job.n, work.dtype, dst, job.pos,
+                           shared_address(&smem->slots), &smem->stream);
   fence_for_bulk();
   return r;
+}
+
+// What a warp has to say about a block; all its lanes together.
+__device__ __forceinline__ void leave_result(StageInfo& info, BlockResult r,
+                                             std::uint32_t num_patched) {
+  const unsigned warp = threadIdx.x / kWarp;
+  const std::uint64_t sum = warp_sum64(r.sum);
+  num_patched = __reduce_add_sync(kAll, num_patched);
+  if (lane_id() != 0) return;
+  info.sums[warp] = sum;
+  info.reasons[warp] = r.reason;
+  info.num_patched[warp] = num_patched;
+}
+
+// All that is not in rows, out of line: it would cost the usual blocks registers.
+template <class Access, int kWidth>
+__device__ __noinline__ void restore_any(const Work& work, StageInfo& info, std::uint8_t* stage) {
+  const DecodeJob& job = info.job;
+  const Access dst = access_item<Access>(work, job.w.item);
+  BlockResult r{job.reason, 0};
+  std::uint32_t num_patched = 0;
+  if (info.staged)
+    r = expand_any<kWidth>(stage, info, dst, num_patched);
+  else if (job.exists && job.reason == kReasonNone)
+    r = decode_unstaged<kWidth>(work, job, dst, reinterpret_cast<DecodeSmem*>(stage));
+  leave_result(info, r, num_patched);
+}
+
+// Restores blocks in rows from stage `turn` on, until another one comes; returns its turn.
+template <class Access, int kWidth>
+__device__ __noinline__ unsigned consume_rows(const Work& work, std::uint8_t* stages,
+                                              std::uint32_t stage_bytes, unsigned num_stages,
+                                              unsigned turn, WideSmem& smem) {
+  for (;; ++turn) {
+    const unsigned s = turn % num_stages;
+    wait_barrier(shared_address(&smem.full[s]), turn / num_stages & 1);
+    StageInfo& info = smem.stages[s];
+    if (!info.in_rows) return turn;
+    std::uint32_t num_patched = 0;
+    const Access dst = access_item<Access>(work, info.job.w.item);
+    const BlockResult r = expand_rows<kWidth>(stages + s * stage_bytes, info, dst, num_patched);
+    leave_result(info, r, num_patched);
+    if (lane_id() == 0) arrive(shared_address(&smem.empty[s]));
+    __syncwarp();
+  }
 }
 
 template <class Access, int kWidth>
 __device__ __forceinline__ void consume_blocks(const Work& work, std::uint8_t* stages,
                                                std::uint32_t stage_bytes, unsigned num_stages,
                                                WideSmem& smem) {
-  const unsigned warp = threadIdx.x / kWarp;
-  for (unsigned s = 0, parity = 0;; s = s + 1 == num_stages ? 0 : s + 1, parity ^= s == 0) {
-    wait_barrier(shared_address(&smem.full[s]), parity);
+  for (unsigned turn = 0;; ++turn) {
+    turn = consume_rows<Access, kWidth>(work, stages, stage_bytes, num_stages, turn, smem);
+    const unsigned s = turn % num_stages;
     StageInfo& info = smem.stages[s];
-    const DecodeJob& job = info.job;
-    if (job.ends) return;
-    const Access dst = access_item<Access>(work, job.w.item);
-    std::uint8_t* stage = stages + s * stage_bytes;
-    Reason reason = job.reason;
-    std::uint64_t sum = 0;
-    std::uint32_t num_patched = 0;
-    if (info.staged) {
-      bool fixed = false;
-      if constexpr (kHasFixed<kWidth>) {
-        fixed = job.entry.codec == static_cast<unsigned>(Codec::kFixed);
-        if (fixed) reason = expand_fixed<kWidth>(stage, info, dst, sum, num_patched);
-      }
-      if (!fixed) reason = expand_plain(stage, info, kWidth, dst, sum);
-    } else if (job.exists && reason == kReasonNone) {
-      const BlockResult r =
-          decode_unstaged<kWidth>(work, job, dst, reinterpret_cast<DecodeSmem*>(stage));
-      reason = r.reason;
-      sum = r.sum;
-    }
-    sum = warp_sum64(sum);
-    num_patched = __reduce_add_sync(kAll, num_patched);
-    if (lane_id() == 0) {
-      info.sums[warp] = sum;
-      info.reasons[warp] = reason;
-      info.num_patched[warp] = num_patched;
-      arrive(shared_address(&smem.empty[s]));
-    }
+    if (info.job.ends) return;
+    restore_any<Access, kWidth>(work, info, stages + s * stage_bytes);
+    if (lane_id() == 0) arrive(shared_address(&smem.empty[s]));
     __syncwarp();
   }
 }
@@ -132,11 +158,13 @@ __device__ __forceinline__ void produce_blocks(const Work& work, std::uint8_t* s
                                                WideSmem& smem) {
   const unsigned lane = lane_id();
   const std::uint64_t num_tickets = last_ticket(work);
-  DecodeTally tally{};
+  DecodeTally& tally = smem.tally;
+  if (lane == 0) tally = {};
   unsigned produced = 0, finished = 0;
   const auto finish_next = [&] {
     const unsigned s = finished % num_stages;
     wait_barrier(shared_address(&smem.empty[s]), finished / num_stages & 1);
+    if (finished == 0) wait_for_preparation();
     finish_block<Access, kWidth>(work, smem.stages[s], stages + s * stage_bytes, tally);
     ++finished;
   };
@@ -167,32 +195,30 @@ __device__ __forceinline__ void produce_blocks(const Work& work, std::uint8_t* s
         e.codec == static_cast<unsigned>(Codec::kFixed) && has_fixed_codec(work.dtype);
     const bool staged = !job.ends && job.exists && job.reason == kReasonNone && (plain || fixed) &&
                         std::uint64_t{job.n} * kWidth <= stage_bytes;
-    if constexpr (!std::is_same_v<Access, DirectAccess>) {
-      const auto raw = static_cast<std::uint32_t>(job.n * kWidth);
-      const std::uint32_t chunk_bytes = fixed ? 256 * kWidth : 512;
-      const Part part(count_chunks(fixed, job.n, kWidth), lane);
-      std::uint8_t* base = nullptr;
-      if (staged && lane < kConsumers)
-        base = find_base(access_item<Access>(work, job.w.item), job.pos,
-                         min(part.first * chunk_bytes, raw), min(part.last * chunk_bytes, raw));
-      for (unsigned warp = 0; warp < kConsumers; ++warp) {
-        const auto one =
-            __shfl_sync(kAll, reinterpret_cast<unsigned long long>(base), static_cast<int>(warp));
-        if (lane == 0) info.bases[warp] = reinterpret_cast<std::uint8_t*>(one);
-      }
-    }
     if (lane == 0) {
       info.job = job;
       info.layout = smem.layouts[produced % kWarp];
       info.ticket = ticket;
       info.staged = staged;
+      info.in_rows = staged && divides_into_rows<kWidth>(job);
     }
     __syncwarp();
     load_block(DirectAccess{const_cast<std::uint8_t*>(job.payload)}, 0, staged ? e.num_bytes : 0,
                shared_address(stages + s * stage_bytes), shared_address(&smem.full[s]));
+    // While the payload is on its way.
+    if constexpr (!std::is_same_v<Access, DirectAccess>) {
+      const bool good =
+          !info.in_rows || lane >= kConsumers ||
+          find_place(access_item<Access>(work, job.w.item), job.pos, part_start<kWidth>(job, lane),
+                     part_start<kWidth>(job, lane + 1), info.places[lane]);
+      if (!__all_sync(kAll, good) && lane == 0) info.in_rows = false;
+      __syncwarp();
+    }
+    if (lane == 0) arrive(shared_address(&smem.full[s]));
     if (job.ends) break;
   }
   while (finished < produced) finish_next();
+  wait_for_preparation();
   if (lane == 0) tally.flush<Access>(work);
 }
 
@@ -203,10 +229,12 @@ __global__ void __launch_bounds__(kConsumerThreads + kWarp, 1)
   extern __shared__ __align__(1024) std::uint8_t stages[];
   __shared__ WideSmem smem;
   if (threadIdx.x < num_stages) {
-    init_barrier(shared_address(&smem.full[threadIdx.x]), 1);
+    init_barrier(shared_address(&smem.full[threadIdx.x]), 2);  // payload and info
     init_barrier(shared_address(&smem.empty[threadIdx.x]), kConsumers);
   }
   __syncthreads();
+  // What one tensor in one piece needs of the workspace, it needs at the end only.
+  if (work.items != nullptr || work.segments != nullptr) wait_for_preparation();
   if (threadIdx.x < kConsumerThreads)
     consume_blocks<Access, kWidth>(work, stages, stage_bytes, num_stages, smem);
   else

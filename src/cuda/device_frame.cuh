@@ -48,15 +48,25 @@ struct ItemState {
 
 __device__ __forceinline__ unsigned lane_id() { return threadIdx.x % kWarp; }
 
+// In parts of 27 bits, whose sums fit the 32 bits of the instruction for it.
 __device__ __forceinline__ std::uint64_t warp_sum64(std::uint64_t v) {
-  for (int d = 16; d > 0; d /= 2) v += __shfl_xor_sync(kAll, static_cast<unsigned long long>(v), d);
-  return v;
+  constexpr unsigned kPart = 27, kMask = (1u << kPart) - 1;
+  const std::uint64_t low = __reduce_add_sync(kAll, static_cast<unsigned>(v) & kMask);
+  const std::uint64_t middle = __reduce_add_sync(kAll, static_cast<unsigned>(v >> kPart) & kMask);
+  const std::uint64_t high = __reduce_add_sync(kAll, static_cast<unsigned>(v >> 2 * kPart));
+  return low + (middle << kPart) + (high << 2 * kPart);
 }
 
 // Shared memory by its own 32-bit addresses: functions that are called, not
 // inlined, see generic pointers, which cost more.
 __device__ __forceinline__ std::uint32_t shared_address(const void* p) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
+}
+// The same for loops: the compiler does not work it out again at every use.
+__device__ __forceinline__ std::uint32_t kept_shared_address(const void* p) {
+  std::uint32_t address;
+  asm volatile("mov.u32 %0, %1;" : "=r"(address) : "r"(shared_address(p)));
+  return address;
 }
 __device__ __forceinline__ void store_shared(std::uint32_t address, std::uint32_t v) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
@@ -81,6 +91,28 @@ __device__ __forceinline__ uint2 load_shared8(std::uint32_t address) {
   uint2 v;
   asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address) : "memory");
   return v;
+}
+__device__ __forceinline__ std::uint32_t load_shared_u32(std::uint32_t address) {
+  std::uint32_t v;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address));
+  return v;
+}
+__device__ __forceinline__ std::uint32_t load_shared_u8(std::uint32_t address) {
+  std::uint32_t v;
+  asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(address));
+  return v;
+}
+// Global memory by addresses that the compiler may not know to be global.
+__device__ __forceinline__ void store_global(void* address, std::uint32_t v) {
+  asm volatile("st.global.u32 [%0], %1;" ::"l"(address), "r"(v) : "memory");
+}
+__device__ __forceinline__ void store_global(void* address, uint2 v) {
+  asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(address), "r"(v.x), "r"(v.y) : "memory");
+}
+__device__ __forceinline__ void store_global(void* address, uint4 v) {
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(v.x), "r"(v.y),
+               "r"(v.z), "r"(v.w)
+               : "memory");
 }
 __device__ __forceinline__ void count_shared(std::uint32_t address) {
   asm volatile("red.shared.add.u32 [%0], 1;" ::"r"(address) : "memory");
@@ -127,15 +159,35 @@ __device__ inline void write_result(DeviceResult* result, std::uint64_t first_er
   result->num_bytes = first_error == 0 ? num_bytes : 0;
 }
 
+// sum + a * b in one instruction.
+__device__ __forceinline__ std::uint64_t mad_wide(std::uint32_t a, std::uint32_t b,
+                                                  std::uint64_t sum) {
+  asm("mad.wide.u32 %0, %1, %2, %0;" : "+l"(sum) : "r"(a), "r"(b));
+  return sum;
+}
+
+// What the word with index i is multiplied with, and what is added to that for the
+// word after one with an even index: factors are odd.
+__device__ __forceinline__ std::uint32_t checksum_factor(std::uint32_t i) {
+  return (i * frame::kChecksumStep + frame::kChecksumStart) | 1u;
+}
+inline constexpr std::uint32_t kNextFactor = frame::kChecksumStep + 1;
+
+// Terms of two words, the first of which has an even index and this factor.
+__device__ __forceinline__ std::uint64_t checksum_terms(uint2 v, std::uint32_t factor) {
+  return std::uint64_t{v.x} * factor + std::uint64_t{v.y} * (factor + kNextFactor);
+}
+__device__ __forceinline__ std::uint64_t checksum_terms(uint4 v, std::uint32_t factor) {
+  return checksum_terms(uint2{v.x, v.y}, factor) +
+         checksum_terms(uint2{v.z, v.w}, factor + 2 * frame::kChecksumStep);
+}
+
 // Checksum term of the word with index i, and of 16 bytes at 16 * vec_idx.
 __device__ __forceinline__ std::uint64_t checksum_term(std::uint32_t word, std::uint32_t i) {
-  return std::uint64_t{word} * ((i * frame::kChecksumStep + frame::kChecksumStart) | 1u);
+  return std::uint64_t{word} * checksum_factor(i);
 }
 __device__ __forceinline__ std::uint64_t checksum_term(uint4 v, std::uint32_t vec_idx) {
-  const std::uint32_t m = 4 * vec_idx * frame::kChecksumStep + frame::kChecksumStart;
-  return std::uint64_t{v.x} * (m | 1u) + std::uint64_t{v.y} * ((m + frame::kChecksumStep) | 1u) +
-         std::uint64_t{v.z} * ((m + 2 * frame::kChecksumStep) | 1u) +
-         std::uint64_t{v.w} * ((m + 3 * frame::kChecksumStep) | 1u);
+  return checksum_terms(v, checksum_factor(4 * vec_idx));
 }
 
 __device__ __forceinline__ std::uint32_t checksum_finish(std::uint64_t sum,
@@ -145,17 +197,13 @@ __device__ __forceinline__ std::uint32_t checksum_finish(std::uint64_t sum,
   return static_cast<std::uint32_t>((sum * frame::kChecksumMix) >> 32);
 }
 
+// Bytes of an element; 1 for a number that is no DType, so that sizes can be asked for.
 __host__ __device__ constexpr unsigned width_of(DType dtype) {
-  switch (dtype) {
-    case DType::kBF16:
-    case DType::kF16:
-    case DType::kI16: return 2;
-    case DType::kF32:
-    case DType::kI32: return 4;
-    case DType::kF64:
-    case DType::kI64: return 8;
-    default: return 1;
-  }
+  return elem_bytes(dtype) == 0 ? 1 : static_cast<unsigned>(elem_bytes(dtype));
+}
+// Whole elements in so many bytes: widths are powers of two.
+__device__ __forceinline__ std::uint64_t elems_in(std::uint64_t num_bytes, DType dtype) {
+  return num_bytes >> (31 - __clz(static_cast<int>(width_of(dtype))));
 }
 __host__ __device__ constexpr bool is_float(DType dtype) {
   return dtype == DType::kBF16 || dtype == DType::kF16 || dtype == DType::kF32 ||

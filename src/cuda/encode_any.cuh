@@ -27,8 +27,7 @@ __device__ __noinline__ bool encode_fixed_any(const BlockValues<Access, kWidth>&
   const unsigned lane = lane_id();
   if (!has_fixed_codec(dtype)) return false;
   take_sample(values, smem);
-  bool one_value;
-  const uint2 palette = make_fixed_palette<2>(smem->histogram, one_value);
+  const uint2 palette = make_fixed_palette<2>(smem->histogram);
   __syncwarp();
   auto* lut = reinterpret_cast<std::uint8_t*>(smem->lut);
   for (unsigned i = lane; i < 128; i += kWarp) lut[i] = 7;

@@ -22,7 +22,7 @@ struct EncodeJob {
 
 __device__ inline std::uint64_t num_tickets(const Work& work) {
   if (work.items != nullptr) return work.first_block[work.num_items];
-  const std::uint64_t elems = work.single.tensor_bytes / width_of(work.dtype);
+  const std::uint64_t elems = elems_in(work.single.tensor_bytes, work.dtype);
   const std::uint64_t blocks =
       (elems + (std::uint64_t{1} << work.log2_block) - 1) >> work.log2_block;
   return blocks == 0 ? 1 : blocks;
@@ -33,7 +33,7 @@ inline __device__ __noinline__ EncodeJob make_encode_job(const Work& work, std::
   job.w = find_item(work, ticket);
   job.block = ticket - job.w.first_block;
   const unsigned width = width_of(work.dtype);
-  const std::uint64_t elems = job.w.item.tensor_bytes / width;
+  const std::uint64_t elems = elems_in(job.w.item.tensor_bytes, work.dtype);
   job.num_blocks = (elems + (std::uint64_t{1} << work.log2_block) - 1) >> work.log2_block;
   job.pos = (job.block << work.log2_block) * width;
   const std::uint64_t left = elems - (job.block << work.log2_block);
@@ -48,8 +48,8 @@ template <class Access>
 __device__ __noinline__ void finish_frame(const Work& work, EncodeJob job, Access src) {
   ItemState& state = work.states[job.w.idx];
   const unsigned width = width_of(work.dtype);
-  const std::uint64_t raw = job.w.item.tensor_bytes, elems = raw / width;
-  const auto num_tail = static_cast<unsigned>(raw % width);
+  const std::uint64_t raw = job.w.item.tensor_bytes, elems = elems_in(raw, work.dtype);
+  const auto num_tail = static_cast<unsigned>(raw & (width - 1));
   const std::uint64_t end =
       job.num_blocks == 0 ? job.payload_start() : atomicAdd(&state.frame_end, 0ull);
   if (!job.fits) report(&state, Code::kDstTooSmall, kReasonFrameRoom, kNowhere);

@@ -9,34 +9,6 @@
 
 namespace snug::cuda {
 
-// encode_pair for words that stay in shared memory: `end` is the address below
-// which they are put; it moves down.
-__device__ __forceinline__ void encode_pair_down(std::uint32_t& x, uint2 first, uint2 second,
-                                                 std::uint32_t& end, unsigned lanes_from) {
-  const std::uint32_t c1 = __byte_perm(first.y, 0, 0x4441), c2 = __byte_perm(second.y, 0, 0x4441);
-  const std::uint32_t limit = (256 - c1) * (256 - c2);
-  asm volatile(
-      "{\n\t"
-      ".reg .pred p;\n\t"
-      ".reg .b32 high, full, at;\n\t"
-      "shr.u32 high, %0, 16;\n\t"
-      "setp.ge.u32 p, high, %2;\n\t"
-      "vote.sync.ballot.b32 full, p, 0xFFFFFFFF;\n\t"
-      "and.b32 at, full, %3;\n\t"
-      "popc.b32 at, at;\n\t"
-      "mad.lo.s32 at, at, -2, %1;\n\t"
-      "@p st.shared.u16 [at], %0;\n\t"
-      "selp.b32 %0, high, %0, p;\n\t"
-      "popc.b32 full, full;\n\t"
-      "mad.lo.s32 %1, full, -2, %1;\n\t"
-      "}"
-      : "+r"(x), "+r"(end)
-      : "r"(limit), "r"(lanes_from)
-      : "memory");
-  code_symbol<true>(x, second, c2);
-  code_symbol<true>(x, first, c1);
-}
-
 // Appends the escaped exponents of a group, in natural order, below `used`
 // bytes from the end; returns how many. Writes none beyond `room`. Bit i of
 // `flags` says that the lane's value i is an escape.
@@ -101,41 +73,25 @@ __device__ __noinline__ CodedStream encode_palette_bf16(Access src, std::uint64_
   std::uint8_t* const escapes_end = smem->rest() + words_room(block_elems) + max_escapes;
   const auto lut = shared_address(smem->lut);
   const std::uint32_t words_end = shared_address(smem->rest()) + words_room(block_elems);
-  const std::uint32_t words_low = words_end - words_room(block_elems) + 256;
-  const unsigned lanes_from = lanes_from_here();
+  const std::uint32_t words_low = words_end - words_room(block_elems) + 512;  // two groups
 
-  std::uint32_t x = codec::entropy::kStateLow, end = words_end, num_escapes = 0;
+  Coder coder(words_end);
+  std::uint32_t num_escapes = 0;
   const auto num_full = static_cast<std::int32_t>(n / 256);
   auto group = static_cast<std::int32_t>((n + 255) / 256) - 1;
   const std::uint64_t lane_pos = pos + 16 * lane;
-  // Groups are fetched kGroupsAhead ahead, past the first again that one.
-  const std::uint32_t ahead = shared_address(smem->ahead) + 16 * lane;
-  constexpr std::uint32_t kSlotBytes = 16 * kWarp;
-  std::uint32_t slot = 0;
-  auto next_group = static_cast<std::int32_t>(num_full) - 1;
-  const auto fetch = [&] {
-    if (num_full > 0)
-      src.fetch16(lane_pos + 512 * static_cast<std::uint64_t>(max(next_group, 0)), ahead + slot);
-    commit_copies();
-    --next_group;
-    slot = (slot + kSlotBytes) & (kSlotBytes * kGroupsAhead - 1);
-  };
-#pragma unroll 1
-  for (unsigned i = 0; i < kGroupsAhead; ++i) fetch();
+  // Loaded one group ahead: it is in the cache.
+  const Access mine = advanced(src, lane_pos);
+  uint4 v{};
+  if (num_full > 0) v = mine.peek16(512 * static_cast<std::uint64_t>(min(group, num_full - 1)));
 #pragma unroll 1
   for (; group >= 0; --group) {
-    if (end < words_low) return {kNoRoom, 0, 0};
-    uint4 v;
-    if (group < num_full) {
-      wait_copies<kGroupsAhead - 1>();
-      v = load_shared16(ahead + slot);
-      fetch();
-    } else {
+    if (coder.end < words_low) return {kNoRoom, 0, 0};
+    if (group >= num_full)
       v = load_last_group(
           src, lane_pos + 512 * static_cast<std::uint64_t>(group),
           static_cast<std::int32_t>(n) - 256 * group - 8 * static_cast<std::int32_t>(lane),
           commonest);
-    }
     const std::uint32_t w[4] = {v.x, v.y, v.z, v.w};
     uint2 symbols[8];
 #pragma unroll
@@ -156,12 +112,12 @@ __device__ __noinline__ CodedStream encode_palette_bf16(Access src, std::uint64_
       num_escapes += push_exponents(v, flags, escapes_end, num_escapes, max_escapes);
       if (num_escapes > max_escapes) return {kNoRoom, 0, 0};
     }
-#pragma unroll
-    for (int i = 3; i >= 0; --i)
-      encode_pair_down(x, symbols[2 * i], symbols[2 * i + 1], end, lanes_from);
+    if (group > 0) v = mine.peek16(512 * static_cast<std::uint64_t>(group - 1));
+    coder.code_group<true>(symbols);
   }
+  coder.put_words();
   __syncwarp();
-  return {(words_end - end) / 2, num_escapes, x};
+  return {(words_end - coder.end) / 2, num_escapes, coder.x};
 }
 
 __device__ inline std::uint32_t palette_payload_bytes(std::uint32_t n, const CodedStream& coded) {
@@ -175,22 +131,32 @@ __device__ __noinline__ std::uint64_t write_low_plane(Access src, std::uint64_t 
                                                       std::uint32_t n, std::uint8_t* payload) {
   std::uint64_t sum = 0;
   std::uint32_t i = lane_id();
-  constexpr unsigned kUnroll = 8;
-#pragma unroll 1
-  for (; i + (kUnroll - 1) * kWarp < n / 8; i += kUnroll * kWarp) {
-    uint4 v[kUnroll];
+  // Batches of vectors; each is loaded when the one a batch before it is through.
+  constexpr unsigned kBatch = 8;
+  const auto has_batch = [&](std::uint32_t first) { return first + (kBatch - 1) * kWarp < n / 8; };
+  if (has_batch(i)) {
+    uint4 v[kBatch];
 #pragma unroll
-    for (unsigned u = 0; u < kUnroll; ++u)
+    for (unsigned u = 0; u < kBatch; ++u)
       v[u] = src.load16(pos + 16 * std::uint64_t{i + u * kWarp});
-    std::uint32_t multiplier = 2 * i * frame::kChecksumStep + frame::kChecksumStart;
+    // Of an even word: odd as it is.
+    std::uint32_t factor = 2 * i * frame::kChecksumStep + frame::kChecksumStart;
+    bool more;
+#pragma unroll 1
+    do {
+      const std::uint32_t next = i + kBatch * kWarp;
+      more = has_batch(next);
 #pragma unroll
-    for (unsigned u = 0; u < kUnroll; ++u) {
-      const uint2 low = low_bytes(v[u]);
-      __stcs(reinterpret_cast<uint2*>(payload) + i + u * kWarp, low);
-      sum += std::uint64_t{low.x} * (multiplier | 1u) +
-             std::uint64_t{low.y} * ((multiplier + frame::kChecksumStep) | 1u);
-      multiplier += 2 * kWarp * frame::kChecksumStep;
-    }
+      for (unsigned u = 0; u < kBatch; ++u) {
+        const uint2 low = low_bytes(v[u]);
+        if (more) v[u] = src.load16(pos + 16 * std::uint64_t{next + u * kWarp});
+        __stcs(reinterpret_cast<uint2*>(payload) + i + u * kWarp, low);
+        sum = mad_wide(low.x, factor, sum);
+        sum = mad_wide(low.y, factor + frame::kChecksumStep + 1, sum);
+        factor += 2 * kWarp * frame::kChecksumStep;
+      }
+      i = next;
+    } while (more);
   }
 #pragma unroll 1
   for (; 8 * i < align16(n); i += kWarp) {

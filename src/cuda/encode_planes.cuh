@@ -3,163 +3,9 @@
 // plane, and leaves the coded planes in scratch memory. Raw planes go straight from
 // the tensor to the frame once the block's place is known.
 #pragma once
-#include "codec/sample.h"
-#include "codec/sections.h"
-#include "cuda/entropy_tables.cuh"
-#include "cuda/plane_merge.cuh"
-#include "cuda/symbol_coder.cuh"
+#include "cuda/plane_sample.cuh"
 
 namespace snug::cuda {
-
-// Scratch of one warp: coded planes, then the words of one of them, which are
-// written from the end, and its escapes, likewise.
-__host__ __device__ constexpr std::uint64_t sections_room(unsigned width, int log2_block) {
-  return (std::uint64_t{width} << log2_block) + 1024;
-}
-__host__ __device__ constexpr std::uint64_t words_scratch(unsigned width, int log2_block) {
-  return (std::uint64_t{width} << log2_block) + 2048;
-}
-// Only exponents, of wider types, have escapes.
-__host__ __device__ constexpr std::uint64_t escapes_scratch(unsigned width, int log2_block) {
-  return width == 1 ? 0 : std::uint64_t{1} << log2_block;
-}
-
-struct alignas(1024) PlaneSmem {
-  std::uint8_t ring[kWordRing];  // words on their way to scratch memory
-  union {
-    uint2 lut[16 + 256];
-    struct {
-      std::uint32_t histogram[256];
-      std::uint32_t list[kPaletteListWords];
-    };
-  };
-  std::uint32_t nibbles[7][2][16];
-  ByteModel model;
-  std::uint8_t table[codec::entropy::kMaxByteTableBytes + 14];
-};
-
-// The block, and what one warp has made of it so far. Sections take their room as
-// the CPU's encoder takes it: who runs out of it gives up.
-struct PlaneOut {
-  std::uint8_t* sections;  // scratch
-  std::uint8_t* words_end;
-  std::uint8_t* escapes_end;
-  std::uint32_t raw_bytes;  // of raw planes, which come first
-  std::uint32_t used;
-  std::uint32_t room;
-
-  __device__ std::uint8_t* take(std::uint64_t num_bytes) {
-    if (num_bytes > room - used) return nullptr;
-    std::uint8_t* at = sections + (used - raw_bytes);
-    used += static_cast<std::uint32_t>(num_bytes);
-    return at;
-  }
-};
-
-template <class Access, int kWidth>
-struct BlockValues {
-  Access src;
-  std::uint64_t pos;
-  std::uint32_t n;
-  bool rotate;
-
-  // Four values from `value` on, rotated; those past the end are zero.
-  __device__ __forceinline__ void load(std::uint32_t value, std::uint32_t (&words)[kWidth]) const {
-    const std::uint64_t at = pos + std::uint64_t{value} * kWidth;
-    if (value + 4 <= n) {
-      load_four<kWidth>(src, at, words);
-    } else {
-      const Words<kWidth> some = load_some<kWidth>(
-          src, at, value < n ? static_cast<std::int32_t>((n - value) * kWidth) : 0);
-#pragma unroll
-      for (int i = 0; i < kWidth; ++i) words[i] = some.w[i];
-    }
-    if (rotate) rotate_ahead<kWidth>(words);
-  }
-  __device__ __forceinline__ std::uint32_t plane(std::uint32_t value, unsigned p) const {
-    std::uint32_t words[kWidth];
-    load(value, words);
-    return plane_of<kWidth>(words, p);
-  }
-};
-
-// Whether all elements of a block are the same.
-template <class Access>
-__device__ __noinline__ bool is_constant_block(Access src, std::uint64_t pos,
-                                               std::uint32_t num_bytes, unsigned width) {
-  std::uint32_t first[2] = {};
-  for (unsigned i = 0; i < 8; ++i)
-    first[i / 4] |= std::uint32_t{src.load_byte(pos + i % width)} << (i % 4 * 8);
-  bool same = true;
-  for (std::uint32_t i = num_bytes / 16 * 16 + lane_id(); i < num_bytes; i += kWarp)
-    same &= src.load_byte(pos + i) == static_cast<std::uint8_t>(first[i % 8 / 4] >> (i % 4 * 8));
-#pragma unroll 1
-  for (std::uint32_t base = 0; base < num_bytes / 16; base += kWarp) {
-    if (base + lane_id() < num_bytes / 16) {
-      const uint4 v = src.peek16(pos + 16 * std::uint64_t{base + lane_id()});
-      same &= v.x == first[0] && v.y == first[1] && v.z == first[0] && v.w == first[1];
-    }
-    if (!__all_sync(kAll, same)) return false;
-  }
-  return __all_sync(kAll, same);
-}
-
-// Counts the sampled values: top bytes, and the nibbles of the planes below.
-template <class Access, int kWidth>
-__device__ __noinline__ void take_sample(BlockValues<Access, kWidth> values, PlaneSmem* smem) {
-  const std::uint32_t histogram = shared_address(smem->histogram),
-                      nibbles = shared_address(smem->nibbles);
-  for (unsigned i = lane_id(); i < 256; i += kWarp) store_shared(histogram + 4 * i, 0u);
-  for (unsigned i = lane_id(); i < 7 * 32; i += kWarp) store_shared(nibbles + 4 * i, 0u);
-  __syncwarp();
-  const auto stride = static_cast<std::uint32_t>(codec::sample_stride(values.n));
-  for (std::uint32_t i = lane_id(); i / 4 * stride * 16 < values.n; i += kWarp) {
-    const std::uint32_t run = i / 4, at = (run * stride + run % stride) * 16 + i % 4 * 4;
-    if (at >= values.n) continue;
-    const std::uint32_t here = min(values.n - at, 4u);
-    std::uint32_t words[kWidth];
-    values.load(at, words);
-    const std::uint32_t top = plane_of<kWidth>(words, kWidth - 1);
-    for (std::uint32_t k = 0; k < here; ++k) count_shared(histogram + (top >> (8 * k) & 255) * 4);
-    if constexpr (kWidth > 1) {
-      if (run % 4 != 0) continue;
-#pragma unroll
-      for (int p = 0; p < kWidth - 1; ++p) {
-        const std::uint32_t bytes = plane_of<kWidth>(words, static_cast<unsigned>(p)),
-                            counts = nibbles + 128 * static_cast<unsigned>(p);
-        for (std::uint32_t k = 0; k < here; ++k) {
-          count_shared(counts + (bytes >> (8 * k) & 15) * 4);
-          count_shared(counts + 64 + (bytes >> (8 * k + 4) & 15) * 4);
-        }
-      }
-    }
-  }
-  __syncwarp();
-}
-
-// Exact counts of one plane.
-template <class Access, int kWidth>
-__device__ __noinline__ void count_plane(BlockValues<Access, kWidth> values, unsigned plane,
-                                         PlaneSmem* smem) {
-  const std::uint32_t histogram = shared_address(smem->histogram);
-  for (unsigned i = lane_id(); i < 256; i += kWarp) store_shared(histogram + 4 * i, 0u);
-  __syncwarp();
-  constexpr std::uint32_t kUnroll = kWidth == 8 ? 1 : 4;
-  for (std::uint32_t base = 4 * lane_id(); base < values.n; base += kUnroll * 128) {
-    std::uint32_t bytes[kUnroll];
-#pragma unroll
-    for (std::uint32_t u = 0; u < kUnroll; ++u)
-      bytes[u] = values.plane(min(base + u * 128, values.n), plane);
-#pragma unroll
-    for (std::uint32_t u = 0; u < kUnroll; ++u) {
-      const std::uint32_t value = base + u * 128;
-#pragma unroll
-      for (unsigned k = 0; k < 4; ++k)
-        if (value + k < values.n) count_shared(histogram + (bytes[u] >> (8 * k) & 255) * 4);
-    }
-  }
-  __syncwarp();
-}
 
 // Codes one plane as bytes, from the last group to the first. The padding decodes
 // to `pad`. Tables are exact, or some frequencies need a second look. Gives up with
@@ -167,36 +13,54 @@ __device__ __noinline__ void count_plane(BlockValues<Access, kWidth> values, uns
 template <bool kExact, class Access, int kWidth>
 __device__ __noinline__ CodedStream encode_byte_plane(BlockValues<Access, kWidth> values,
                                                       unsigned plane, std::uint32_t pad,
-                                                      std::uint32_t lut, std::uint32_t ring,
+                                                      std::uint32_t lut, std::uint32_t buffer,
                                                       std::uint8_t* words_end, std::uint32_t room) {
-  WordSink sink(ring, words_end);
-  std::uint32_t x = codec::entropy::kStateLow;
-  const unsigned lanes_from = lanes_from_here();
-  auto group = static_cast<std::int32_t>((values.n + 127) / 128) - 1;
-  std::uint32_t words[kWidth];
-  values.load(static_cast<std::uint32_t>(group) * 128 + 4 * lane_id(), words);
-  for (; group >= 0; --group) {
-    const std::uint32_t value = static_cast<std::uint32_t>(group) * 128 + 4 * lane_id();
-    std::uint32_t bytes = plane_of<kWidth>(words, plane);
-    if (group > 0) values.load(value - 128, words);
+  WordSink sink(buffer, words_end);
+  const unsigned lane = lane_id();
+  // False: too many words to be of use.
+  const auto code = [&](std::uint32_t bytes) {
+    uint2 symbols[8];
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+      const std::uint32_t byte = __byte_perm(bytes, 0, 0x4440 | step);
+      symbols[2 * step] = load_shared8(lut + (byte >> 4) * 8);
+      symbols[2 * step + 1] = load_shared8(lut + 128 + byte * 8);
+    }
+    sink.coder.code_group<kExact>(symbols);
+    sink.flush_chunk();
+    return sink.num_bytes() <= room;
+  };
+  const auto num_whole = static_cast<std::int32_t>(values.n / 128);
+  bool fits = true;
+  if (values.n % 128 != 0) {
+    const std::uint32_t value = static_cast<std::uint32_t>(num_whole) * 128 + 4 * lane;
+    std::uint32_t bytes = values.plane(value, plane);
     if (value + 4 > values.n) {
       const std::uint32_t kept = value < values.n ? (1u << (8 * (values.n - value))) - 1 : 0;
       bytes = (bytes & kept) | (pad * 0x01010101u & ~kept);
     }
-    uint2 first[4], second[4];
-#pragma unroll
-    for (int step = 0; step < 4; ++step) {
-      const std::uint32_t byte = __byte_perm(bytes, 0, 0x4440 | step);
-      first[step] = load_shared8(lut + (byte >> 4) * 8);
-      second[step] = load_shared8(lut + 128 + byte * 8);
-    }
-#pragma unroll
-    for (int step = 3; step >= 0; --step)
-      encode_pair<kExact>(x, first[step], second[step], sink, lanes_from);
-    sink.flush_chunk();
-    if (sink.num_bytes() > room) break;  // too many to be of use
+    fits = code(bytes);
   }
-  return {sink.finish(), 0, x};
+  if (fits && num_whole > 0) {
+    // Groups are loaded two ahead, past the first again that one.
+    std::uint32_t even[kWidth], odd[kWidth];
+    const auto fetch = [&](std::int32_t group, std::uint32_t(&words)[kWidth]) {
+      values.load_whole(static_cast<std::uint32_t>(max(group, 0)) * 128 + 4 * lane, words);
+    };
+    std::int32_t group = num_whole - 1;
+    fetch(group, even);
+    fetch(group - 1, odd);
+#pragma unroll 1
+    for (;; group -= 2) {
+      std::uint32_t bytes = plane_of<kWidth>(even, plane);
+      fetch(group - 2, even);
+      if (!code(bytes) || group == 0) break;
+      bytes = plane_of<kWidth>(odd, plane);
+      fetch(group - 3, odd);
+      if (!code(bytes) || group == 1) break;
+    }
+  }
+  return {sink.finish(), 0, sink.coder.x};
 }
 
 // The same for a palette plane, 8 values a lane. Values beyond the block count as
@@ -204,21 +68,12 @@ __device__ __noinline__ CodedStream encode_byte_plane(BlockValues<Access, kWidth
 template <bool kExact, class Access, int kWidth>
 __device__ __noinline__ CodedStream encode_palette_plane(
     BlockValues<Access, kWidth> values, unsigned plane, std::uint32_t commonest, std::uint32_t lut,
-    std::uint32_t ring, std::uint8_t* words_end, std::uint8_t* escapes_end, std::uint32_t room) {
-  WordSink sink(ring, words_end);
-  std::uint32_t x = codec::entropy::kStateLow, num_escapes = 0;
-  const unsigned lanes_from = lanes_from_here();
-  for (auto group = static_cast<std::int32_t>((values.n + 255) / 256) - 1; group >= 0; --group) {
-    const std::uint32_t value = static_cast<std::uint32_t>(group) * 256 + 8 * lane_id();
-    uint2 bytes = {values.plane(value, plane), values.plane(value + 4, plane)};
-    const std::uint32_t here = value + 8 <= values.n ? 8 : value < values.n ? values.n - value : 0;
-    if (here < 8) {
-      const std::uint64_t kept = (std::uint64_t{1} << (8 * here)) - 1;
-      bytes.x = (bytes.x & static_cast<std::uint32_t>(kept)) |
-                (commonest * 0x01010101u & ~static_cast<std::uint32_t>(kept));
-      bytes.y = (bytes.y & static_cast<std::uint32_t>(kept >> 32)) |
-                (commonest * 0x01010101u & ~static_cast<std::uint32_t>(kept >> 32));
-    }
+    std::uint32_t buffer, std::uint8_t* words_end, std::uint8_t* escapes_end, std::uint32_t room) {
+  WordSink sink(buffer, words_end);
+  std::uint32_t num_escapes = 0;
+  const unsigned lane = lane_id();
+  // `here` values of the lane are in the block. False: too many words to be of use.
+  const auto code = [&](uint2 bytes, std::uint32_t here) {
     uint2 symbols[8];
     unsigned flags = 0;
 #pragma unroll
@@ -230,72 +85,42 @@ __device__ __noinline__ CodedStream encode_palette_plane(
     flags &= (1u << here) - 1;
     if (__any_sync(kAll, flags != 0))
       num_escapes += push_escapes(bytes, flags, escapes_end, num_escapes);
-#pragma unroll
-    for (int i = 3; i >= 0; --i)
-      encode_pair<kExact>(x, symbols[2 * i], symbols[2 * i + 1], sink, lanes_from);
+    sink.coder.code_group<kExact>(symbols);
     sink.flush_chunk();
-    if (sink.num_bytes() > room) break;
+    return sink.num_bytes() <= room;
+  };
+  const std::uint32_t num_whole = values.n / 256;
+  bool fits = true;
+  if (values.n % 256 != 0) {
+    const std::uint32_t value = num_whole * 256 + 8 * lane;
+    uint2 bytes = {values.plane(value, plane), values.plane(value + 4, plane)};
+    const std::uint32_t here = value + 8 <= values.n ? 8 : value < values.n ? values.n - value : 0;
+    if (here < 8) {
+      const std::uint64_t kept = (std::uint64_t{1} << (8 * here)) - 1;
+      bytes.x = (bytes.x & static_cast<std::uint32_t>(kept)) |
+                (commonest * 0x01010101u & ~static_cast<std::uint32_t>(kept));
+      bytes.y = (bytes.y & static_cast<std::uint32_t>(kept >> 32)) |
+                (commonest * 0x01010101u & ~static_cast<std::uint32_t>(kept >> 32));
+    }
+    fits = code(bytes, here);
   }
-  return {sink.finish(), num_escapes, x};
-}
-
-// entropy::write_byte_model, symbol by lane; returns the bytes used.
-inline __device__ __noinline__ std::uint32_t write_byte_table(PlaneSmem* smem) {
-  const unsigned lane = lane_id();
-  std::uint32_t used = 0;
+  if (fits && num_whole > 0) {
+    // Groups are loaded one ahead, past the first again that one.
+    std::uint32_t low[kWidth], high[kWidth];
+    const auto fetch = [&](std::uint32_t group) {
+      values.load_whole(group * 256 + 8 * lane, low);
+      values.load_whole(group * 256 + 8 * lane + 4, high);
+    };
+    std::uint32_t group = num_whole - 1;
+    fetch(group);
 #pragma unroll 1
-  for (unsigned row = 0; row < 17; ++row) {
-    if (row > 0 && smem->model.freq[0][row - 1] == 0) continue;
-    const std::uint32_t freq = lane < 16 ? smem->model.freq[row][lane] : 0;
-    unsigned mask = __ballot_sync(kAll, freq != 0);
-    if (row > 0 && __all_sync(kAll, lane >= 16 || freq == codec::entropy::kFreqTotal / 16))
-      mask = 0;
-    if (lane < 2) smem->table[used + lane] = static_cast<std::uint8_t>(mask >> (8 * lane));
-    used += 2;
-    if (mask >> lane & 1)
-      smem->table[used + __popc(mask & ((1u << lane) - 1))] = static_cast<std::uint8_t>(freq - 1);
-    used += __popc(mask);
+    for (;; --group) {
+      const uint2 bytes = {plane_of<kWidth>(low, plane), plane_of<kWidth>(high, plane)};
+      fetch(group == 0 ? 0 : group - 1);
+      if (!code(bytes, 8) || group == 0) break;
+    }
   }
-  __syncwarp();
-  return used;
-}
-
-// Header, states, table, words and escapes of a section, one after the other.
-inline __device__ __noinline__ bool write_section(const PlaneSmem* smem, std::uint32_t table_bytes,
-                                                  std::uint32_t palette_size, CodedStream coded,
-                                                  PlaneOut& out) {
-  const unsigned lane = lane_id();
-  const std::uint32_t words_at =
-      static_cast<std::uint32_t>(codec::kTableOffset + align16(table_bytes));
-  const std::uint32_t escapes_at = words_at + 2 * coded.num_words;
-  const auto total = static_cast<std::uint32_t>(align16(escapes_at + coded.num_escapes));
-  std::uint8_t* at = out.take(total);
-  if (at == nullptr) return false;
-  auto* head = reinterpret_cast<std::uint32_t*>(at);
-  if (lane == 0)
-    *reinterpret_cast<uint4*>(at) = {coded.num_words, coded.num_escapes,
-                                     table_bytes | palette_size << 16, 0};
-  head[4 + lane] = coded.state;
-  for (std::uint32_t i = lane; i < align16(table_bytes); i += kWarp)
-    at[codec::kTableOffset + i] = i < table_bytes ? smem->table[i] : 0;
-  // Words are at even addresses: whole registers, or registers shifted by half.
-  const std::uint8_t* words = out.words_end - 2 * coded.num_words;
-  const std::uint32_t odd =
-      static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(words) & 2) * 8;
-  const auto* aligned = reinterpret_cast<const std::uint32_t*>(words - odd / 8);
-  const std::uint32_t num_pairs = coded.num_words / 2;
-#pragma unroll 4
-  for (std::uint32_t i = lane; i < num_pairs; i += kWarp)
-    head[words_at / 4 + i] =
-        odd == 0 ? aligned[i] : __funnelshift_r(aligned[i], aligned[i + 1], 16);
-  if (lane == 0 && coded.num_words % 2 != 0)
-    reinterpret_cast<std::uint16_t*>(at + words_at)[coded.num_words - 1] =
-        reinterpret_cast<const std::uint16_t*>(words)[coded.num_words - 1];
-  for (std::uint32_t i = lane; i < coded.num_escapes; i += kWarp)
-    at[escapes_at + i] = out.escapes_end[static_cast<std::int64_t>(i) - coded.num_escapes];
-  for (std::uint32_t i = escapes_at + coded.num_escapes + lane; i < total; i += kWarp) at[i] = 0;
-  __syncwarp();
-  return true;
+  return {sink.finish(), num_escapes, sink.coder.x};
 }
 
 template <class Access, int kWidth>
@@ -308,11 +133,11 @@ __device__ bool put_palette_plane(const BlockValues<Access, kWidth>& values, uns
   }
   __syncwarp();
   const std::uint32_t commonest = __shfl_sync(kAll, palette.value, 0);
-  const std::uint32_t lut = shared_address(smem->lut), ring = shared_address(smem->ring);
+  const std::uint32_t lut = shared_address(smem->lut), buffer = shared_address(smem->words);
   const CodedStream coded =
-      exact ? encode_palette_plane<true>(values, plane, commonest, lut, ring, out.words_end,
+      exact ? encode_palette_plane<true>(values, plane, commonest, lut, buffer, out.words_end,
                                          out.escapes_end, out.room)
-            : encode_palette_plane<false>(values, plane, commonest, lut, ring, out.words_end,
+            : encode_palette_plane<false>(values, plane, commonest, lut, buffer, out.words_end,
                                           out.escapes_end, out.room);
   return write_section(smem, 32, palette.size, coded, out);
 }
@@ -340,10 +165,10 @@ __device__ bool put_byte_plane(const BlockValues<Access, kWidth>& values, unsign
   make_byte_model(smem->histogram, smem->model);
   const std::uint32_t table_bytes = write_byte_table(smem);
   const bool exact = fill_byte_lut(smem->model, smem->lut);
-  const std::uint32_t lut = shared_address(smem->lut), ring = shared_address(smem->ring);
+  const std::uint32_t lut = shared_address(smem->lut), buffer = shared_address(smem->words);
   const CodedStream coded =
-      exact ? encode_byte_plane<true>(values, plane, best, lut, ring, out.words_end, out.room)
-            : encode_byte_plane<false>(values, plane, best, lut, ring, out.words_end, out.room);
+      exact ? encode_byte_plane<true>(values, plane, best, lut, buffer, out.words_end, out.room)
+            : encode_byte_plane<false>(values, plane, best, lut, buffer, out.words_end, out.room);
   return write_section(smem, table_bytes, 0, coded, out);
 }
 
@@ -389,10 +214,7 @@ __device__ __noinline__ std::uint64_t write_raw_planes(BlockValues<Access, kWidt
                                                        std::uint8_t* payload) {
   const auto part = static_cast<std::uint32_t>(align16(values.n));
   std::uint64_t sum = 0;
-#pragma unroll 2
-  for (std::uint32_t value = 4 * lane_id(); value < part; value += 128) {
-    std::uint32_t words[kWidth];
-    values.load(value, words);
+  const auto put = [&](std::uint32_t value, const std::uint32_t(&words)[kWidth]) {
     std::uint32_t at = value;
 #pragma unroll
     for (unsigned p = 0; p < kWidth; ++p) {
@@ -402,6 +224,24 @@ __device__ __noinline__ std::uint64_t write_raw_planes(BlockValues<Access, kWidt
       sum += checksum_term(bytes, at / 4);
       at += part;
     }
+  };
+  // All loads of a batch are under way before the first store.
+  constexpr std::uint32_t kBatch = kWidth == 1 ? 8 : 16 / kWidth;
+  std::uint32_t first = 0;
+#pragma unroll 1
+  for (; first + kBatch * 128 <= values.n; first += kBatch * 128) {
+    std::uint32_t words[kBatch][kWidth];
+#pragma unroll
+    for (std::uint32_t u = 0; u < kBatch; ++u)
+      values.load_whole(first + u * 128 + 4 * lane_id(), words[u]);
+#pragma unroll
+    for (std::uint32_t u = 0; u < kBatch; ++u) put(first + u * 128 + 4 * lane_id(), words[u]);
+  }
+#pragma unroll 1
+  for (std::uint32_t value = first + 4 * lane_id(); value < part; value += 128) {
+    std::uint32_t words[kWidth];
+    values.load(value, words);
+    put(value, words);
   }
   return sum;
 }

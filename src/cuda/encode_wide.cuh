@@ -1,147 +1,150 @@
-// cuda/encode_wide.cuh - a thread block loads one block of the frame into shared
-// memory, turns it into its payload in place and stores that. Worker threads do the
-// arithmetic (cuda/encode_fixed.cuh); one more warp, the placer, moves data and
-// finds the block's place in the frame meanwhile.
+// cuda/encode_wide.cuh - the `fixed` codec for BF16 and F32, and raw and constant
+// blocks of every type: one thread block a multiprocessor, whose warps have roles.
+// A producer keeps blocks of the tensor on their way to shared memory, surveyors find
+// out what becomes of each, placers where it goes, writers write it. So loads, the
+// wait for the sizes of other blocks, and stores go on at the same time.
 #pragma once
-#include "cuda/encode_fixed.cuh"
+#include "cuda/encode_write.cuh"
+#include "cuda/prepared_launch.cuh"
 
 namespace snug::cuda {
 
-// Number of escapes, codec, modes and size of the block.
-template <int kWidth, int kThreads>
-__device__ __forceinline__ void settle_block(const Work& work, FixedSmem<kThreads>& smem) {
-  const unsigned lane = lane_id(), width = width_of(work.dtype);
-  const std::uint32_t n = smem.job.n;
-  const auto room = static_cast<std::uint32_t>(align16(std::uint64_t{n} * width));
-  std::uint32_t total = 0, modes = 0, payload = room;
-  Codec codec = Codec::kRaw;
-  if constexpr (kWidth > 1) {
-    total = escapes_before(smem.num_escapes_of, kThreads / kWarp);
-    if constexpr (kWidth == 4)
-      for (unsigned p = 0; p < 3; ++p)
-        if ((smem.differs >> (8 * p) & 255) == 0) modes |= 1u << (2 * p);
-    const std::uint64_t coded = FixedParts(n, kWidth, modes).head + codec::FixedHeader::kBytes +
-                                align16(4 * std::uint64_t{total});
-    if (coded < room) {
-      codec = Codec::kFixed;
-      payload = static_cast<std::uint32_t>(coded);
-    }
-  }
-  if (work.codec != Codec::kRaw && smem.differs == 0) {
-    codec = Codec::kConstant;
-    payload = 16;
-  }
-  if (lane == 0) {
-    smem.sum = 0;
-    smem.num_escapes = total;
-    smem.codec = static_cast<std::uint32_t>(codec);
-    smem.plane_modes = codec == Codec::kFixed ? modes : 0;
-    smem.payload_bytes = payload;
-  }
-  __syncwarp();
-}
+inline constexpr std::uint32_t kMaxStageBytes = 64 * 1024;  // three of them fit a multiprocessor
+inline constexpr unsigned kEncodeWideThreads = (kWriters + kSurveyors + kPlacers + 1) * kWarp;
 
 // Draws tickets until one has a block; false after the last.
-template <class Access, int kThreads>
+template <class Access>
 __device__ __forceinline__ bool draw_job(const Work& work, std::uint64_t num_tickets,
-                                         FixedSmem<kThreads>& smem) {
+                                         EncodeJob& job) {
   for (;;) {
     const std::uint64_t ticket = warp_ticket(work.ticket);
     if (ticket >= num_tickets || upstream_failed(work, ticket)) return false;
-    if (lane_id() == 0) smem.next_job = make_encode_job(work, ticket);
+    if (lane_id() == 0) job = make_encode_job(work, ticket);
     __syncwarp();
-    if (smem.next_job.num_blocks != 0) return true;
-    if (lane_id() == 0)
-      finish_frame(work, smem.next_job, access_item<Access>(work, smem.next_job.w.item));
+    if (job.num_blocks != 0) return true;
+    if (lane_id() == 0) finish_frame(work, job, access_item<Access>(work, job.w.item));
     __syncwarp();
   }
 }
 
-template <class Access, int kWidth, int kThreads>
-__device__ __forceinline__ void place_blocks(const Work& work, std::uint8_t* block,
-                                             FixedSmem<kThreads>& smem) {
-  const unsigned lane = lane_id(), width = width_of(work.dtype);
-  const std::uint32_t stage = shared_address(block), barrier = shared_address(&smem.loaded);
-  const std::uint64_t num_tickets_in_all = num_tickets(work);
+// Starts the load of a block.
+template <class Access>
+__device__ __forceinline__ void load_stage(const Work& work, BlockInfo& info, std::uint8_t* block,
+                                           std::uint32_t barrier) {
+  const Access src = access_item<Access>(work, info.job.w.item);
+  const std::uint32_t num_bytes = info.job.n * width_of(work.dtype), whole_vecs = num_bytes & ~15u;
+  // Bytes behind the last whole vector.
+  if (lane_id() < num_bytes - whole_vecs) {
+    const std::uint32_t at = whole_vecs + lane_id();
+    block[at] = src.load_byte(info.job.pos + at);
+    fence_for_bulk();
+  }
+  if (lane_id() == 0) info.by_hand = false;
+  __syncwarp();
+  const std::uint32_t stage = shared_address(block);
+  if (try_load_block(src, info.job.pos, whole_vecs, stage, barrier)) return;
+  if (lane_id() == 0) info.by_hand = true;
+  __syncwarp();
+  load_block(DirectAccess{}, 0, 0, stage, barrier);
+}
+
+// Index entry and header of blocks that have been written.
+struct FrameWriter {
   Tally tally;
-  bool more = draw_job<Access>(work, num_tickets_in_all, smem), written = false;
-  DeviceEntry entry{};
-  for (bool first = true;; first = false) {
-    if (more) {
-      const EncodeJob& next = smem.next_job;
-      const Access src = access_item<Access>(work, next.w.item);
-      const std::uint32_t num_bytes = next.n * width, whole_vecs = num_bytes & ~15u;
-      const bool in_bulk = can_move_in_bulk(src, next.pos, whole_vecs);
-      if (!in_bulk || num_bytes != whole_vecs) {
-        wait_stores();
-        __syncwarp();
-      }
-      if (in_bulk) {
-        if (lane < num_bytes - whole_vecs)
-          block[whole_vecs + lane] = src.load_byte(next.pos + whole_vecs + lane);
-        load_block_behind_store(src, next.pos, whole_vecs, stage, barrier);
-      }
-      if (lane == 0) smem.by_hand = !in_bulk;
-    } else {
-      wait_stores();
-    }
-    // What is left to do for the block before, now that the next one is on its way.
-    if (lane == 0 && !first) {
-      tally.add(work, smem.job, entry, written);
-      if (!more || smem.next_job.w.idx != smem.job.w.idx)
-        tally.flush(work, smem.job, access_item<Access>(work, smem.job.w.item));
-    }
-    if (lane == 0) {
-      smem.ends = !more;
-      if (more) smem.job = smem.next_job;
+
+  // `info` of a block, `before` of the one that this thread block wrote before it.
+  template <class Access>
+  __device__ __forceinline__ void add(const Work& work, const BlockInfo& info,
+                                      const BlockInfo& before) {
+    const std::uint64_t sum = warp_sum64(lane_id() < kWriters ? info.sums[lane_id()] : 0);
+    if (lane_id() == 0) {
+      if (tally.done != 0 && tally.item != info.job.w.idx) flush<Access>(work, before);
+      const DeviceEntry entry{info.offset, info.codec, info.plane_modes, info.payload_bytes,
+                              checksum_finish(sum, info.payload_bytes)};
+      tally.add(work, info.job, entry, info.written);
     }
     __syncwarp();
-    sync_all<kThreads>();
-    if (!more) return;
-    if constexpr (kWidth > 1) {
-      sync_all<kThreads>();
-      bool one_value;
-      const uint2 palette = make_fixed_palette<kHistogramCopies>(smem.histogram, one_value);
-      if (lane < 14) {
-        const unsigned i = lane / 2, high = (i < 4 ? palette.x : palette.y) >> (i % 4 * 8) & 255;
-        smem.lut[high + lane % 2 * 128] = static_cast<std::uint8_t>(i);
-      }
-      if (lane == 0) {
-        smem.palette = palette;
-        smem.may_be_constant = one_value;
-      }
-      sync_all<kThreads>();
-    }
-    sync_all<kThreads>();
-    settle_block<kWidth, kThreads>(work, smem);
-    sync_all<kThreads>();
-    // The look-back runs while the workers write the payload. The next ticket is not
-    // drawn earlier: who holds one makes all later blocks wait for its size.
-    const EncodeJob& job = smem.job;
-    const std::uint64_t units = place_block(work.sizes + job.w.first_block, job.block,
-                                            smem.payload_bytes / 16, job.payload_start() / 16);
-    entry = {units * 16, smem.codec, smem.plane_modes, smem.payload_bytes, 0};
-    written = job.fits && entry.offset + entry.num_bytes <= job.w.item.frame_bytes;
-    more = draw_job<Access>(work, num_tickets_in_all, smem);
-    sync_all<kThreads>();
-    if (written)
-      store_block(DirectAccess{static_cast<std::uint8_t*>(job.w.item.frame)}, entry.offset,
-                  entry.num_bytes, stage);
-    entry.checksum = checksum_finish(smem.sum, entry.num_bytes);
   }
+  template <class Access>
+  __device__ __forceinline__ void flush(const Work& work, const BlockInfo& last) {
+    tally.flush(work, last.job, access_item<Access>(work, last.job.w.item));
+  }
+};
+
+template <class Access>
+__device__ __forceinline__ void produce_blocks(const Work& work, std::uint8_t* stages,
+                                               std::uint32_t block_bytes, unsigned num_stages,
+                                               unsigned num_placers, EncodeWideSmem& smem) {
+  const unsigned lane = lane_id();
+  const std::uint64_t num_tickets_in_all = num_tickets(work);
+  FrameWriter writer;
+  unsigned finished = 0, num_jobs = ~0u;
+  const auto info_of = [&](unsigned j) -> BlockInfo& { return smem.infos[j % kBlockInfos]; };
+  const auto finish_next = [&] {
+    writer.add<Access>(work, info_of(finished), info_of(finished - 1));
+    ++finished;
+  };
+  // After the last block, one end for each placer: none has to ask the others.
+  for (unsigned j = 0; num_jobs == ~0u || j < num_jobs + num_placers; ++j) {
+    const unsigned s = j % num_stages;
+    const std::uint32_t full = shared_address(&smem.full[s]);
+    const unsigned parity = (j / num_stages - 1) & 1;
+    // The next ticket is drawn while the block before is written, not earlier: who holds
+    // one makes all later blocks wait for its size.
+    if (j >= num_stages) wait_barrier(shared_address(&smem.placed[s]), parity);
+    BlockInfo& info = info_of(j);
+    if (num_jobs == ~0u && !draw_job<Access>(work, num_tickets_in_all, info.job)) num_jobs = j;
+    if (j >= num_stages) wait_barrier(shared_address(&smem.empty[s]), parity);
+    const bool ends = num_jobs != ~0u;
+    if (lane == 0) {
+      info.ends = ends;
+      info.num_escapes = 0;
+    }
+    __syncwarp();
+    if (!ends) {
+      load_stage<Access>(work, info, stages + s * block_bytes, full);
+    } else {
+      if (lane < kSurveyors) arrive(shared_address(&smem.counted[s]));
+      if (lane == 0) arrive(full);
+      if (lane == 0) arrive(shared_address(&smem.placed[s]));
+    }
+    if (j >= num_stages) finish_next();
+  }
+  while (finished < num_jobs) {
+    wait_barrier(shared_address(&smem.empty[finished % num_stages]), finished / num_stages & 1);
+    finish_next();
+  }
+  if (lane == 0 && finished != 0) writer.flush<Access>(work, info_of(finished - 1));
 }
 
-template <class Access, int kWidth, int kThreads>
-__global__ void __launch_bounds__(kThreads + kWarp, 768 / kThreads)
-    encode_wide_kernel(const __grid_constant__ Work work) {
-  extern __shared__ __align__(128) std::uint8_t block[];
-  __shared__ FixedSmem<kThreads> smem;
-  if (threadIdx.x == kThreads) init_barrier(shared_address(&smem.loaded), 1);
+// kWidth 2 and 4 stand for BF16 and F32 with the fixed codec; 1 for any type, raw
+// or constant.
+template <class Access, int kWidth>
+__global__ void __launch_bounds__(kEncodeWideThreads, 1)
+    encode_wide_kernel(const __grid_constant__ Work work, unsigned num_stages) {
+  extern __shared__ __align__(1024) std::uint8_t stages[];
+  __shared__ EncodeWideSmem smem;
+  if (threadIdx.x < num_stages) {
+    init_barrier(shared_address(&smem.full[threadIdx.x]), 1);
+    init_barrier(shared_address(&smem.counted[threadIdx.x]), kSurveyors);
+    init_barrier(shared_address(&smem.placed[threadIdx.x]), 1);
+    init_barrier(shared_address(&smem.empty[threadIdx.x]), kWriters);
+  }
   __syncthreads();
-  if (threadIdx.x < kThreads)
-    code_blocks<Access, kWidth, kThreads>(work, block, smem);
-  else
-    place_blocks<Access, kWidth, kThreads>(work, block, smem);
+  wait_for_preparation();
+  const std::uint32_t block_bytes = width_of(work.dtype) << work.log2_block;
+  const unsigned num_placers = num_stages < kPlacers ? num_stages : kPlacers;
+  const unsigned warp = threadIdx.x / kWarp;
+  if (warp < kWriters) {
+    write_blocks<kWidth>(work, stages, block_bytes, num_stages, smem);
+  } else if (warp < kWriters + kSurveyors) {
+    survey_blocks<Access, kWidth>(work, stages, block_bytes, num_stages,
+                                  threadIdx.x - kWriters * kWarp, smem);
+  } else if (warp < kWriters + kSurveyors + kPlacers) {
+    place_blocks<kWidth>(work, num_stages, num_placers, warp - kWriters - kSurveyors, smem);
+  } else {
+    produce_blocks<Access>(work, stages, block_bytes, num_stages, num_placers, smem);
+  }
 }
 
 }  // namespace snug::cuda

@@ -48,6 +48,24 @@ inline __device__ __noinline__ std::uint32_t normalize_half(std::uint32_t count,
   return freq;
 }
 
+// The same of one table, in the lower half-warp; counts of the upper one are zero.
+__device__ __forceinline__ std::uint32_t normalize_one(std::uint32_t count) {
+  constexpr std::int32_t kTotal = codec::entropy::kFreqTotal;
+  const std::uint32_t total = __reduce_add_sync(kAll, count);
+  std::uint32_t freq = 0;
+  if (count != 0) freq = max((count * kTotal + total / 2) / total, 1u);
+  auto sum = static_cast<std::int32_t>(__reduce_add_sync(kAll, freq));
+  while (sum != kTotal) {
+    // The most frequent symbol, the first of equals.
+    const std::uint32_t most = __reduce_max_sync(kAll, freq << 5 | (31 - lane_id()));
+    const std::int32_t change = sum > kTotal ? -1 : kTotal - sum;
+    if (31 - lane_id() == (most & 31))
+      freq = static_cast<std::uint32_t>(static_cast<std::int32_t>(freq) + change);
+    sum += change;
+  }
+  return freq;
+}
+
 __device__ __forceinline__ std::uint32_t cost_of(std::uint32_t count, std::uint32_t freq) {
   return count * kDeviceCost.of_freq[freq];
 }
@@ -93,20 +111,32 @@ inline __device__ __noinline__ DevicePalette make_palette(const std::uint32_t* h
     num_keys += __popc(mask);
   }
   __syncwarp();
-  // Sorting by counting those above.
-  std::uint32_t* sorted = list + 256;
-  if (lane < 16) sorted[lane] = 0;
-  __syncwarp();
-#pragma unroll 1
-  for (std::uint32_t i = lane; i < num_keys; i += kWarp) {
-    const std::uint32_t mine = list[i];
-    std::uint32_t rank = 0;
-#pragma unroll 4
+  std::uint32_t key = 0;
+  if (num_keys <= kWarp) {
+    // Sorting by counting those above.
+    std::uint32_t* sorted = list + 256;
+    const std::uint32_t mine = lane < num_keys ? list[lane] : 0;
+    std::uint32_t rank = lane < num_keys ? 0 : kWarp;
+#pragma unroll 8
     for (std::uint32_t k = 0; k < num_keys; ++k) rank += list[k] > mine;
+    if (lane < 16) sorted[lane] = 0;
+    __syncwarp();
     if (rank < codec::entropy::kMaxPalette) sorted[rank] = mine;
+    __syncwarp();
+    if (lane < codec::entropy::kMaxPalette) key = sorted[lane];
+  } else {
+    // Many, as in noise: the largest of what is left, again and again.
+#pragma unroll 1
+    for (unsigned k = 0; k < codec::entropy::kMaxPalette; ++k) {
+      std::uint32_t most = 0;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) most = max(most, keys[i]);
+      most = __reduce_max_sync(kAll, most);
+      if (lane == k) key = most;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) keys[i] = keys[i] == most ? 0 : keys[i];
+    }
   }
-  __syncwarp();
-  const std::uint32_t key = lane < codec::entropy::kMaxPalette ? sorted[lane] : 0;
   DevicePalette palette;
   palette.total = total;
   palette.size = min(num_keys, static_cast<std::uint32_t>(codec::entropy::kMaxPalette));
@@ -114,8 +144,7 @@ inline __device__ __noinline__ DevicePalette make_palette(const std::uint32_t* h
   const std::uint32_t escapes = total - __reduce_add_sync(kAll, key >> 8);
   std::uint32_t count = key >> 8;
   if (lane == palette.size) count = max(escapes, 1u);
-  const std::uint32_t sum = half_sum(count);
-  palette.freq = normalize_half(lane < 16 ? count : 0, lane < 16 ? sum : 0);
+  palette.freq = normalize_one(count);
   if (lane == palette.size) count = escapes;
   palette.cost =
       __reduce_add_sync(kAll, lane < 16 ? cost_of(count, palette.freq) : 0) + escapes * 8 * 256;

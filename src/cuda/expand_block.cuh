@@ -1,16 +1,14 @@
 // cuda/expand_block.cuh - one warp's part of a `fixed`, raw or constant block whose
 // payload is in shared memory; used by cuda/decode_wide.cuh.
 #pragma once
-#include <type_traits>
-
 #include "cuda/decode_any.cuh"
 #include "cuda/decode_fixed.cuh"
 #include "cuda/decode_frame.cuh"
+#include "cuda/part_target.cuh"
 
 namespace snug::cuda {
 
-inline constexpr unsigned kConsumers =
-    22;  // warps: parts of 64 and of 128 chunks come out nearly even
+inline constexpr unsigned kConsumers = 16;  // warps; blocks of 4096 values and more divide evenly
 inline constexpr unsigned kConsumerThreads = kConsumers * kWarp;
 
 // Element widths of types that have the fixed codec.
@@ -20,228 +18,229 @@ inline constexpr bool kHasFixed = kWidth == 2 || kWidth == 4;
 struct StageInfo {
   DecodeJob job;
   std::uint64_t ticket;
-  FixedLayout layout;               // of a fixed block, all but what its header says
-  bool staged;                      // the payload is in shared memory
-  std::uint8_t* bases[kConsumers];  // of PartTarget
+  FixedLayout layout;  // of a fixed block, all but what its header says
+  bool staged;         // the payload is in shared memory
+  bool in_rows;        // and each part is whole rows, whose places are in `places`
+  PartPlace places[kConsumers];
   std::uint64_t sums[kConsumers];
   Reason reasons[kConsumers];
   std::uint32_t num_patched[kConsumers];  // escapes that were found where they belong
 };
 
-// A part of the block in the tensor, in one piece wherever that is possible.
-template <class Access>
-struct PartTarget {
-  Access dst;
-  std::uint64_t pos;   // of the block
-  std::uint8_t* base;  // of the block, as far as this part is concerned, or null
-
-  // A vector of which `left` bytes belong to the block.
-  __device__ __forceinline__ void put(std::uint32_t at, uint4 v, std::uint32_t left) const {
-    if (left < 16)
-      store_end(dst, pos + at, v, static_cast<std::int32_t>(left));
-    else if (std::is_same_v<Access, DirectAccess> || base != nullptr)
-      __stcs(reinterpret_cast<uint4*>(base + at), v);
-    else
-      dst.store16(pos + at, v);
-  }
-};
-
-// Chunks of 256 values (fixed) or 512 bytes (others) in a block; those of fixed
-// blocks cover the padding of both planes.
-__device__ __forceinline__ std::uint32_t count_chunks(bool fixed, std::uint32_t n, unsigned width) {
-  if (!fixed) return (n * width + 511) / 512;
-  const std::uint64_t units = align16(n) / 8,
-                      nibble_words = align16(codec::fixed_nibble_bytes(n)) / 4;
-  return (static_cast<std::uint32_t>(units > nibble_words ? units : nibble_words) + kWarp - 1) /
-         kWarp;
-}
-
-// Those that one consumer works on.
-struct Part {
-  std::uint32_t first, last;
-  __device__ Part(std::uint32_t num_chunks, unsigned warp)
-      : first(warp * num_chunks / kConsumers), last((warp + 1) * num_chunks / kConsumers) {}
-};
-
-// The bytes of a block that `part` covers at least; a multiple of 16 to start with.
-__device__ __forceinline__ std::uint8_t* find_base(const ScatteredAccess& dst, std::uint64_t pos,
-                                                   std::uint32_t first, std::uint32_t last) {
-  if (first >= last) return nullptr;
-  const auto piece = dst.find(pos + first);
-  return piece.left >= last - first && reinterpret_cast<std::uintptr_t>(piece.at) % 16 == 0
-             ? piece.at - first
-             : nullptr;
-}
-
-// The base for a consumer: the producer has found those of scattered tensors.
-__device__ __forceinline__ std::uint8_t* base_of(const DirectAccess& dst, const StageInfo& info,
-                                                 unsigned) {
-  return dst.data + info.job.pos;
-}
-__device__ __forceinline__ std::uint8_t* base_of(const ScatteredAccess&, const StageInfo& info,
-                                                 unsigned warp) {
-  return info.bases[warp];
-}
-
-// The values of a unit (8 of them, one word of nibbles) in memory order.
-template <int kWidth>
-struct UnitWords {
-  std::uint32_t w[2 * kWidth];
-  std::uint32_t num_patched;
-};
-
-template <int kWidth>
-__device__ __forceinline__ void merge_unit(const uint2 (&lows)[kWidth - 1], uint2 high,
-                                           UnitWords<kWidth>& out) {
-  if constexpr (kWidth == 2) {
-    out.w[0] = __byte_perm(lows[0].x, high.x, 0x5140);
-    out.w[1] = __byte_perm(lows[0].x, high.x, 0x7362);
-    out.w[2] = __byte_perm(lows[0].y, high.y, 0x5140);
-    out.w[3] = __byte_perm(lows[0].y, high.y, 0x7362);
-  } else {
-    const uint4 a = transpose_bytes(lows[0].x, lows[1].x, lows[2].x, high.x);
-    const uint4 b = transpose_bytes(lows[0].y, lows[1].y, lows[2].y, high.y);
-    out.w[0] = a.x, out.w[1] = a.y, out.w[2] = a.z, out.w[3] = a.w;
-    out.w[4] = b.x, out.w[5] = b.y, out.w[6] = b.z, out.w[7] = b.w;
-  }
-}
-
-// Puts escapes into a unit. Encoders list them by position, so that those of the
-// warp's next units follow each other: `next` is the first of them, moved on. A
-// unit that finds another one there leaves it to patch_all.
-template <int kWidth>
-__device__ __noinline__ UnitWords<kWidth> patch_unit(UnitWords<kWidth> out, std::uint32_t flags,
-                                                     std::uint32_t unit, std::uint32_t escapes,
-                                                     std::uint32_t next,
-                                                     std::uint32_t num_escapes) {
-  const unsigned lane = lane_id();
-  const std::uint32_t count = __popc(flags);
-  std::uint32_t before = count;
-#pragma unroll
-  for (int d = 1; d < 32; d *= 2) {
-    const std::uint32_t below = __shfl_up_sync(kAll, before, d);
-    if (lane >= static_cast<unsigned>(d)) before += below;
-  }
-  next += before - count;
-  for (; flags != 0 && next < num_escapes; flags &= flags - 1, ++next) {
-    const std::uint32_t i = static_cast<std::uint32_t>(__ffs(static_cast<int>(flags)) - 1) / 4;
-    const std::uint32_t escape = load_shared_u32(escapes + 4 * next);
-    if ((escape & 0xFFFFFF) != 8 * unit + i) break;
-    ++out.num_patched;
-    const unsigned selector = kWidth == 2 && i % 2 == 0 ? 0x3240 : 0x4210;
-#pragma unroll
-    for (unsigned k = 0; k < 2 * kWidth; ++k)
-      out.w[k] = __byte_perm(out.w[k], escape >> 24, k == i * kWidth / 4 ? selector : 0x3210);
-  }
-  return out;
-}
-
-// The first escape at or after a position, as listed by encoders.
-inline __device__ __noinline__ std::uint32_t find_escape(std::uint32_t escapes,
-                                                         std::uint32_t num_escapes,
-                                                         std::uint32_t position) {
+// The first escape at or after a position, as listed by encoders: by rising position.
+__device__ __forceinline__ std::uint32_t find_escape(std::uint32_t escapes,
+                                                     std::uint32_t num_escapes,
+                                                     std::uint32_t position) {
   std::uint32_t first = 0, last = num_escapes;
-  while (first < last) {
-    const std::uint32_t mid = (first + last) / 2;
-    if ((load_shared_u32(escapes + 4 * mid) & 0xFFFFFF) < position)
-      first = mid + 1;
-    else
-      last = mid;
-  }
-  return first;
-}
-
-// One warp's part of a fixed block.
-template <int kWidth, class Access>
-__device__ __forceinline__ Reason expand_fixed(const std::uint8_t* stage, const StageInfo& info,
-                                               const Access& dst, std::uint64_t& sum,
-                                               std::uint32_t& num_patched) {
-  const DecodeJob& job = info.job;
-  constexpr int kLows = kWidth - 1;
-  const unsigned warp = threadIdx.x / kWarp, lane = lane_id();
-  const std::uint32_t base = shared_address(stage), n = job.n, num_bytes = job.entry.num_bytes;
-  FixedLayout layout = info.layout;
-  if (!read_fixed_header(load_shared16(base + layout.escapes - codec::FixedHeader::kBytes),
-                         num_bytes, n, layout))
-    return kReasonPayload;
-  const std::uint32_t low_part = static_cast<std::uint32_t>(align16(n));
-  const std::uint32_t head =
-      layout.escapes - static_cast<std::uint32_t>(codec::FixedHeader::kBytes);
-  const std::uint32_t nibble_part = head - layout.nibbles, escapes = base + layout.escapes;
-  const auto [first, last] = Part(count_chunks(true, n, kWidth), warp);
-  const PartTarget<Access> target{dst, job.pos, base_of(dst, info, warp)};
-  std::uint32_t next =
-      layout.num_escapes == 0 ? 0 : find_escape(escapes, layout.num_escapes, first * 256);
-  std::uint32_t constants[kLows] = {};
-  if constexpr (kWidth == 4)
-    for (int p = 0; p < kLows; ++p) constants[p] = stage[layout.constants[p]] * 0x01010101u;
-#pragma unroll(kWidth == 2 ? 4 : 2)
-  for (std::uint32_t chunk = first; chunk < last; ++chunk) {
-    const std::uint32_t unit = chunk * kWarp + lane;
-    uint2 lows[kLows];
-    std::uint32_t nibbles = 0;
-#pragma unroll
-    for (int p = 0; p < kLows; ++p) {
-      lows[p] = {constants[p], constants[p]};
-      if ((kWidth == 4 && job.entry.mode(p) == 1) || 8 * unit >= low_part) continue;
-      lows[p] = load_shared8(base + layout.planes[p] + 8 * unit);
-      const std::uint32_t word = layout.planes[p] / 4 + 2 * unit;
-      sum += checksum_term(lows[p].x, word) + checksum_term(lows[p].y, word + 1);
-    }
-    if (4 * unit < nibble_part) {
-      nibbles = load_shared_u32(base + layout.nibbles + 4 * unit);
-      sum += checksum_term(nibbles, layout.nibbles / 4 + unit);
-    }
-    UnitWords<kWidth> out;
-    merge_unit<kWidth>(lows, fixed_high_bytes(nibbles, layout.palette), out);
-    out.num_patched = num_patched;
-    std::uint32_t flags = nibbles & nibbles >> 1 & nibbles >> 2 & 0x11111111u;
-    if (8 * unit + 8 > n) flags = 8 * unit < n ? flags & ((1u << (4 * (n - 8 * unit))) - 1) : 0;
-    if (layout.num_escapes != 0 && __any_sync(kAll, flags != 0)) {
-      out = patch_unit<kWidth>(out, flags, unit, escapes, next, layout.num_escapes);
-      num_patched = out.num_patched;
-      next += __reduce_add_sync(kAll, __popc(flags));
-    }
-#pragma unroll
-    for (std::uint32_t k = 0; k < 2 * kWidth; k += 4) {
-      const std::uint32_t at = 8 * kWidth * unit + 4 * k;
-      if (at < n * kWidth)
-        target.put(at, {out.w[k], out.w[k + 1], out.w[k + 2], out.w[k + 3]}, n * kWidth - at);
-    }
-  }
-  const auto add_vecs = [&](std::uint32_t from, std::uint32_t to) {
-    for (std::uint32_t at = from + 16 * threadIdx.x; at < to; at += 16 * kConsumerThreads)
-      sum += checksum_term(load_shared16(base + at), at / 16);
+  const auto count_before = [&](std::uint32_t step) {
+    const std::uint32_t i = first + lane_id() * step;
+    return static_cast<std::uint32_t>(__popc(
+        __ballot_sync(kAll, i < last && (load_shared_u32(escapes + 4 * i) & 0xFFFFFF) < position)));
   };
-  if constexpr (kWidth == 4) add_vecs(layout.constants[0], layout.nibbles);
-  add_vecs(head, num_bytes);
-  return kReasonNone;
+  while (last - first > kWarp) {
+    const std::uint32_t step = (last - first + kWarp - 1) / kWarp, before = count_before(step);
+    if (before == 0) return first;
+    first += (before - 1) * step + 1;
+    last = min(last, first + step - 1);
+  }
+  return first + count_before(1);
 }
 
-// One warp's part of a raw or constant block.
-template <class Access>
-__device__ __forceinline__ Reason expand_plain(const std::uint8_t* stage, const StageInfo& info,
-                                               unsigned width, const Access& dst,
-                                               std::uint64_t& sum) {
-  const DecodeJob& job = info.job;
-  const unsigned warp = threadIdx.x / kWarp, lane = lane_id();
-  const std::uint32_t base = shared_address(stage), raw = job.n * width;
-  const bool constant = job.entry.codec == static_cast<unsigned>(Codec::kConstant);
-  if (job.entry.plane_modes != 0 || job.entry.num_bytes != (constant ? 16 : align16(raw)))
-    return kReasonPayload;
-  const auto [first, last] = Part(count_chunks(false, job.n, width), warp);
-  const PartTarget<Access> target{dst, job.pos, base_of(dst, info, warp)};
-  const uint4 value = repeat_value(load_shared16(base), width);
-  if (constant && threadIdx.x == 0) sum += checksum_term(load_shared16(base), 0);
-#pragma unroll 4
-  for (std::uint32_t chunk = first; chunk < last; ++chunk) {
-    const std::uint32_t at = chunk * 512 + 16 * lane;
-    if (at >= raw) break;
-    const uint4 v = constant ? value : load_shared16(base + at);
-    if (!constant) sum += checksum_term(v, at / 16);
-    target.put(at, v, raw - at);
+// Escapes of this warp's part, positions [first, last) of the block, after its values
+// have been stored. Returns how many this lane has put there.
+template <int kWidth, class PutByte>
+__device__ __forceinline__ std::uint32_t patch_part(std::uint32_t escapes,
+                                                    std::uint32_t num_escapes, std::uint32_t first,
+                                                    std::uint32_t last, PutByte put_byte) {
+  __syncwarp();  // other lanes' stores come first
+  std::uint32_t num_patched = 0;
+  for (std::uint32_t i = find_escape(escapes, num_escapes, first) + lane_id();; i += kWarp) {
+    const std::uint32_t escape = i < num_escapes ? load_shared_u32(escapes + 4 * i) : 0xFFFFFFu;
+    const std::uint32_t at = escape & 0xFFFFFF;
+    const bool mine = i < num_escapes && at >= first && at < last;
+    if (mine) {
+      put_byte(at * kWidth + kWidth - 1, static_cast<std::uint8_t>(escape >> 24));
+      ++num_patched;
+    }
+    if (!__all_sync(kAll, mine)) return num_patched;
   }
-  return kReasonNone;
+}
+
+// What the parts of a fixed block have in common.
+struct FixedView {
+  std::uint32_t base;  // of the stage
+  FixedLayout layout;
+  std::uint32_t modes;
+  std::uint32_t n;
+};
+
+// A part of whole rows of a BF16 block: 256 values a row, 8 of them a lane.
+template <class Access>
+__device__ __forceinline__ std::uint64_t expand_rows_bf16(const FixedView& v, std::uint32_t rows,
+                                                          std::uint32_t first_row,
+                                                          const PartTarget<Access>& target) {
+  constexpr unsigned kBatch = 4;
+  const std::uint32_t first_unit = first_row * kWarp + lane_id();
+  const std::uint32_t lows = v.base + 8 * first_unit,
+                      words = v.base + v.layout.nibbles + 4 * first_unit;
+  std::uint32_t low_factor = checksum_factor(2 * first_unit),
+                word_factor = checksum_factor(v.layout.nibbles / 4 + first_unit);
+  std::uint64_t sum = 0;
+#pragma unroll 1
+  for (std::uint32_t row = 0; row < rows; row += kBatch) {
+    uint2 low[kBatch];
+    std::uint32_t word[kBatch];
+#pragma unroll
+    for (unsigned i = 0; i < kBatch; ++i) {
+      if (row + i >= rows) break;
+      low[i] = load_shared8(lows + (row + i) * 8 * kWarp);
+      word[i] = load_shared_u32(words + (row + i) * 4 * kWarp);
+    }
+    const std::uint32_t at = (first_row + row) * 512;
+#pragma unroll
+    for (unsigned i = 0; i < kBatch; ++i) {
+      if (row + i >= rows) break;
+      const uint2 high = fixed_high_bytes(word[i], v.layout.palette);
+      store_global(target.at(at + i * 512) + 16 * lane_id(),
+                   {__byte_perm(low[i].x, high.x, 0x5140), __byte_perm(low[i].x, high.x, 0x7362),
+                    __byte_perm(low[i].y, high.y, 0x5140), __byte_perm(low[i].y, high.y, 0x7362)});
+      sum += checksum_terms(low[i], low_factor) + std::uint64_t{word[i]} * word_factor;
+      low_factor += 2 * kWarp * frame::kChecksumStep;
+      word_factor += kWarp * frame::kChecksumStep;
+    }
+  }
+  return sum;
+}
+
+// The same for F32: 128 values a row, 4 of them a lane, so that a warp's stores are
+// in one piece; two lanes share a word of nibbles.
+template <class Access>
+__device__ __forceinline__ std::uint64_t expand_rows_f32(const FixedView& v, std::uint32_t rows,
+                                                         std::uint32_t first_row,
+                                                         const std::uint8_t* stage,
+                                                         const PartTarget<Access>& target) {
+  constexpr unsigned kBatch = 4;
+  const unsigned lane = lane_id(), odd = lane % 2;
+  const std::uint32_t first_word = first_row * (kWarp / 2) + lane / 2;
+  std::uint32_t word_factor = checksum_factor(v.layout.nibbles / 4 + first_word);
+  std::uint32_t lows[3], low_factors[3], constants[3];
+#pragma unroll
+  for (unsigned p = 0; p < 3; ++p) {
+    lows[p] = v.base + v.layout.planes[p] + 4 * (first_row * kWarp + lane);
+    low_factors[p] = checksum_factor(v.layout.planes[p] / 4 + first_row * kWarp + lane);
+    constants[p] = stage[v.layout.constants[p]] * 0x01010101u;
+  }
+  std::uint64_t sum = 0;
+#pragma unroll 1
+  for (std::uint32_t row = 0; row < rows; row += kBatch) {
+    std::uint32_t low[kBatch][3], word[kBatch];
+#pragma unroll
+    for (unsigned i = 0; i < kBatch; ++i) {
+      if (row + i >= rows) break;
+#pragma unroll
+      for (unsigned p = 0; p < 3; ++p)
+        low[i][p] = (v.modes >> (2 * p) & 1) == 0 ? load_shared_u32(lows[p] + (row + i) * 4 * kWarp)
+                                                  : constants[p];
+      word[i] =
+          load_shared_u32(v.base + v.layout.nibbles + 4 * (first_word + (row + i) * (kWarp / 2)));
+    }
+    const std::uint32_t at = (first_row + row) * 512;
+#pragma unroll
+    for (unsigned i = 0; i < kBatch; ++i) {
+      if (row + i >= rows) break;
+      const std::uint32_t idx = (word[i] >> (16 * odd)) & 0x7777u;
+      const std::uint32_t high = __byte_perm(v.layout.palette.x, v.layout.palette.y, idx) |
+                                 (word[i] << (4 * odd) & 0x80808080u);
+      store_global(target.at(at + i * 512) + 16 * lane,
+                   transpose_bytes(low[i][0], low[i][1], low[i][2], high));
+#pragma unroll
+      for (unsigned p = 0; p < 3; ++p) {
+        if ((v.modes >> (2 * p) & 1) == 0) sum += std::uint64_t{low[i][p]} * low_factors[p];
+        low_factors[p] += kWarp * frame::kChecksumStep;
+      }
+      sum += std::uint64_t{odd != 0 ? 0 : word[i]} * word_factor;
+      word_factor += kWarp / 2 * frame::kChecksumStep;
+    }
+  }
+  return sum;
+}
+
+// kBatch rows of a raw block.
+template <unsigned kBatch, class Access>
+__device__ __forceinline__ std::uint64_t copy_rows(std::uint32_t base, std::uint32_t row,
+                                                   const PartTarget<Access>& target) {
+  const std::uint32_t at = row * 512 + 16 * lane_id(), factor = checksum_factor(at / 4);
+  uint4 v[kBatch];
+#pragma unroll
+  for (unsigned i = 0; i < kBatch; ++i) v[i] = load_shared16(base + at + i * 512);
+  std::uint64_t sum = 0;
+#pragma unroll
+  for (unsigned i = 0; i < kBatch; ++i) {
+    store_global(target.at((row + i) * 512) + 16 * lane_id(), v[i]);
+    sum += checksum_terms(v[i], factor + i * (128 * frame::kChecksumStep));
+  }
+  return sum;
+}
+
+// One warp's part of a block that is `in_rows`.
+template <int kWidth, class Access>
+__device__ __forceinline__ BlockResult expand_rows(const std::uint8_t* stage, const StageInfo& info,
+                                                   const Access& dst, std::uint32_t& num_patched) {
+  const unsigned warp = threadIdx.x / kWarp;
+  const DecodeJob& job = info.job;
+  const std::uint32_t base = kept_shared_address(stage), n = job.n, num_bytes = job.entry.num_bytes;
+  const PartTarget<Access> target(dst, job.pos, info.places[warp]);
+  std::uint64_t sum = 0;
+  if constexpr (kHasFixed<kWidth>) {
+    if (job.entry.codec == static_cast<unsigned>(Codec::kFixed)) {
+      FixedView v{base, info.layout, job.entry.plane_modes, n};
+      const std::uint32_t head =
+          v.layout.escapes - static_cast<std::uint32_t>(codec::FixedHeader::kBytes);
+      if (!read_fixed_header(load_shared16(base + head), num_bytes, n, v.layout))
+        return {kReasonPayload, 0};
+      const std::uint32_t first = n / kConsumers * warp, count = n / kConsumers;
+      if constexpr (kWidth == 2)
+        sum = expand_rows_bf16(v, count / 256, first / 256, target);
+      else
+        sum = expand_rows_f32(v, count / 128, first / 128, stage, target);
+      if (v.layout.num_escapes != 0)
+        num_patched =
+            patch_part<kWidth>(base + v.layout.escapes, v.layout.num_escapes, first, first + count,
+                               [&](std::uint32_t at, std::uint8_t b) { *target.at(at) = b; });
+      const std::uint32_t at = 16 * threadIdx.x, constants = v.layout.constants[0];
+      if (kWidth == 4 && constants + at < v.layout.nibbles)
+        sum += checksum_term(load_shared16(base + constants + at), (constants + at) / 16);
+      for (std::uint32_t i = head + at; i < num_bytes; i += 16 * kConsumerThreads)
+        sum += checksum_term(load_shared16(base + i), i / 16);
+      return {kReasonNone, sum};
+    }
+  }
+  constexpr unsigned kBatch = 4;
+  const std::uint32_t rows = n * kWidth / 512, last = (warp + 1) * rows / kConsumers;
+  std::uint32_t row = warp * rows / kConsumers;
+#pragma unroll 1
+  for (; row + kBatch <= last; row += kBatch) sum += copy_rows<kBatch>(base, row, target);
+#pragma unroll 1
+  for (; row < last; ++row) sum += copy_rows<1>(base, row, target);
+  return {kReasonNone, sum};
+}
+
+// Whether blocks of this kind can be `in_rows`: whole rows for every warp, and a layout
+// that expand_rows knows.
+template <int kWidth>
+__device__ __forceinline__ bool divides_into_rows(const DecodeJob& job) {
+  if (job.entry.codec == static_cast<unsigned>(Codec::kFixed))
+    return job.n % (256 * kConsumers) == 0 && (kWidth == 4 || job.entry.plane_modes == 0);
+  return job.entry.codec == static_cast<unsigned>(Codec::kRaw) && job.n * kWidth % 512 == 0 &&
+         job.entry.plane_modes == 0 && job.entry.num_bytes == job.n * kWidth;
+}
+
+// Offset in the block where the part of a warp starts.
+template <int kWidth>
+__device__ __forceinline__ std::uint32_t part_start(const DecodeJob& job, unsigned warp) {
+  if (job.entry.codec == static_cast<unsigned>(Codec::kFixed))
+    return job.n / kConsumers * warp * kWidth;
+  return warp * (job.n * kWidth / 512) / kConsumers * 512;
 }
 
 }  // namespace snug::cuda

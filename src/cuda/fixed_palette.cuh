@@ -10,9 +10,8 @@ inline constexpr unsigned kHistogramCopies = 4;
 
 // The 7 commonest values, in falling order (equal counts: smaller first), as two
 // registers, by one warp. The histogram has 128 bins of kCopies counters each.
-// `one_value` tells whether only one bin has counts.
 template <unsigned kCopies>
-__device__ inline uint2 make_fixed_palette(const std::uint32_t* histogram, bool& one_value) {
+__device__ inline uint2 make_fixed_palette(const std::uint32_t* histogram) {
   const unsigned lane = lane_id();
   std::uint32_t keys[4];
 #pragma unroll
@@ -23,10 +22,6 @@ __device__ inline uint2 make_fixed_palette(const std::uint32_t* histogram, bool&
     for (unsigned c = 0; c < kCopies; ++c) count += histogram[v * kCopies + c];
     keys[i] = (count << 7 | (127 - v)) + 1;  // 0: taken
   }
-  unsigned num_live = 0;
-#pragma unroll
-  for (unsigned i = 0; i < 4; ++i) num_live += __popc(__ballot_sync(kAll, keys[i] > 128));
-  one_value = num_live == 1;
   std::uint64_t palette = 0;
   for (int s = 0; s < 7; ++s) {
     const std::uint32_t best =

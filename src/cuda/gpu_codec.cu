@@ -3,12 +3,11 @@
 #include <cuda_runtime.h>
 
 #include "cuda/kernels.cuh"
+#include "cuda/workspace.cuh"
 #include "snug/codec.h"
 
 namespace snug::cuda {
 namespace {
-
-constexpr std::uint64_t align256(std::uint64_t n) { return (n + 255) & ~std::uint64_t{255}; }
 
 Status usage(const char* what, std::uint64_t found = kNowhere, std::uint64_t expected = kNowhere) {
   return {Code::kUsage, what, kNowhere, kNowhere, found, expected};
@@ -41,22 +40,6 @@ int settle_log2_block(std::size_t raw_bytes, DType dtype, Codec codec, int log2_
                                                                     : log2_block;
 }
 
-// One struct computes every offset; the first part is zeroed before each call.
-struct WorkspaceLayout {
-  std::uint64_t ticket = 0, states, sizes, zeroed, first_block, segment_starts, scratch, total;
-
-  WorkspaceLayout(std::uint64_t num_items, std::uint64_t num_blocks, std::uint64_t num_segments,
-                  std::uint64_t all_scratch, bool encodes) {
-    states = 256;
-    sizes = align256(states + num_items * sizeof(ItemState));
-    zeroed = sizes + (encodes ? num_blocks * 8 : 0);
-    first_block = align256(zeroed);
-    segment_starts = align256(first_block + (num_items + 1) * 8);
-    scratch = align256(segment_starts + (num_segments + 1) * 8);
-    total = scratch + all_scratch;
-  }
-};
-
 struct Call {
   BatchItem single{};
   const BatchItem* items = nullptr;
@@ -84,59 +67,6 @@ WorkspaceLayout layout_of(const Call& call, bool encodes, int num_sms) {
                     encode_scratch_bytes(call.dtype, call.codec, call.log2_block)
               : 0;
   return {call.num_items, call.num_blocks, call.num_segments, scratch, encodes};
-}
-
-// Running sums for batches and segments, by one thread block.
-__global__ void prefix_kernel(const Work work, std::uint64_t* first_block,
-                              std::uint64_t* segment_starts, bool decodes,
-                              std::uint64_t max_blocks) {
-  __shared__ unsigned long long part[32];
-  const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, num_warps = blockDim.x / 32;
-  const std::uint64_t count = work.items != nullptr ? work.num_items : work.num_segments;
-  std::uint64_t* out = work.items != nullptr ? first_block : segment_starts;
-  std::uint64_t before = 0;
-  for (std::uint64_t base = 0; base < count; base += blockDim.x) {
-    const std::uint64_t i = base + threadIdx.x;
-    std::uint64_t value = 0;
-    if (i < count && work.items != nullptr) {
-      const BatchItem item = work.items[i];
-      std::uint64_t blocks;
-      if (decodes) {
-        blocks = read_device_header(static_cast<const std::uint8_t*>(item.frame), item.frame_bytes,
-                                    item.tensor_bytes, work.dtype)
-                     .num_blocks;
-      } else {
-        const std::uint64_t elems = item.tensor_bytes / width_of(work.dtype);
-        blocks = (elems + (std::uint64_t{1} << work.log2_block) - 1) >> work.log2_block;
-      }
-      value = blocks == 0 ? 1 : blocks;  // an item without blocks still has a result to write
-    } else if (i < count) {
-      value = work.segments[i].num_bytes;
-    }
-    unsigned long long sum = value;
-    for (int d = 1; d < 32; d *= 2) {
-      const unsigned long long below = __shfl_up_sync(kAll, sum, d);
-      if (lane >= static_cast<unsigned>(d)) sum += below;
-    }
-    if (lane == 31) part[warp] = sum;
-    __syncthreads();
-    unsigned long long below = 0, all = 0;
-    for (unsigned w = 0; w < num_warps; ++w) {
-      if (w < warp) below += part[w];
-      all += part[w];
-    }
-    if (i < count) out[i] = before + below + sum - value;
-    before += all;
-    __syncthreads();
-  }
-  // More blocks than the caller's total_bytes allows: encode nothing, write nothing.
-  if (threadIdx.x != 0) return;
-  if (work.items != nullptr && !decodes && before > max_blocks) {
-    for (std::uint64_t i = 0; i < count; ++i)
-      work.results[i] = {0, static_cast<std::uint32_t>(Code::kUsage), kReasonBatchRoom, kNowhere};
-    before = 0;
-  }
-  out[count] = before;
 }
 
 Status enqueue(const Call& call, bool decodes, Target workspace, DeviceResult* result,
@@ -171,15 +101,14 @@ Status enqueue(const Call& call, bool decodes, Target workspace, DeviceResult* r
   work.scratch_bytes = decodes ? 0 : encode_scratch_bytes(call.dtype, call.codec, call.log2_block);
   work.upstream = call.upstream;
 
-  cudaError_t error = cudaMemsetAsync(base, 0, layout.zeroed, stream);
-  const bool prefix = call.items != nullptr || call.segments != nullptr;
-  if (error == cudaSuccess && prefix) {
-    prefix_kernel<<<1, 1024, 0, stream>>>(
-        work, reinterpret_cast<std::uint64_t*>(base + layout.first_block),
-        reinterpret_cast<std::uint64_t*>(base + layout.segment_starts), decodes, call.num_blocks);
-    error = cudaGetLastError();
-  }
-  const bool direct = !prefix && reinterpret_cast<std::uintptr_t>(call.single.tensor) % 16 == 0;
+  const std::uint64_t num_vecs = layout.zeroed / 16, ctas = num_vecs / kPrepareThreads + 1;
+  prepare_kernel<<<static_cast<unsigned>(ctas < 64 ? ctas : 64), kPrepareThreads, 0, stream>>>(
+      work, reinterpret_cast<uint4*>(base), num_vecs,
+      reinterpret_cast<std::uint64_t*>(base + layout.first_block),
+      reinterpret_cast<std::uint64_t*>(base + layout.segment_starts), decodes, call.num_blocks);
+  cudaError_t error = cudaGetLastError();
+  const bool direct = call.items == nullptr && call.segments == nullptr &&
+                      reinterpret_cast<std::uintptr_t>(call.single.tensor) % 16 == 0;
   if (error == cudaSuccess)
     error = decodes ? launch_decode(work, direct, call.num_blocks, num_sms, stream)
                     : launch_encode(work, direct, call.num_blocks, num_sms, stream);

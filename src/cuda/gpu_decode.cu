@@ -8,25 +8,29 @@
 #include "cuda/decode_frame.cuh"
 #include "cuda/decode_palette.cuh"
 #include "cuda/kernels.cuh"
+#include "cuda/prepared_launch.cuh"
 
 namespace snug::cuda {
 namespace {
 
 constexpr int kDecodeWarps = 4;  // of a thread block
-constexpr int kDecodeCtas = 7;   // a multiprocessor: with 8, registers are too few for the hot loop
-constexpr unsigned kJobsAhead = 4;
+constexpr int kDecodeCtas = 8;   // a multiprocessor
+constexpr unsigned kJobsAhead = 3;
 
 template <int kWidth, class Access>
 __device__ __forceinline__ BlockResult decode_block(const std::uint8_t* payload,
                                                     const DeviceEntry& e, std::uint32_t n,
                                                     DType dtype, const Access& dst,
-                                                    std::uint64_t pos, DecodeSmem& smem) {
+                                                    std::uint64_t pos, std::uint32_t slots,
+                                                    StreamSmem& smem) {
   BlockResult result{};
+  if constexpr (kWidth == 2 || kWidth == 4)
+    if (is_float(dtype) && e.codec == static_cast<unsigned>(Codec::kEntropy) &&
+        e.plane_modes == 3u << (2 * kWidth - 2))
+      return decode_palette_block<kWidth>(payload, e.num_bytes, n, dst, pos, slots, &smem.palette);
   if constexpr (kWidth == 2) {
-    if (dtype == DType::kBF16 && e.codec == static_cast<unsigned>(Codec::kEntropy) &&
-        e.plane_modes == 3u << 2)
-      return decode_palette_bf16(payload, e.num_bytes, n, dst, pos, &smem.palette);
-    if (dtype == DType::kBF16 && e.codec == static_cast<unsigned>(Codec::kFixed)) {
+    if (dtype == DType::kBF16 && e.codec == static_cast<unsigned>(Codec::kFixed) &&
+        e.plane_modes == 0) {
       result.reason = decode_fixed_bf16<WarpTeam>(payload, e, n, dst, pos, result.sum);
       return result;
     }
@@ -36,7 +40,7 @@ __device__ __forceinline__ BlockResult decode_block(const std::uint8_t* payload,
   else if (e.codec == static_cast<unsigned>(Codec::kConstant))
     result.reason = decode_constant<WarpTeam>(payload, e, n, kWidth, dst, pos, result.sum);
   else
-    result = decode_any<kWidth>(payload, e, n, dtype, dst, pos, &smem);
+    result = decode_any<kWidth>(payload, e, n, dtype, dst, pos, slots, &smem);
   return result;
 }
 
@@ -54,13 +58,16 @@ __device__ __forceinline__ void prefetch_block(const DecodeJob& job) {
 template <class Access, int kWidth>
 __global__ void __launch_bounds__(kDecodeWarps* kWarp, kDecodeCtas)
     decode_kernel(const __grid_constant__ Work work) {
-  __shared__ DecodeSmem smem_of[kDecodeWarps];
+  __shared__ SlotTable slots_of[kDecodeWarps];
+  __shared__ StreamSmem smem_of[kDecodeWarps];
   __shared__ DecodeTally tally_of[kDecodeWarps];
   __shared__ DecodeJob jobs_of[kDecodeWarps][kJobsAhead];
   const unsigned warp = threadIdx.x / kWarp;
-  DecodeSmem& smem = smem_of[warp];
-  const std::uint64_t num_tickets = last_ticket(work);
+  const std::uint32_t slots = shared_address(&slots_of[warp]);
+  StreamSmem& smem = smem_of[warp];
   if (lane_id() == 0) tally_of[warp] = {};
+  wait_for_preparation();
+  const std::uint64_t num_tickets = last_ticket(work);
   // The first lanes each open one of the warp's next blocks and ask for the start of
   // its coded plane: waits for index and section come once for several blocks.
   const std::uint64_t step = std::uint64_t{gridDim.x} * kDecodeWarps;
@@ -84,9 +91,10 @@ __global__ void __launch_bounds__(kDecodeWarps* kWarp, kDecodeCtas)
       BlockResult r;
       if (std::is_same_v<Access, DirectAccess> || piece != nullptr)
         r = decode_block<kWidth>(job.payload, job.entry, job.n, work.dtype, DirectAccess{piece}, 0,
-                                 smem);
+                                 slots, smem);
       else
-        r = decode_block<kWidth>(job.payload, job.entry, job.n, work.dtype, dst, job.pos, smem);
+        r = decode_block<kWidth>(job.payload, job.entry, job.n, work.dtype, dst, job.pos, slots,
+                                 smem);
       reason = check_sum(r.reason, warp_sum64(r.sum), job.entry);
     }
     if (lane_id() == 0) tally_of[warp].template add<Access>(work, job, ticket, reason);
@@ -107,8 +115,7 @@ static cudaError_t launch(const Work& work, std::uint64_t num_blocks, int num_sm
                       : width_of(work.dtype) == 2 ? decode_kernel<Access, 2>
                       : width_of(work.dtype) == 4 ? decode_kernel<Access, 4>
                                                   : decode_kernel<Access, 8>;
-  kernel<<<num_ctas, kDecodeWarps * kWarp, 0, stream>>>(work);
-  return cudaGetLastError();
+  return launch_prepared(kernel, num_ctas, kDecodeWarps * kWarp, 0, stream, work);
 }
 
 cudaError_t launch_decode(const Work& work, bool direct, std::uint64_t num_blocks, int num_sms,

@@ -12,32 +12,21 @@ namespace {
 template <class Access, int kWidth>
 cudaError_t launch(const Work& work, std::uint64_t num_blocks, int num_sms, cudaStream_t stream) {
   const auto kernel = decode_wide_kernel<Access, kWidth>;
-  int device = 0, most_smem = 0;
-  cudaFuncAttributes attributes;
-  cudaError_t error = cudaGetDevice(&device);
-  if (error == cudaSuccess)
-    error = cudaDeviceGetAttribute(&most_smem, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-  if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, kernel);
+  StageRoom room;
+  const cudaError_t error = find_stage_room(kernel, room);
   if (error != cudaSuccess) return error;
-  const std::uint32_t room = static_cast<std::uint32_t>(most_smem) -
-                             static_cast<std::uint32_t>(attributes.sharedSizeBytes) - 1024;
   std::uint32_t stage_bytes = kWidth << work.log2_block;
   if (stage_bytes > kDecodeStageBytes) stage_bytes = kDecodeStageBytes;
   if (stage_bytes < sizeof(DecodeSmem)) stage_bytes = sizeof(DecodeSmem);
-  const unsigned fit = room / stage_bytes, num_stages = fit == 0           ? 1
-                                                        : fit < kMaxStages ? fit
-                                                                           : kMaxStages;
-  const std::uint32_t smem =
-      num_stages * stage_bytes > room / 2 ? num_stages * stage_bytes : room / 2 + 1024;
-  error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               static_cast<int>(smem));
-  if (error != cudaSuccess) return error;
+  const unsigned num_stages = room.stages_of(stage_bytes, kMaxStages);
+  const std::uint32_t half = room.num_bytes / 2 + 1024,
+                      smem = num_stages * stage_bytes > half ? num_stages * stage_bytes : half;
   const auto most = static_cast<std::uint64_t>(num_sms);
   const auto num_ctas = static_cast<unsigned>(num_blocks == 0     ? 1
                                               : num_blocks < most ? num_blocks
                                                                   : most);
-  kernel<<<num_ctas, kConsumerThreads + kWarp, smem, stream>>>(work, stage_bytes, num_stages);
-  return cudaGetLastError();
+  return launch_prepared(kernel, num_ctas, kConsumerThreads + kWarp, smem, stream, work,
+                         stage_bytes, num_stages);
 }
 
 template <class Access>

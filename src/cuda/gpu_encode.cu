@@ -8,6 +8,7 @@
 #include "cuda/encode_frame.cuh"
 #include "cuda/encode_palette.cuh"
 #include "cuda/kernels.cuh"
+#include "cuda/prepared_launch.cuh"
 
 namespace snug::cuda {
 namespace {
@@ -58,11 +59,22 @@ __device__ __noinline__ std::uint64_t copy_raw(Access src, std::uint64_t pos, st
 __device__ __noinline__ std::uint64_t copy_scratch(const std::uint8_t* scratch, std::uint32_t first,
                                                    std::uint32_t num_bytes, std::uint8_t* payload) {
   std::uint64_t sum = 0;
-#pragma unroll 4
-  for (std::uint32_t i = first / 16 + lane_id(); i < num_bytes / 16; i += kWarp) {
-    const uint4 v = reinterpret_cast<const uint4*>(scratch)[i - first / 16];
-    __stcs(reinterpret_cast<uint4*>(payload) + i, v);
-    sum += checksum_term(v, i);
+  // All loads of a batch are under way before the first store.
+  constexpr std::uint32_t kBatch = 4;
+  const std::uint32_t end = num_bytes / 16;
+#pragma unroll 1
+  for (std::uint32_t base = first / 16 + lane_id(); base < end; base += kBatch * kWarp) {
+    uint4 v[kBatch];
+#pragma unroll
+    for (std::uint32_t u = 0; u < kBatch; ++u)
+      v[u] = reinterpret_cast<const uint4*>(scratch)[min(base + u * kWarp, end - 1) - first / 16];
+#pragma unroll
+    for (std::uint32_t u = 0; u < kBatch; ++u) {
+      const std::uint32_t i = base + u * kWarp;
+      if (i >= end) break;
+      __stcs(reinterpret_cast<uint4*>(payload) + i, v[u]);
+      sum += checksum_term(v[u], i);
+    }
   }
   return sum;
 }
@@ -168,6 +180,15 @@ __device__ __forceinline__ DeviceEntry encode_and_write(const Work& work, const 
   if (!done)
     e = encode_block_any<kWidth>(work, src, pos, job.n, reinterpret_cast<PlaneSmem*>(shared),
                                  scratch);
+  // Most blocks are looked at again when their place is known; much of this one has
+  // left the cache by now and can come back meanwhile.
+  constexpr std::uint32_t kLinesBack = 128;
+  const bool again = e.origin == Origin::kTensor || e.origin == Origin::kShared ||
+                     (e.origin == Origin::kScratch && e.raw_bytes != 0);
+  if (again)
+    for (std::uint32_t line = lane_id(); line < min(job.n * kWidth / 128, kLinesBack);
+         line += kWarp)
+      src.prefetch(pos + 128 * std::uint64_t{line});
   const std::uint64_t units = place_block(work.sizes + job.w.first_block, job.block,
                                           e.entry.num_bytes / 16, job.payload_start() / 16);
   e.entry.offset = units * 16;
@@ -199,6 +220,7 @@ __global__ void __launch_bounds__(kWarp, max_warps_per_sm(kWidth, kFast))
     encode_kernel(const __grid_constant__ Work work, std::uint32_t smem_bytes) {
   extern __shared__ __align__(1024) std::uint8_t shared[];
   const unsigned lane = lane_id();
+  wait_for_preparation();
   const std::uint64_t total = num_tickets(work);
   std::uint8_t* scratch = work.scratch + blockIdx.x * work.scratch_bytes;
   EncodeJob& job = *reinterpret_cast<EncodeJob*>(shared + smem_bytes);
@@ -262,11 +284,7 @@ cudaError_t launch_warps(const Work& work, std::uint64_t slots, cudaStream_t str
                       : width_of(work.dtype) == 4     ? encode_kernel<Access, 4, false>
                                                       : encode_kernel<Access, 8, false>;
   const std::uint32_t all = smem + static_cast<std::uint32_t>(sizeof(EncodeJob));
-  const cudaError_t error = cudaFuncSetAttribute(
-      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(all));
-  if (error != cudaSuccess) return error;
-  kernel<<<static_cast<unsigned>(slots), kWarp, all, stream>>>(work, smem);
-  return cudaGetLastError();
+  return launch_prepared(kernel, slots, kWarp, all, stream, work, smem);
 }
 
 }  // namespace

@@ -3,41 +3,31 @@
 
 #include "cuda/encode_wide.cuh"
 #include "cuda/kernels.cuh"
+#include "cuda/prepared_launch.cuh"
 
 namespace snug::cuda {
 namespace {
 
-template <class Access, int kWidth, int kThreads>
+template <class Access, int kWidth>
 cudaError_t launch(const Work& work, std::uint64_t num_blocks, int num_sms, cudaStream_t stream) {
-  const auto kernel = encode_wide_kernel<Access, kWidth, kThreads>;
-  const std::uint32_t block_elems = 1u << work.log2_block;
-  const std::uint32_t smem =
-      block_elems * width_of(work.dtype) + (kWidth > 1 ? 4 * escape_room(block_elems) : 0);
-  cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                           static_cast<int>(smem));
-  int per_sm = 0;
-  if (error == cudaSuccess)
-    error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, kernel,
-                                                          kThreads + static_cast<int>(kWarp), smem);
+  const auto kernel = encode_wide_kernel<Access, kWidth>;
+  const std::uint32_t block_bytes = width_of(work.dtype) << work.log2_block;
+  StageRoom room;
+  cudaError_t error = find_stage_room(kernel, room);
   if (error != cudaSuccess) return error;
-  const std::uint64_t most =
-      static_cast<std::uint64_t>(num_sms) * static_cast<unsigned>(per_sm > 0 ? per_sm : 1);
-  kernel<<<static_cast<unsigned>(num_blocks < most ? num_blocks : most), kThreads + kWarp, smem,
-           stream>>>(work);
-  return cudaGetLastError();
+  const unsigned num_stages = room.stages_of(block_bytes, kMaxEncodeStages);
+  const auto most = static_cast<std::uint64_t>(num_sms);
+  return launch_prepared(kernel, num_blocks < most ? num_blocks : most, kEncodeWideThreads,
+                         num_stages * block_bytes, stream, work, num_stages);
 }
 
 template <class Access>
 cudaError_t launch_any(const Work& work, std::uint64_t num_blocks, int num_sms,
                        cudaStream_t stream) {
-  const std::uint32_t block_bytes = width_of(work.dtype) << work.log2_block;
   if (work.codec != Codec::kFixed || !has_fixed_codec(work.dtype))
-    return launch<Access, 1, 256>(work, num_blocks, num_sms, stream);
-  if (work.dtype == DType::kF32)
-    return block_bytes <= 32 * 1024 ? launch<Access, 4, 128>(work, num_blocks, num_sms, stream)
-                                    : launch<Access, 4, 256>(work, num_blocks, num_sms, stream);
-  return block_bytes <= 32 * 1024 ? launch<Access, 2, 128>(work, num_blocks, num_sms, stream)
-                                  : launch<Access, 2, 256>(work, num_blocks, num_sms, stream);
+    return launch<Access, 1>(work, num_blocks, num_sms, stream);
+  return work.dtype == DType::kF32 ? launch<Access, 4>(work, num_blocks, num_sms, stream)
+                                   : launch<Access, 2>(work, num_blocks, num_sms, stream);
 }
 
 }  // namespace

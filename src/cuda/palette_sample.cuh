@@ -9,11 +9,9 @@
 
 namespace snug::cuda {
 
-inline constexpr unsigned kGroupsAhead = 2;
-
-// Shared memory of one warp, followed by room for the words (3.5 bits a value,
-// filled from the end) and the escapes (1/32 byte a value, likewise). `lut` maps an exponent to
-// what coding it takes; the histogram is done with when the lut is filled.
+// Shared memory of one warp, followed by room for the words (3.5 bits a value and
+// a group more, filled from the end) and the escapes (1/32 byte a value, likewise). `lut` maps an
+// exponent to what coding it takes; the histogram is done with when the lut is filled.
 struct alignas(16) EncodeSmem {
   union {
     uint2 lut[256];
@@ -23,7 +21,6 @@ struct alignas(16) EncodeSmem {
     };
   };
   std::uint32_t nibbles[2][16];
-  uint4 ahead[kGroupsAhead][kWarp];  // the groups that come next
 
   __device__ __forceinline__ std::uint8_t* rest() {
     return reinterpret_cast<std::uint8_t*>(this + 1);
@@ -31,7 +28,7 @@ struct alignas(16) EncodeSmem {
 };
 
 __host__ __device__ constexpr std::uint32_t words_room(std::uint32_t block_elems) {
-  return block_elems / 16 * 7;
+  return block_elems / 16 * 7 + 256;
 }
 __host__ __device__ constexpr std::uint32_t escapes_room(std::uint32_t block_elems) {
   return block_elems / 32;
@@ -45,7 +42,9 @@ __host__ __device__ constexpr std::uint32_t palette_smem_bytes(int log2_block) {
 // The planes of 8 values: low bytes (mantissa and sign) of a vector.
 __device__ __forceinline__ uint2 low_bytes(uint4 v) {
   const auto rotated = [](std::uint32_t w) {
-    return (w << 1 & 0xFEFEFEFEu) | (w >> 15 & 0x00010001u);
+    std::uint32_t r;  // (w >> 15 & mask) | (w << 1 & ~mask)
+    asm("lop3.b32 %0, %1, %2, 0x00010001, 0xE4;" : "=r"(r) : "r"(w >> 15), "r"(w << 1));
+    return r;
   };
   return {__byte_perm(rotated(v.x), rotated(v.y), 0x6420),
           __byte_perm(rotated(v.z), rotated(v.w), 0x6420)};
@@ -88,11 +87,10 @@ __device__ __noinline__ bool sample_bf16(Access src, std::uint64_t pos, std::uin
     const std::uint32_t run = vec / 2;
     return ((run << shift) + (run & (stride - 1))) * 16 + vec % 2 * 8;
   };
-  std::uint32_t first = src.load_byte(pos) | std::uint32_t{src.load_byte(pos + 1)} << 8;
-  first |= first << 16;
   std::uint32_t differs = 0;
   __syncwarp();
   if (n % 4096 != 0) {
+    const std::uint32_t first = src.load_byte(pos) | std::uint32_t{src.load_byte(pos + 1)} << 8;
     // Value by value: only the last block of a tensor comes here.
 #pragma unroll 1
     for (std::uint32_t i = lane; vec_start(i / 8) + i % 8 < n; i += kWarp) {
@@ -100,7 +98,7 @@ __device__ __noinline__ bool sample_bf16(Access src, std::uint64_t pos, std::uin
       const std::uint32_t v =
           src.load_byte(pos + 2 * at) | std::uint32_t{src.load_byte(pos + 2 * at + 1)} << 8;
       const std::uint32_t low = (v << 1 & 0xFE) | v >> 15;
-      differs |= v ^ (first & 0xFFFF);
+      differs |= v ^ first;
       count_shared(histogram + (v >> 5 & 0x3FC));
       if (i / 16 % 4 != 0) continue;
       count_shared(nibbles + (low & 15) * 4);
@@ -109,25 +107,44 @@ __device__ __noinline__ bool sample_bf16(Access src, std::uint64_t pos, std::uin
     __syncwarp();
     return !__any_sync(kAll, differs != 0);
   }
-  constexpr unsigned kUnroll = 8;
+  constexpr unsigned kUnroll = 8, kNoiseUnroll = 4;
   const std::uint32_t num_vecs = n >> (3 + shift);
+  // One run in four once more, for the low bytes.
+  const std::uint32_t num_noise = num_vecs / 4;
+  uint4 noise[kNoiseUnroll];
+  const auto load_noise = [&](std::uint32_t base) {
+#pragma unroll
+    for (unsigned u = 0; u < kNoiseUnroll; ++u) {
+      const std::uint32_t i = min(base + u * kWarp, num_noise - 1);
+      noise[u] = src.peek16(pos + 2 * std::uint64_t{vec_start(i / 2 * 8 + i % 2)});
+    }
+  };
+  load_noise(lane);
+  std::uint32_t first = 0;  // of the lane's values, twice
 #pragma unroll 1
   for (std::uint32_t base = lane; base < num_vecs; base += kUnroll * kWarp) {
     uint4 v[kUnroll];
 #pragma unroll
     for (unsigned u = 0; u < kUnroll; ++u)
       v[u] = src.peek16(pos + 2 * std::uint64_t{vec_start(min(base + u * kWarp, num_vecs - 1))});
+    if (base == lane) first = __byte_perm(v[0].x, 0, 0x1010);
 #pragma unroll
     for (unsigned u = 0; u < kUnroll; ++u) {
       differs |= (v[u].x ^ first) | (v[u].y ^ first) | (v[u].z ^ first) | (v[u].w ^ first);
       if (base + u * kWarp < num_vecs) count_exponents(v[u], histogram);
     }
   }
-  // One run in four once more, for the low bytes.
 #pragma unroll 1
-  for (std::uint32_t i = lane; i < num_vecs / 4; i += kWarp)
-    count_low_nibbles(src.peek16(pos + 2 * std::uint64_t{vec_start(i / 2 * 8 + i % 2)}), nibbles);
+  for (std::uint32_t base = lane;;) {
+#pragma unroll
+    for (unsigned u = 0; u < kNoiseUnroll; ++u)
+      if (base + u * kWarp < num_noise) count_low_nibbles(noise[u], nibbles);
+    base += kNoiseUnroll * kWarp;
+    if (base >= num_noise) break;
+    load_noise(base);
+  }
   __syncwarp();
+  differs |= first ^ __shfl_sync(kAll, first, 0);
   return !__any_sync(kAll, differs != 0);
 }
 

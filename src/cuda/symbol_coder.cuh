@@ -7,7 +7,7 @@
 
 namespace snug::cuda {
 
-inline constexpr unsigned kWordRing = 1024;
+inline constexpr unsigned kWordBuffer = 1024;  // two chunks of words on their way to memory
 
 struct CodedStream {
   std::uint32_t num_words;
@@ -96,76 +96,114 @@ inline __device__ __noinline__ bool fill_byte_lut(const ByteModel& model, uint2*
   return __all_sync(kAll, exact);
 }
 
-// Words fill a ring in shared memory downwards and leave it in chunks of 512 bytes.
-struct WordSink {
-  static constexpr std::uint32_t kStart = 1u << 30;
-  std::uint32_t ring, end = kStart, flushed = kStart;
-  std::uint8_t* words_end;
-
-  __device__ WordSink(std::uint32_t ring_at, std::uint8_t* end_at)
-      : ring(ring_at), words_end(end_at) {}
-  __device__ __forceinline__ void write_out() {
-    flushed -= 512;
-    __syncwarp();
-    const std::uint32_t at = (flushed & (kWordRing - 1)) + 16 * lane_id();
-    *reinterpret_cast<uint4*>(words_end - (kStart - flushed) + 16 * lane_id()) =
-        load_shared16(ring + at);
-    __syncwarp();
-  }
-  // After each group, which takes at most 256 bytes.
-  __device__ __forceinline__ void flush_chunk() {
-    if (flushed - end >= 512) write_out();
-  }
-  __device__ __forceinline__ std::uint32_t num_bytes() const { return kStart - end; }
-  // Returns the number of words.
-  __device__ __forceinline__ std::uint32_t finish() {
-    while (static_cast<std::int32_t>(flushed - end) > 0) write_out();
-    return (kStart - end) / 2;
-  }
-};
-
-__device__ __forceinline__ unsigned lanes_from_here() {
-  unsigned mask;  // this lane and those above: they put their words first
-  asm volatile("mov.u32 %0, %%lanemask_ge;" : "=r"(mask));
-  return mask;
-}
-
 template <bool kExact>
-__device__ __forceinline__ void code_symbol(std::uint32_t& x, uint2 symbol, std::uint32_t c) {
+__device__ __forceinline__ void code_symbol(std::uint32_t& x, uint2 symbol) {
+  const std::uint32_t c = __dp4a(symbol.y, 0x100u, 0u);  // 256 - freq
   std::uint32_t q = __funnelshift_r(__umulhi(x, symbol.x), 0, symbol.y);
   if constexpr (!kExact)
     if (static_cast<std::int32_t>(x - q * (256 - c)) < 0) --q;
   x = q * c + (x + (symbol.y >> 16));
 }
 
-// One step of one lane: codes a pair, second symbol first.
-template <bool kExact>
-__device__ __forceinline__ void encode_pair(std::uint32_t& x, uint2 first, uint2 second,
-                                            WordSink& sink, unsigned lanes_from) {
-  const std::uint32_t c1 = __byte_perm(first.y, 0, 0x4441), c2 = __byte_perm(second.y, 0, 0x4441);
-  const std::uint32_t limit = (256 - c1) * (256 - c2);
-  asm volatile(
-      "{\n\t"
-      ".reg .pred p;\n\t"
-      ".reg .b32 high, full, at;\n\t"
-      "shr.u32 high, %0, 16;\n\t"
-      "setp.ge.u32 p, high, %2;\n\t"
-      "vote.sync.ballot.b32 full, p, 0xFFFFFFFF;\n\t"
-      "and.b32 at, full, %3;\n\t"
-      "popc.b32 at, at;\n\t"
-      "mad.lo.s32 at, at, -2, %1;\n\t"
-      "lop3.b32 at, at, %5, %4, 0xEA;\n\t"  // (at & (kWordRing - 1)) | ring
-      "@p st.shared.u16 [at], %0;\n\t"
-      "selp.b32 %0, high, %0, p;\n\t"
-      "popc.b32 full, full;\n\t"
-      "mad.lo.s32 %1, full, -2, %1;\n\t"
-      "}"
-      : "+r"(x), "+r"(sink.end)
-      : "r"(limit), "r"(lanes_from), "r"(sink.ring), "n"(kWordRing - 1)
-      : "memory");
-  code_symbol<kExact>(x, second, c2);
-  code_symbol<kExact>(x, first, c1);
-}
+// The coder of one lane. Words are put below the address `end` in shared memory,
+// which moves down. A group's words are put while the next group is coded: to find
+// their places takes long, and nothing waits for them.
+struct Coder {
+  std::uint32_t x = codec::entropy::kStateLow;
+  std::uint32_t end;
+  unsigned lane_bit, lanes_from;  // this lane and those above: they put their words first
+  std::uint32_t words[4] = {};
+  unsigned masks[4] = {};  // of the lanes that have one
+
+  __device__ __forceinline__ explicit Coder(std::uint32_t words_end) : end(words_end) {
+    asm volatile("mov.u32 %0, %%lanemask_eq;" : "=r"(lane_bit));
+    asm volatile("mov.u32 %0, %%lanemask_ge;" : "=r"(lanes_from));
+  }
+
+  // Puts the words of the last group; `end` counts them only then.
+  __device__ __forceinline__ void put_words() {
+#pragma unroll
+    for (int step = 3; step >= 0; --step) {
+      asm volatile(
+          "{\n\t"
+          ".reg .pred p;\n\t"
+          ".reg .b32 mine;\n\t"
+          "and.b32 mine, %2, %3;\n\t"
+          "setp.ne.u32 p, mine, 0;\n\t"
+          "@p st.shared.u16 [%0], %1;\n\t"
+          "}" ::"r"(end - 2 * __popc(masks[step] & lanes_from)),
+          "r"(words[step]), "r"(masks[step]), "r"(lane_bit)
+          : "memory");
+      end -= 2 * __popc(masks[step]);
+    }
+  }
+
+  // Codes four pairs, the last one first, and of each the second symbol first. Dot
+  // products take bytes apart: the pipe of the multiplications has time, that of
+  // logical operations less.
+  template <bool kExact>
+  __device__ __forceinline__ void code_group(const uint2 (&symbols)[8]) {
+    put_words();
+#pragma unroll
+    for (int step = 3; step >= 0; --step) {
+      const auto freq_of = [](uint2 symbol) {
+        std::uint32_t freq;  // 256 - byte 1
+        asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(freq) : "r"(symbol.y), "r"(0xFF00), "r"(256));
+        return freq;
+      };
+      const uint2 first = symbols[2 * step], second = symbols[2 * step + 1];
+      // Below 2^32: two frequencies of 256 would be a plane of one byte, not coded.
+      const std::uint32_t limit = freq_of(first) * freq_of(second) << 16;
+      const bool full = x >= limit;
+      words[step] = x;
+      masks[step] = __ballot_sync(kAll, full);
+      x = full ? x >> 16 : x;
+      code_symbol<kExact>(x, second);
+      code_symbol<kExact>(x, first);
+    }
+  }
+};
+
+// Words fill a buffer in shared memory from its end and leave it in chunks of 512
+// bytes; what is left then moves back to the end.
+struct WordSink {
+  static constexpr std::uint32_t kChunk = 512;
+  Coder coder;
+  std::uint32_t top;  // address
+  std::uint32_t num_flushed = 0;
+  std::uint8_t* words_end;
+
+  __device__ WordSink(std::uint32_t buffer, std::uint8_t* end_at)
+      : coder(buffer + kWordBuffer), top(buffer + kWordBuffer), words_end(end_at) {}
+  __device__ __forceinline__ void write_out() {
+    num_flushed += kChunk;
+    __syncwarp();
+    *reinterpret_cast<uint4*>(words_end - num_flushed + 16 * lane_id()) =
+        load_shared16(top - kChunk + 16 * lane_id());
+  }
+  // After each group, which takes at most 256 bytes.
+  __device__ __forceinline__ void flush_chunk() {
+    if (top - coder.end < kChunk) return;
+    write_out();
+    const uint2 rest = load_shared8(top - kChunk - 256 + 8 * lane_id());
+    __syncwarp();
+    store_shared(top - 256 + 8 * lane_id(), rest);
+    coder.end += kChunk;
+    __syncwarp();
+  }
+  __device__ __forceinline__ std::uint32_t num_bytes() const {
+    return num_flushed + (top - coder.end);
+  }
+  // Returns the number of words.
+  __device__ __forceinline__ std::uint32_t finish() {
+    coder.put_words();
+    flush_chunk();
+    const std::uint32_t all = num_bytes();
+    if (top != coder.end) write_out();
+    __syncwarp();
+    return all / 2;
+  }
+};
 
 // Appends the escaped bytes of a group, in natural order, below `used` bytes from
 // the end; returns how many. Bit i of `flags` says that the lane's byte i is one.

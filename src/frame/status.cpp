@@ -40,25 +40,6 @@ std::string to_string(const Status& status) {
   return text;
 }
 
-std::size_t elem_bytes(DType dtype) noexcept {
-  switch (dtype) {
-    case DType::kBytes:
-    case DType::kF8E4M3:
-    case DType::kF8E5M2:
-    case DType::kF4:
-    case DType::kI8:
-    case DType::kBool: return 1;
-    case DType::kBF16:
-    case DType::kF16:
-    case DType::kI16: return 2;
-    case DType::kF32:
-    case DType::kI32: return 4;
-    case DType::kF64:
-    case DType::kI64: return 8;
-  }
-  return 0;
-}
-
 const char* dtype_name(DType dtype) noexcept {
   static constexpr const char* kNames[kNumDTypes] = {"bytes", "bf16",    "f16",     "f32", "f64",
                                                      "f8_e4m3", "f8_e5m2", "f4",      "i8",  "i16",

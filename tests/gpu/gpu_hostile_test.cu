@@ -78,6 +78,30 @@ TEST(GpuHostile, FlippedBitsWithAndWithoutGoodChecksums) {
   }
 }
 
+// Snug's encoders write no such block, but the format has it.
+TEST(GpuHostile, ConstantLowPlaneOfFixedBF16) {
+  for (const std::size_t n : {std::size_t{4096}, std::size_t{1003}}) {
+    Bytes raw = make_input(input_named("gaussian"), DType::kBF16, n);
+    for (std::size_t i = 0; i < raw.size(); i += 2) raw[i] = std::byte{0x5A};
+    Bytes frame = encode_or_fail(view(raw), {DType::kBF16, Codec::kFixed, 12, 1});
+    ASSERT_EQ(frame[64 + 5], std::byte{static_cast<unsigned char>(Codec::kFixed)});
+    // The low plane shrinks to one vector.
+    const std::size_t removed = (n + 15) / 16 * 16 - 16;
+    frame.erase(frame.begin() + 80 + 16,
+                frame.begin() + 80 + 16 + static_cast<std::ptrdiff_t>(removed));
+    const auto num_bytes = static_cast<std::uint32_t>(frame.size() - 80);
+    const std::uint64_t frame_bytes = frame.size();
+    frame[64 + 6] = std::byte{1};
+    std::memcpy(&frame[64 + 8], &num_bytes, 4);
+    std::memcpy(&frame[16], &frame_bytes, 8);
+    reseal(frame);
+    Bytes restored(raw.size());
+    ASSERT_TRUE(decode(view(frame), restored).ok());
+    ASSERT_TRUE(restored == raw);
+    check_agreement(frame, raw.size(), DType::kBF16, Codec::kFixed);
+  }
+}
+
 TEST(GpuHostile, CutShort) {
   const Bytes raw = make_input(input_named("gaussian"), DType::kBF16, 9000);
   const Bytes frame = encode_or_fail(view(raw), {DType::kBF16, Codec::kEntropy, 12, 1});

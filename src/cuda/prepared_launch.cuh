@@ -1,0 +1,74 @@
+// cuda/prepared_launch.cuh - launches of the kernels that need the workspace which
+// prepare_kernel (cuda/workspace.cuh) zeroes right before them on the stream.
+#pragma once
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace snug::cuda {
+
+// By all threads, before they touch what prepare_kernel wrote: they may have started
+// before its end. What was on the stream before it has ended then.
+__device__ __forceinline__ void wait_for_preparation() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+// By prepare_kernel: the next kernel may start to start.
+__device__ __forceinline__ void let_next_kernel_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// Starting takes a while: where the hardware can, that runs beside the preparation.
+template <class... Params, class... Args>
+cudaError_t launch_prepared(void (*kernel)(Params...), std::uint64_t num_ctas, unsigned num_threads,
+                            std::uint32_t smem_bytes, cudaStream_t stream, const Args&... args) {
+  int device = 0, major = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess)
+    error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  if (error == cudaSuccess)
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 static_cast<int>(smem_bytes));
+  if (error != cudaSuccess) return error;
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(num_ctas));
+  config.blockDim = dim3(num_threads);
+  config.dynamicSmemBytes = smem_bytes;
+  config.stream = stream;
+  config.attrs = &early;
+  config.numAttrs = major >= 9 ? 1 : 0;
+  return cudaLaunchKernelEx(&config, kernel, args...);
+}
+
+// Shared memory that a thread block of `kernel` can have for stages.
+struct StageRoom {
+  std::uint32_t num_bytes = 0;
+
+  unsigned stages_of(std::uint32_t stage_bytes, unsigned most) const {
+    const unsigned fit = num_bytes / stage_bytes;
+    return fit == 0 ? 1 : fit < most ? fit : most;
+  }
+};
+
+template <class Kernel>
+cudaError_t find_stage_room(Kernel kernel, StageRoom& room) {
+  int device = 0, most = 0;
+  cudaFuncAttributes attributes;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess)
+    error = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, kernel);
+  if (error != cudaSuccess) return error;
+  // The start of dynamic shared memory may be moved up to a multiple of 1024.
+  room.num_bytes = static_cast<std::uint32_t>(most) -
+                   static_cast<std::uint32_t>(attributes.sharedSizeBytes) - 1024;
+  return cudaSuccess;
+}
+
+}  // namespace snug::cuda
