@@ -178,15 +178,15 @@ void VersionCatalog::remember_order(const Report& report) {
     for (const Entry& entry : entries_) order.push_back({entry.version.hash, entry.version.name});
   }
   if (order == last_order_) return;
-  last_order_ = std::move(order);
   const bool made = ::mkdir(own_folder().c_str(), 0700) == 0 || errno == EEXIST;
-  StoreStatus s = made ? write_version_list(order_path(), last_order_)
+  StoreStatus s = made ? write_version_list(order_path(), order)
                        : store::io_error("cannot create", own_folder(), errno);
   if (!s.ok() && !order_is_lost_) {
     s.detail += (s.detail.empty() ? "" : "; ") + std::string("names decide after a restart");
     report(s);
   }
   order_is_lost_ = !s.ok();
+  if (s.ok()) last_order_ = std::move(order);
 }
 
 Version VersionCatalog::newest() const {
