@@ -19,6 +19,7 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -58,7 +59,8 @@ class Buffer {
     if (num_bytes != 0) check(cudaMalloc(&data_, num_bytes), "allocate");
   }
   ~Buffer() { cudaFree(data_); }
-  Buffer(Buffer&& other) noexcept : data_(std::exchange(other.data_, nullptr)), size_(other.size_) {}
+  Buffer(Buffer&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), size_(other.size_) {}
   Buffer(const Buffer&) = delete;
   std::uint16_t* bf16() const { return static_cast<std::uint16_t*>(data_); }
   void* data() const { return data_; }
@@ -75,7 +77,8 @@ __device__ std::uint32_t mix(std::uint64_t v) {
   return static_cast<std::uint32_t>(v >> 33 ^ v);
 }
 
-__global__ void fill_gaussian(std::uint16_t* out, std::uint64_t count, float sigma, std::uint64_t seed) {
+__global__ void fill_gaussian(std::uint16_t* out, std::uint64_t count, float sigma,
+                              std::uint64_t seed) {
   for (std::uint64_t i = blockIdx.x * std::uint64_t{blockDim.x} + threadIdx.x; i < count;
        i += std::uint64_t{gridDim.x} * blockDim.x) {
     const float u = (mix(2 * i + seed) + 1.0f) * 0x1p-32f, v = mix(2 * i + 1 + seed) * 0x1p-32f;
@@ -85,16 +88,17 @@ __global__ void fill_gaussian(std::uint16_t* out, std::uint64_t count, float sig
 }
 
 // Rows of real matrices, repeated to the right and downwards.
-__global__ void fill_repeated(std::uint16_t* out, std::uint64_t n, std::uint64_t k, const std::uint16_t* from,
-                              std::uint64_t rows, std::uint64_t cols, std::uint64_t shift) {
+__global__ void fill_repeated(std::uint16_t* out, std::uint64_t n, std::uint64_t k,
+                              const std::uint16_t* from, std::uint64_t rows, std::uint64_t cols,
+                              std::uint64_t shift) {
   for (std::uint64_t i = blockIdx.x * std::uint64_t{blockDim.x} + threadIdx.x; i < n * k;
        i += std::uint64_t{gridDim.x} * blockDim.x)
     out[i] = from[(i / k + shift) % rows * cols + i % k % cols];
 }
 
 // One warp: y[m][row] in double precision, for every `step`-th row.
-__global__ void reference(const std::uint16_t* w, const std::uint16_t* x, std::uint64_t k, std::uint32_t m,
-                          std::uint32_t step, double* out) {
+__global__ void reference(const std::uint16_t* w, const std::uint16_t* x, std::uint64_t k,
+                          std::uint32_t m, std::uint32_t step, double* out) {
   const std::uint64_t row = std::uint64_t{blockIdx.x} * step;
   for (std::uint32_t t = 0; t < m; ++t) {
     double sum = 0;
@@ -106,8 +110,8 @@ __global__ void reference(const std::uint16_t* w, const std::uint16_t* x, std::u
   }
 }
 
-// The projection matrices of a safetensors file that have as many columns as the
-// first of them, one below the other; empty if there are none.
+// The projection matrices of a safetensors file, one below the other: those whose number
+// of columns has the most weights; empty if there are none.
 struct RealRows {
   std::vector<std::uint16_t> values;
   std::uint64_t cols = 0;
@@ -117,26 +121,31 @@ RealRows file_data(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   const std::string all((std::istreambuf_iterator<char>(file)), {});
   std::uint64_t header_bytes = 0;
-  RealRows out;
-  if (all.size() < 16) return out;
+  if (all.size() < 16) return {};
   std::memcpy(&header_bytes, all.data(), 8);
-  if (header_bytes > all.size() - 16) return out;
+  if (header_bytes > all.size() - 16) return {};
   const std::string header = all.substr(8, header_bytes);
+  std::map<std::uint64_t, RealRows> by_cols;
   for (std::size_t at = header.find("_proj.weight"); at != std::string::npos;
        at = header.find("_proj.weight", at + 1)) {
     unsigned long rows, cols, begin, end;
-    const std::size_t shape = header.find("\"shape\"", at), offsets = header.find("\"data_offsets\"", at);
+    const std::size_t shape = header.find("\"shape\"", at),
+                      offsets = header.find("\"data_offsets\"", at);
     if (shape == std::string::npos || offsets == std::string::npos ||
         std::sscanf(header.c_str() + shape, "\"shape\":[%lu,%lu]", &rows, &cols) != 2 ||
         std::sscanf(header.c_str() + offsets, "\"data_offsets\":[%lu,%lu]", &begin, &end) != 2 ||
-        (out.cols != 0 && cols != out.cols) || end > all.size() - 8 - header_bytes || end - begin != rows * cols * 2)
+        end > all.size() - 8 - header_bytes || end - begin != rows * cols * 2)
       continue;
+    RealRows& out = by_cols[cols];
     out.cols = cols;
     const std::size_t before = out.values.size();
     out.values.resize(before + rows * cols);
     std::memcpy(out.values.data() + before, all.data() + 8 + header_bytes + begin, end - begin);
   }
-  return out;
+  RealRows best;
+  for (auto& [cols, rows] : by_cols)
+    if (rows.values.size() > best.values.size()) best = std::move(rows);
+  return best;
 }
 
 // ---- timing ----------------------------------------------------------------
@@ -160,7 +169,8 @@ double graph_us(cudaStream_t stream, int calls, int replays, const std::function
   }
   check(cudaStreamSynchronize(stream), "run");
   std::vector<float> ms(replays);
-  for (int i = 0; i < replays; ++i) check(cudaEventElapsedTime(&ms[i], events[i], events[i + 1]), "elapsed");
+  for (int i = 0; i < replays; ++i)
+    check(cudaEventElapsedTime(&ms[i], events[i], events[i + 1]), "elapsed");
   for (auto& e : events) cudaEventDestroy(e);
   cudaGraphExecDestroy(exec);
   std::sort(ms.begin(), ms.end());
@@ -184,7 +194,8 @@ struct Blas {
   static void* open(std::initializer_list<const char*> names) {
     for (const char* name : names)
       if (void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL)) return library;
-    std::fprintf(stderr, "gpu_gemm_bench: %s not found: there is nothing to compare with\n", *names.begin());
+    std::fprintf(stderr, "gpu_gemm_bench: %s not found: there is nothing to compare with\n",
+                 *names.begin());
     std::exit(1);
   }
   template <class F>
@@ -200,28 +211,33 @@ struct Shape {
 };
 
 // The header overloads this one, so its type needs a name.
-using GemmEx = cublasStatus_t (*)(cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int, int, const void*,
-                                  const void*, cudaDataType, int, const void*, cudaDataType, int, const void*, void*,
-                                  cudaDataType, int, cublasComputeType_t, cublasGemmAlgo_t);
+using GemmEx = cublasStatus_t (*)(cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int,
+                                  int, const void*, const void*, cudaDataType, int, const void*,
+                                  cudaDataType, int, const void*, void*, cudaDataType, int,
+                                  cublasComputeType_t, cublasGemmAlgo_t);
 
 struct DenseTimes {
   double gemm_ex = 0, lt = 0;
   double best() const { return std::min(gemm_ex, lt); }
 };
 
-DenseTimes time_dense(const Blas& blas, cudaStream_t stream, Shape s, int m, const std::vector<Buffer>& w,
-                      const Buffer& x, const Buffer& y, int replays) {
+DenseTimes time_dense(const Blas& blas, cudaStream_t stream, Shape s, int m,
+                      const std::vector<Buffer>& w, const Buffer& x, const Buffer& y, int replays) {
   DenseTimes times;
   const float one = 1, zero = 0;
-  const int n = static_cast<int>(s.n), k = static_cast<int>(s.k), copies = static_cast<int>(w.size());
-  static const auto set_stream = Blas::call<decltype(&cublasSetStream_v2)>(blas.blas, "cublasSetStream_v2");
-  static const auto set_workspace = Blas::call<decltype(&cublasSetWorkspace_v2)>(blas.blas, "cublasSetWorkspace_v2");
+  const int n = static_cast<int>(s.n), k = static_cast<int>(s.k),
+            copies = static_cast<int>(w.size());
+  static const auto set_stream =
+      Blas::call<decltype(&cublasSetStream_v2)>(blas.blas, "cublasSetStream_v2");
+  static const auto set_workspace =
+      Blas::call<decltype(&cublasSetWorkspace_v2)>(blas.blas, "cublasSetWorkspace_v2");
   static const auto gemm_ex = Blas::call<GemmEx>(blas.blas, "cublasGemmEx");
   check(set_stream(blas.handle, stream), "stream");
   check(set_workspace(blas.handle, blas.workspace.data(), blas.workspace.size()), "workspace");
   const auto run_ex = [&](int i) {
-    check(gemm_ex(blas.handle, CUBLAS_OP_T, CUBLAS_OP_N, n, m, k, &one, w[i % copies].data(), CUDA_R_16BF, k, x.data(),
-                  CUDA_R_16BF, k, &zero, y.data(), CUDA_R_16BF, n, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+    check(gemm_ex(blas.handle, CUBLAS_OP_T, CUBLAS_OP_N, n, m, k, &one, w[i % copies].data(),
+                  CUDA_R_16BF, k, x.data(), CUDA_R_16BF, k, &zero, y.data(), CUDA_R_16BF, n,
+                  CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
           "cublasGemmEx");
   };
   run_ex(0);
@@ -234,32 +250,39 @@ DenseTimes time_dense(const Blas& blas, cudaStream_t stream, Shape s, int m, con
   const cublasOperation_t transposed = CUBLAS_OP_T;
   const std::size_t workspace_bytes = blas.workspace.size();
   check(LT(cublasLtMatmulDescCreate)(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F), "desc");
-  check(LT(cublasLtMatmulDescSetAttribute)(desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed), "desc");
+  check(LT(cublasLtMatmulDescSetAttribute)(desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
+                                           sizeof transposed),
+        "desc");
   check(LT(cublasLtMatrixLayoutCreate)(&lw, CUDA_R_16BF, k, n, k), "layout");
   check(LT(cublasLtMatrixLayoutCreate)(&lx, CUDA_R_16BF, k, m, k), "layout");
   check(LT(cublasLtMatrixLayoutCreate)(&ly, CUDA_R_16BF, n, m, n), "layout");
   check(LT(cublasLtMatmulPreferenceCreate)(&preference), "preference");
-  check(LT(cublasLtMatmulPreferenceSetAttribute)(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace_bytes,
-                                                 sizeof workspace_bytes),
-        "preference");
+  check(
+      LT(cublasLtMatmulPreferenceSetAttribute)(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                               &workspace_bytes, sizeof workspace_bytes),
+      "preference");
   cublasLtMatmulHeuristicResult_t found[32];
   int count = 0;
-  check(LT(cublasLtMatmulAlgoGetHeuristic)(blas.lt_handle, desc, lw, lx, ly, ly, preference, 32, found, &count),
+  check(LT(cublasLtMatmulAlgoGetHeuristic)(blas.lt_handle, desc, lw, lx, ly, ly, preference, 32,
+                                           found, &count),
         "heuristic");
   static const auto matmul = LT(cublasLtMatmul);
   const auto run_lt = [&](int algo, int i) {
-    return matmul(blas.lt_handle, desc, &one, w[i % copies].data(), lw, x.data(), lx, &zero, y.data(), ly, y.data(), ly,
-                  &found[algo].algo, blas.workspace.data(), workspace_bytes, stream);
+    return matmul(blas.lt_handle, desc, &one, w[i % copies].data(), lw, x.data(), lx, &zero,
+                  y.data(), ly, y.data(), ly, &found[algo].algo, blas.workspace.data(),
+                  workspace_bytes, stream);
   };
   int best = -1;
   double best_us = 0;
   for (int algo = 0; algo < count; ++algo) {
     if (run_lt(algo, 0) != CUBLAS_STATUS_SUCCESS) continue;
-    const double us = graph_us(stream, copies, 3, [&](int i) { check(run_lt(algo, i), "cublasLtMatmul"); });
+    const double us =
+        graph_us(stream, copies, 3, [&](int i) { check(run_lt(algo, i), "cublasLtMatmul"); });
     if (best < 0 || us < best_us) best = algo, best_us = us;
   }
-  times.lt = best < 0 ? times.gemm_ex
-                      : graph_us(stream, copies, replays, [&](int i) { check(run_lt(best, i), "cublasLtMatmul"); });
+  times.lt = best < 0 ? times.gemm_ex : graph_us(stream, copies, replays, [&](int i) {
+    check(run_lt(best, i), "cublasLtMatmul");
+  });
   LT(cublasLtMatmulPreferenceDestroy)(preference);
   for (const auto layout : {lw, lx, ly}) LT(cublasLtMatrixLayoutDestroy)(layout);
   LT(cublasLtMatmulDescDestroy)(desc);
@@ -278,15 +301,16 @@ Packed pack(const Buffer& w, Shape s, Kind kind, cudaStream_t stream) {
   Buffer workspace(gemm::pack_workspace_bytes(s.n, s.k)), result(sizeof(gemm::DeviceResult));
   Packed packed{Buffer(gemm::packed_bound(s.n, s.k, kind)), {}};
   check(gemm::pack(w.data(), s.k, s.n, s.k, kind, {packed.buffer.data(), packed.buffer.size()},
-                   {workspace.data(), workspace.size()}, static_cast<gemm::DeviceResult*>(result.data()), stream));
+                   {workspace.data(), workspace.size()},
+                   static_cast<gemm::DeviceResult*>(result.data()), stream));
   const auto opened = gemm::open(packed.buffer.data(), packed.buffer.size(), stream);
   check(opened.status());
   packed.matrix = *opened;
   return packed;
 }
 
-double relative_error(const std::vector<std::uint16_t>& y, const std::vector<double>& ref, std::uint64_t n, int m,
-                      std::uint32_t step) {
+double relative_error(const std::vector<std::uint16_t>& y, const std::vector<double>& ref,
+                      std::uint64_t n, int m, std::uint32_t step) {
   double error = 0, norm = 0;
   for (std::uint64_t row = 0; row < (n + step - 1) / step; ++row)
     for (int t = 0; t < m; ++t) {
@@ -326,21 +350,25 @@ std::vector<Row> run_shape(const Options& options, const Blas& blas, cudaStream_
                            const std::string& kind, const Buffer& real, std::uint64_t real_rows,
                            std::uint64_t real_cols) {
   const std::size_t dense_bytes = s.n * s.k * 2;
-  const int copies = static_cast<int>(std::clamp<std::size_t>((std::size_t{400} << 20) / dense_bytes + 1, 2, 12));
+  const int copies =
+      static_cast<int>(std::clamp<std::size_t>((std::size_t{400} << 20) / dense_bytes + 1, 2, 12));
   std::vector<Buffer> dense;
   std::vector<Packed> packed, twin;
   for (int i = 0; i < copies; ++i) {
     dense.emplace_back(dense_bytes);
     if (kind == "gaussian")
-      fill_gaussian<<<2048, 256, 0, stream>>>(dense[i].bf16(), s.n * s.k, 0.02f, i * (std::uint64_t{1} << 40));
+      fill_gaussian<<<2048, 256, 0, stream>>>(dense[i].bf16(), s.n * s.k, 0.02f,
+                                              i * (std::uint64_t{1} << 40));
     else
-      fill_repeated<<<2048, 256, 0, stream>>>(dense[i].bf16(), s.n, s.k, real.bf16(), real_rows, real_cols, 977 * i);
+      fill_repeated<<<2048, 256, 0, stream>>>(dense[i].bf16(), s.n, s.k, real.bf16(), real_rows,
+                                              real_cols, 977 * i);
     packed.push_back(pack(dense[i], s, Kind::kNibble, stream));
     twin.push_back(pack(dense[i], s, Kind::kRaw, stream));
   }
   const int max_m = *std::max_element(options.ms.begin(), options.ms.end());
   Buffer x(static_cast<std::size_t>(max_m) * s.k * 2), y(static_cast<std::size_t>(max_m) * s.n * 2);
-  Buffer workspace(std::max<std::size_t>(gemm::linear_workspace_bytes(s.n, s.k, max_m), std::size_t{640} << 20));
+  Buffer workspace(
+      std::max<std::size_t>(gemm::linear_workspace_bytes(s.n, s.k, max_m), std::size_t{640} << 20));
   check(gemm::init_workspace({workspace.data(), workspace.size()}, stream));
   fill_gaussian<<<256, 256, 0, stream>>>(x.bf16(), max_m * s.k, 1.0f, 77);
   const auto& device = gemm::current_device();
@@ -348,42 +376,33 @@ std::vector<Row> run_shape(const Options& options, const Blas& blas, cudaStream_
   std::vector<Row> rows;
   for (const int m : options.ms) {
     const auto run = [&](const Packed& p, const Plan& plan) {
-      return gemm::linear(p.matrix, {x.data(), s.k, static_cast<std::uint64_t>(m), nullptr, y.data(), s.n},
+      return gemm::linear(p.matrix,
+                          {x.data(), s.k, static_cast<std::uint64_t>(m), nullptr, y.data(), s.n},
                           {workspace.data(), workspace.size()}, plan, stream);
     };
     const auto time = [&](const std::vector<Packed>& list, const Plan& plan, int replays) {
       return graph_us(stream, copies, replays, [&](int i) { check(run(list[i % copies], plan)); });
     };
     const int replays = m >= 1024 ? 7 : 21;
-    Row row{
-        kind, s, m,  0,    0, 0, 8.0 * static_cast<double>(packed[0].matrix.num_bytes) / static_cast<double>(s.n * s.k),
-        0,    0, {}, false};
+    Row row{kind,
+            s,
+            m,
+            0,
+            0,
+            0,
+            8.0 * static_cast<double>(packed[0].matrix.num_bytes) / static_cast<double>(s.n * s.k),
+            0,
+            0,
+            {},
+            false};
     row.plan = gemm::complete_plan(device, s.n, s.k, m, Kind::kNibble, {});
     if (options.sweep) {
       double best = 0;
-      for (const int warps : {8, 16})
-        for (const int splits : {1, 2, 3, 4, 6}) {
-          const Plan plan{gemm::Kernel::kDecode, splits, warps, 0};
-          if (gemm::fit_decode(device, s.n, s.k, m, Kind::kNibble, plan).splits == 0) continue;
-          const double us = time(packed, plan, 5);
-          std::printf("sweep %lux%lu m=%d decode splits=%d warps=%d: %.2f us\n", s.n, s.k, m, splits, warps, us);
-          if (best == 0 || us < best) best = us, row.plan = plan;
-        }
-      for (int columns = 16; columns <= 256; columns *= 2) {
-        if (m < 16 || (columns < m && columns < 128) || (columns > m && columns > 16)) continue;
-        for (const int strips : {8, 16}) {
-          const Plan plan{gemm::Kernel::kBatch, 0, strips, columns};
-          if (!gemm::batch_fits(plan)) continue;
-          const double us = time(packed, plan, 5);
-          std::printf("sweep %lux%lu m=%d batch strips=%d columns=%d: %.2f us\n", s.n, s.k, m, strips, columns, us);
-          if (best == 0 || us < best) best = us, row.plan = plan;
-        }
-      }
-      if (m >= 256) {
-        const Plan plan{gemm::Kernel::kUnpack, 0, 0, 0};
-        check(run(packed[0], plan));
+      for (const Plan& plan : gemm::candidates(device, s.n, s.k, m, Kind::kNibble)) {
+        check(run(packed[0], plan));  // loads what the graph needs
         const double us = time(packed, plan, 5);
-        std::printf("sweep %lux%lu m=%d unpack: %.2f us\n", s.n, s.k, m, us);
+        std::printf("sweep %lux%lu m=%d %s splits=%d warps=%d columns=%d: %.2f us\n", s.n, s.k, m,
+                    gemm::kernel_name(plan.kernel), plan.splits, plan.warps, plan.columns, us);
         if (best == 0 || us < best) best = us, row.plan = plan;
       }
     }
@@ -393,8 +412,9 @@ std::vector<Row> run_shape(const Options& options, const Blas& blas, cudaStream_
     if (twin_plan.kernel == gemm::Kernel::kDecode &&
         gemm::fit_decode(device, s.n, s.k, m, Kind::kRaw, twin_plan).splits == 0) {
       twin_plan.warps = 8;
-      twin_plan.splits =
-          static_cast<int>(gemm::fit_decode(device, s.n, s.k, m, Kind::kRaw, {gemm::Kernel::kDecode, 0, 8, 0}).splits);
+      twin_plan.splits = static_cast<int>(
+          gemm::fit_decode(device, s.n, s.k, m, Kind::kRaw, {gemm::Kernel::kDecode, 0, 8, 0})
+              .splits);
     }
     const auto result = [&](const Packed& p, const Plan& plan, int poison) {
       check(cudaMemsetAsync(y.data(), poison, y.size(), stream), "poison");
@@ -422,10 +442,12 @@ std::vector<Row> run_shape(const Options& options, const Blas& blas, cudaStream_
     {
       static const auto gemm_ex = Blas::call<GemmEx>(blas.blas, "cublasGemmEx");
       const float one = 1, zero = 0;
-      check(gemm_ex(blas.handle, CUBLAS_OP_T, CUBLAS_OP_N, static_cast<int>(s.n), m, static_cast<int>(s.k), &one,
-                    dense[0].data(), CUDA_R_16BF, static_cast<int>(s.k), x.data(), CUDA_R_16BF, static_cast<int>(s.k),
-                    &zero, y.data(), CUDA_R_16BF, static_cast<int>(s.n), CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
-            "cublasGemmEx");
+      check(
+          gemm_ex(blas.handle, CUBLAS_OP_T, CUBLAS_OP_N, static_cast<int>(s.n), m,
+                  static_cast<int>(s.k), &one, dense[0].data(), CUDA_R_16BF, static_cast<int>(s.k),
+                  x.data(), CUDA_R_16BF, static_cast<int>(s.k), &zero, y.data(), CUDA_R_16BF,
+                  static_cast<int>(s.n), CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+          "cublasGemmEx");
       check(cudaStreamSynchronize(stream), "run");
       row.blas_error = relative_error(fetch(y, m * s.n), want, s.n, checked, step);
     }
@@ -442,11 +464,12 @@ std::vector<Row> run_shape(const Options& options, const Blas& blas, cudaStream_
     }
     const double packed_bytes = static_cast<double>(packed[0].matrix.num_bytes);
     std::printf(
-        "| %s | %lux%lu | %d | %.2f | %.0f | %.2f | %.0f | %.2f | **%.2fx** | %.3f | %s %d/%d/%d | %.2e | %.2e |%s\n",
+        "| %s | %lux%lu | %d | %.2f | %.0f | %.2f | %.0f | %.2f | **%.2fx** | %.3f | %s %d/%d/%d | "
+        "%.2e | %.2e |%s\n",
         kind.c_str(), s.n, s.k, m, row.us, packed_bytes / row.us / 1e3, row.blas_us,
-        static_cast<double>(dense_bytes) / row.blas_us / 1e3, row.twin_us, row.blas_us / row.us, row.bits,
-        gemm::kernel_name(row.plan.kernel), row.plan.splits, row.plan.warps, row.plan.columns, row.error,
-        row.blas_error, row.same ? "" : " DIFFERS FROM TWIN");
+        static_cast<double>(dense_bytes) / row.blas_us / 1e3, row.twin_us, row.blas_us / row.us,
+        row.bits, gemm::kernel_name(row.plan.kernel), row.plan.splits, row.plan.warps,
+        row.plan.columns, row.error, row.blas_error, row.same ? "" : " DIFFERS FROM TWIN");
     std::fflush(stdout);
   }
   return rows;
@@ -455,22 +478,26 @@ std::vector<Row> run_shape(const Options& options, const Blas& blas, cudaStream_
 void time_packing(cudaStream_t stream, double copy) {
   const Shape s{28672, 8192};
   const double bytes = static_cast<double>(s.n * s.k * 2);
-  Buffer w(s.n * s.k * 2), workspace(gemm::pack_workspace_bytes(s.n, s.k)), result(sizeof(gemm::DeviceResult));
+  Buffer w(s.n * s.k * 2), workspace(gemm::pack_workspace_bytes(s.n, s.k)),
+      result(sizeof(gemm::DeviceResult));
   fill_gaussian<<<2048, 256, 0, stream>>>(w.bf16(), s.n * s.k, 0.02f, 1);
   const Packed packed = pack(w, s, Kind::kNibble, stream);
   Buffer back(s.n * s.k * 2);
   const double pack_us = graph_us(stream, 1, 11, [&](int) {
-    check(gemm::pack(w.data(), s.k, s.n, s.k, Kind::kNibble, {packed.buffer.data(), packed.buffer.size()},
-                     {workspace.data(), workspace.size()}, static_cast<gemm::DeviceResult*>(result.data()), stream));
+    check(gemm::pack(w.data(), s.k, s.n, s.k, Kind::kNibble,
+                     {packed.buffer.data(), packed.buffer.size()},
+                     {workspace.data(), workspace.size()},
+                     static_cast<gemm::DeviceResult*>(result.data()), stream));
   });
-  const double unpack_us =
-      graph_us(stream, 1, 11, [&](int) { check(gemm::unpack(packed.matrix, back.data(), s.k, stream)); });
+  const double unpack_us = graph_us(
+      stream, 1, 11, [&](int) { check(gemm::unpack(packed.matrix, back.data(), s.k, stream)); });
   const double roofline = bytes * (1 + 12.07 / 16) / copy * 1e6;
   std::printf(
-      "\nPacking %lux%lu: %.0f us, %.0f GB/s of weights, %.0f %% of the roofline; unpacking: %.0f us, %.0f GB/s, %.0f "
+      "\nPacking %lux%lu: %.0f us, %.0f GB/s of weights, %.0f %% of the roofline; unpacking: %.0f "
+      "us, %.0f GB/s, %.0f "
       "%%\n\n",
-      s.n, s.k, pack_us, bytes / pack_us / 1e3, 100 * roofline / pack_us, unpack_us, bytes / unpack_us / 1e3,
-      100 * roofline / unpack_us);
+      s.n, s.k, pack_us, bytes / pack_us / 1e3, 100 * roofline / pack_us, unpack_us,
+      bytes / unpack_us / 1e3, 100 * roofline / unpack_us);
 }
 
 // Bytes read and written per second by a copy of 1 GiB. Not in a graph, where the
@@ -488,14 +515,17 @@ double copy_rate(cudaStream_t stream) {
   }
   check(cudaStreamSynchronize(stream), "run");
   std::vector<float> ms(kRuns);
-  for (int i = 0; i < kRuns; ++i) check(cudaEventElapsedTime(&ms[i], events[i], events[i + 1]), "elapsed");
+  for (int i = 0; i < kRuns; ++i)
+    check(cudaEventElapsedTime(&ms[i], events[i], events[i + 1]), "elapsed");
   for (auto& e : events) cudaEventDestroy(e);
   std::sort(ms.begin(), ms.end());
   return 2.0 * static_cast<double>(n) / ms[kRuns / 2] * 1e3;
 }
 
 void summarise(const std::vector<Row>& rows, const std::vector<int>& ms) {
-  std::printf("\n| M | geometric mean | worst | worst shape | decoded over raw twin |\n|---|---|---|---|---|\n");
+  std::printf(
+      "\n| M | geometric mean | worst | worst shape | decoded over raw twin "
+      "|\n|---|---|---|---|---|\n");
   for (const int m : ms) {
     double log_sum = 0, twin_sum = 0, worst = 1e9;
     int count = 0;
@@ -508,8 +538,8 @@ void summarise(const std::vector<Row>& rows, const std::vector<int>& ms) {
       ++count;
       if (gain < worst) worst = gain, at = r.shape;
     }
-    std::printf("| %d | %.3fx | %.3fx | %lux%lu | %.3fx |\n", m, std::exp(log_sum / count), worst, at.n, at.k,
-                std::exp(twin_sum / count));
+    std::printf("| %d | %.3fx | %.3fx | %lux%lu | %.3fx |\n", m, std::exp(log_sum / count), worst,
+                at.n, at.k, std::exp(twin_sum / count));
   }
 }
 
@@ -537,12 +567,14 @@ int main(int argc, char** argv) {
       options.ms.clear();
       for (const char* p = argv[++i]; *p != '\0'; p += *p == ',')
         options.ms.push_back(static_cast<int>(std::strtol(p, const_cast<char**>(&p), 10)));
-    } else if (Shape s; arg == "--shape" && i + 1 < argc && std::sscanf(argv[i + 1], "%lux%lu", &s.n, &s.k) == 2) {
+    } else if (Shape s; arg == "--shape" && i + 1 < argc &&
+                        std::sscanf(argv[i + 1], "%lux%lu", &s.n, &s.k) == 2) {
       options.shapes.push_back(s);
       ++i;
     } else {
       std::fprintf(stderr,
-                   "usage: gpu_gemm_bench [--json FILE] [--data DIR] [--weights gaussian|real] [--quick] [--sweep] "
+                   "usage: gpu_gemm_bench [--json FILE] [--data DIR] [--weights gaussian|real] "
+                   "[--quick] [--sweep] "
                    "[--tuning FILE] "
                    "[--m 1,8,...] [--shape NxK]...\n");
       return 2;
@@ -551,29 +583,35 @@ int main(int argc, char** argv) {
   if (options.shapes.empty() && options.quick)
     options.shapes = {{4096, 4096}, {14336, 4096}, {4096, 14336}, {28672, 8192}};
   if (options.shapes.empty())
-    options.shapes = {{4096, 4096},  {6144, 4096},  {14336, 4096}, {28672, 4096}, {4096, 14336}, {8192, 8192},
-                      {10240, 8192}, {28672, 8192}, {57344, 8192}, {8192, 28672}, {128256, 4096}};
+    options.shapes = {{4096, 4096},  {6144, 4096},  {14336, 4096}, {28672, 4096},
+                      {4096, 14336}, {8192, 8192},  {10240, 8192}, {28672, 8192},
+                      {57344, 8192}, {8192, 28672}, {128256, 4096}};
   cudaDeviceProp device;
   check(cudaGetDeviceProperties(&device, 0), "no device");
   cudaStream_t stream;
   check(cudaStreamCreate(&stream), "stream");
   const Blas blas;
   const double copy = copy_rate(stream);
-  std::printf("%s, %d SMs; copy of 1 GiB: %.0f GB/s read and written\n", device.name, device.multiProcessorCount,
-              copy / 1e9);
+  std::printf("%s, %d SMs; copy of 1 GiB: %.0f GB/s read and written\n", device.name,
+              device.multiProcessorCount, copy / 1e9);
   time_packing(stream, copy);
   RealRows real;
   if (!options.data.empty()) real = file_data(options.data + "/model-00001-of-00002.safetensors");
   Buffer real_device(real.values.size() * 2);
   if (!real.values.empty())
-    check(cudaMemcpy(real_device.data(), real.values.data(), real.values.size() * 2, cudaMemcpyHostToDevice), "upload");
+    check(cudaMemcpy(real_device.data(), real.values.data(), real.values.size() * 2,
+                     cudaMemcpyHostToDevice),
+          "upload");
 
   const bool swept = options.sweep;
   for (const std::string kind : {"gaussian", "real"}) {
-    if ((kind == "real" && real.values.empty()) || (!options.weights.empty() && options.weights != kind)) continue;
+    if ((kind == "real" && real.values.empty()) ||
+        (!options.weights.empty() && options.weights != kind))
+      continue;
     options.sweep &= kind == "gaussian";  // the second run uses what the first one found
     std::printf(
-        "| weights | N x K | M | us | GB/s | cuBLAS us | GB/s | twin us | speed-up | bits | plan | error | cuBLAS "
+        "| weights | N x K | M | us | GB/s | cuBLAS us | GB/s | twin us | speed-up | bits | plan | "
+        "error | cuBLAS "
         "error |\n");
     std::printf("|---|---|---|---|---|---|---|---|---|---|---|---|---|\n");
     std::vector<Row> rows;
@@ -586,15 +624,16 @@ int main(int argc, char** argv) {
     std::FILE* json = std::fopen(options.json.c_str(), kind == "gaussian" ? "w" : "a");
     if (json == nullptr) return std::perror(options.json.c_str()), 1;
     for (const Row& r : rows)
-      std::fprintf(
-          json,
-          "{\"device\": \"%s\", \"weights\": \"%s\", \"n\": %lu, \"k\": %lu, \"m\": %d, \"us\": %.3f, \"twin_us\": "
-          "%.3f, "
-          "\"cublas_us\": %.3f, \"bits\": %.4f, \"error\": %.4e, \"cublas_error\": %.4e, \"same_as_twin\": %s, "
-          "\"kernel\": \"%s\", \"splits\": %d, \"warps\": %d, \"columns\": %d}\n",
-          device.name, r.weights.c_str(), r.shape.n, r.shape.k, r.m, r.us, r.twin_us, r.blas_us, r.bits, r.error,
-          r.blas_error, r.same ? "true" : "false", gemm::kernel_name(r.plan.kernel), r.plan.splits, r.plan.warps,
-          r.plan.columns);
+      std::fprintf(json,
+                   "{\"device\": \"%s\", \"weights\": \"%s\", \"n\": %lu, \"k\": %lu, \"m\": %d, "
+                   "\"us\": %.3f, \"twin_us\": "
+                   "%.3f, "
+                   "\"cublas_us\": %.3f, \"bits\": %.4f, \"error\": %.4e, \"cublas_error\": %.4e, "
+                   "\"same_as_twin\": %s, "
+                   "\"kernel\": \"%s\", \"splits\": %d, \"warps\": %d, \"columns\": %d}\n",
+                   device.name, r.weights.c_str(), r.shape.n, r.shape.k, r.m, r.us, r.twin_us,
+                   r.blas_us, r.bits, r.error, r.blas_error, r.same ? "true" : "false",
+                   gemm::kernel_name(r.plan.kernel), r.plan.splits, r.plan.warps, r.plan.columns);
     std::fclose(json);
   }
   if (swept) std::printf("\nTuning table:\n%s", gemm::tuning_text().c_str());

@@ -57,8 +57,8 @@ std::size_t packed_bound(std::uint64_t n, std::uint64_t k, Kind kind) noexcept;
 // Packs w[n][k], whose rows start `ld` elements apart, in host memory. Returns
 // the bytes used. kDstTooSmall in a buffer of packed_bound() bytes: too many
 // weights are outside of their palettes; pack as kRaw.
-Result<std::size_t> pack_host(const std::uint16_t* w, std::uint64_t ld, std::uint64_t n, std::uint64_t k, Kind kind,
-                              std::span<std::byte> dst) noexcept;
+Result<std::size_t> pack_host(const std::uint16_t* w, std::uint64_t ld, std::uint64_t n,
+                              std::uint64_t k, Kind kind, std::span<std::byte> dst) noexcept;
 
 // Restores the exact weights of a packed matrix in host memory.
 Status unpack_host(std::span<const std::byte> packed, std::uint16_t* w, std::uint64_t ld) noexcept;
@@ -69,8 +69,8 @@ Result<Matrix> inspect(std::span<const std::byte> header, std::uint64_t num_byte
 // The same bytes as pack_host, on the GPU. `result` (device memory) gets the
 // bytes used, or kDstTooSmall as above. w needs no alignment beyond 2 bytes.
 std::size_t pack_workspace_bytes(std::uint64_t n, std::uint64_t k) noexcept;
-Status pack(const void* w, std::uint64_t ld, std::uint64_t n, std::uint64_t k, Kind kind, cuda::Target dst,
-            cuda::Target workspace, DeviceResult* result, Stream stream) noexcept;
+Status pack(const void* w, std::uint64_t ld, std::uint64_t n, std::uint64_t k, Kind kind,
+            cuda::Target dst, cuda::Target workspace, DeviceResult* result, Stream stream) noexcept;
 
 // From a Snug frame of a BF16 tensor in device memory, 16-byte aligned.
 std::size_t pack_frame_workspace_bytes(std::uint64_t n, std::uint64_t k) noexcept;
@@ -100,8 +100,12 @@ enum class Kernel : std::int32_t {
 
 struct Plan {
   Kernel kernel = Kernel::kAuto;
-  std::int32_t splits = 0;   // kDecode: parts that k is cut into
-  std::int32_t warps = 0;    // kDecode: warps that share a strip, 8 or 16; kBatch: strips of a thread block, likewise
+  // kDecode: parts that k is cut into. kBatch: parts that clusters add, 2 or 4; 1: parts
+  // are cut as they come, and added by a second kernel.
+  std::int32_t splits = 0;
+  // kDecode: warps that share a strip, 8 or 16. kBatch: strips of each of two thread blocks
+  // that share x, 8, 12 or 16; or 32 or 48, of four blocks together.
+  std::int32_t warps = 0;
   std::int32_t columns = 0;  // kBatch: rows of x in a tile: 16, 32, 64, 128 or 256
 };
 
@@ -121,8 +125,8 @@ struct LinearArgs {
 };
 
 // y = x W^T + bias. Fastest where x is 16-byte aligned and ldx a multiple of 8.
-Status linear(const Matrix& matrix, const LinearArgs& args, cuda::Target workspace, const Plan& plan,
-              Stream stream) noexcept;
+Status linear(const Matrix& matrix, const LinearArgs& args, cuda::Target workspace,
+              const Plan& plan, Stream stream) noexcept;
 
 // ---- choosing --------------------------------------------------------------
 
@@ -145,7 +149,8 @@ std::string explain(std::uint64_t n, std::uint64_t k, std::uint64_t m, Policy po
 
 // Measures every plan that fits on this device and remembers the best one for
 // (n, k, bucket of m) in the process-wide table. Takes milliseconds; waits.
-Result<Choice> tune(const Matrix& matrix, const LinearArgs& args, cuda::Target workspace, Stream stream) noexcept;
+Result<Choice> tune(const Matrix& matrix, const LinearArgs& args, cuda::Target workspace,
+                    Stream stream) noexcept;
 
 // The table as text, one line an entry, and back. Later lines win.
 std::string tuning_text();

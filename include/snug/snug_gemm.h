@@ -46,8 +46,8 @@ typedef struct snug_gemm_matrix {
 
 typedef struct snug_gemm_plan {
   int32_t kernel;  /* enum snug_gemm_kernel */
-  int32_t splits;  /* DECODE: parts that k is cut into; here and below, 0: choose for me */
-  int32_t warps;   /* DECODE: warps that share a strip; BATCH: strips of a thread block; 8 or 16 */
+  int32_t splits;  /* parts that k is cut into; here and below, 0: choose for me */
+  int32_t warps;   /* DECODE: warps that share a strip; BATCH: strips of a thread block (gemm.h) */
   int32_t columns; /* BATCH: rows of x in a tile: 16, 32, 64, 128 or 256 */
 } snug_gemm_plan;
 

@@ -61,7 +61,8 @@ cublasLtHandle_t handle() {
   int device = 0;
   if (cudaGetDevice(&device) != cudaSuccess || device < 0 || device >= 64) return nullptr;
   const std::lock_guard lock(mutex);
-  if (handles[device] == nullptr && blas().create(&handles[device]) != CUBLAS_STATUS_SUCCESS) handles[device] = nullptr;
+  if (handles[device] == nullptr && blas().create(&handles[device]) != CUBLAS_STATUS_SUCCESS)
+    handles[device] = nullptr;
   return handles[device];
 }
 
@@ -88,7 +89,8 @@ struct Problem {
     check(blas().layout_create(&y, CUDA_R_16BF, n, p.m, static_cast<std::int64_t>(p.ldy)));
     const std::size_t workspace = kBlasWorkspaceBytes;
     check(blas().preference_create(&preference));
-    check(blas().preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace));
+    check(blas().preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
+                                sizeof workspace));
   }
   ~Problem() {
     if (preference != nullptr) blas().preference_destroy(preference);
@@ -105,21 +107,23 @@ struct Problem {
 
 bool have_blas() noexcept { return blas().ok; }
 
-Status blas_linear(const LinearParams& params, const void* w, std::uint64_t ldw, std::uint32_t n, void* workspace,
-                   cudaStream_t stream) noexcept {
+Status blas_linear(const LinearParams& params, const void* w, std::uint64_t ldw, std::uint32_t n,
+                   void* workspace, cudaStream_t stream) noexcept {
   const cublasLtHandle_t lt = have_blas() ? handle() : nullptr;
   if (lt == nullptr) return {Code::kNoDevice, "cuBLASLt could not be loaded"};
   Problem problem(params, ldw, n);
   cublasLtMatmulHeuristicResult_t best{};
   int found = 0;
   if (problem.status == CUBLAS_STATUS_SUCCESS)
-    problem.check(blas().heuristic(lt, problem.desc, problem.w, problem.x, problem.y, problem.y, problem.preference, 1,
-                                   &best, &found));
-  if (problem.status == CUBLAS_STATUS_SUCCESS && found == 0) problem.status = CUBLAS_STATUS_NOT_SUPPORTED;
+    problem.check(blas().heuristic(lt, problem.desc, problem.w, problem.x, problem.y, problem.y,
+                                   problem.preference, 1, &best, &found));
+  if (problem.status == CUBLAS_STATUS_SUCCESS && found == 0)
+    problem.status = CUBLAS_STATUS_NOT_SUPPORTED;
   const float one = 1.0f, zero = 0.0f;
   if (problem.status == CUBLAS_STATUS_SUCCESS)
-    problem.check(blas().matmul(lt, problem.desc, &one, w, problem.w, params.x, problem.x, &zero, params.y, problem.y,
-                                params.y, problem.y, &best.algo, workspace, kBlasWorkspaceBytes, stream));
+    problem.check(blas().matmul(lt, problem.desc, &one, w, problem.w, params.x, problem.x, &zero,
+                                params.y, problem.y, params.y, problem.y, &best.algo, workspace,
+                                kBlasWorkspaceBytes, stream));
   if (problem.status == CUBLAS_STATUS_SUCCESS) return {};
   return {Code::kNoDevice, "cuBLASLt refused the multiplication", kNowhere, kNowhere,
           static_cast<std::uint64_t>(problem.status)};
@@ -133,7 +137,8 @@ namespace snug::gemm {
 
 bool have_blas() noexcept { return false; }
 
-Status blas_linear(const LinearParams&, const void*, std::uint64_t, std::uint32_t, void*, cudaStream_t) noexcept {
+Status blas_linear(const LinearParams&, const void*, std::uint64_t, std::uint32_t, void*,
+                   cudaStream_t) noexcept {
   return {Code::kNoDevice, "built without cuBLASLt"};
 }
 

@@ -9,7 +9,8 @@ inline constexpr int kGenericWarps = 8;
 inline constexpr int kGenericTokens = 32;  // of one thread block
 
 // Two neighbouring values of x; zero beyond the edges.
-__device__ __forceinline__ std::uint32_t load_x_pair(const LinearParams& p, std::uint32_t token, std::uint32_t col) {
+__device__ __forceinline__ std::uint32_t load_x_pair(const LinearParams& p, std::uint32_t token,
+                                                     std::uint32_t col) {
   if (token >= p.m || col >= p.k) return 0;
   const std::uint16_t* at = p.x + token * p.ldx + col;
   if (p.x_aligned && col + 1 < p.k) return *reinterpret_cast<const std::uint32_t*>(at);
@@ -18,7 +19,8 @@ __device__ __forceinline__ std::uint32_t load_x_pair(const LinearParams& p, std:
 
 // One thread block: one strip, 32 tokens; its warps share the tiles of the strip.
 template <Kind kKind>
-__global__ void __launch_bounds__(kGenericWarps * 32) generic_gemm(const __grid_constant__ LinearParams p) {
+__global__ void __launch_bounds__(kGenericWarps * 32)
+    generic_gemm(const __grid_constant__ LinearParams p) {
   __shared__ float4 sums[kGenericWarps][kGenericTokens / 8][32];
   const std::uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, strip = blockIdx.x;
   const std::uint32_t token0 = blockIdx.y * kGenericTokens;
@@ -28,6 +30,9 @@ __global__ void __launch_bounds__(kGenericWarps * 32) generic_gemm(const __grid_
   for (std::uint32_t tile = warp; tile < p.tiles_per_strip; tile += kGenericWarps) {
     const std::uint64_t tile_idx = std::uint64_t{strip} * p.tiles_per_strip + tile;
     const std::uint8_t* at = p.tiles + tile_idx * kTileBytes;
+    LanePalette lane_palette{};
+    if constexpr (kKind == Kind::kNibble)
+      lane_palette = single_tile_palette(p.patches + tile_idx, palette, p.planes, lane);
     for (std::uint32_t half = 0; half < 2; ++half) {
       HalfFragments a;
       if constexpr (kKind == Kind::kRaw) {
@@ -38,8 +43,8 @@ __global__ void __launch_bounds__(kGenericWarps * 32) generic_gemm(const __grid_
         }
       } else {
         const auto* codes = reinterpret_cast<const uint4*>(at + half * kHalfBytes) + lane;
-        decode_half(a, {{__ldg(codes), __ldg(codes + 32)}, __ldg(codes + 64)}, palette);
-        apply_patches(a, __ldg(p.patches + tile_idx), half, lane, p.overflow);
+        decode_half(a, {{__ldg(codes), __ldg(codes + 32)}, __ldg(codes + 64)}, lane_palette,
+                    p.planes, half, lane);
       }
 #pragma unroll
       for (std::uint32_t i = 0; i < 4; ++i) {
@@ -53,7 +58,8 @@ __global__ void __launch_bounds__(kGenericWarps * 32) generic_gemm(const __grid_
     }
   }
 #pragma unroll
-  for (int t = 0; t < kGenericTokens / 8; ++t) sums[warp][t][lane] = {acc[t][0], acc[t][1], acc[t][2], acc[t][3]};
+  for (int t = 0; t < kGenericTokens / 8; ++t)
+    sums[warp][t][lane] = {acc[t][0], acc[t][1], acc[t][2], acc[t][3]};
   __syncthreads();
   if (warp >= kGenericTokens / 8) return;
   float4 sum = sums[0][warp][lane];

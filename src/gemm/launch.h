@@ -17,7 +17,8 @@ struct Device {
 };
 const Device& current_device() noexcept;
 
-Status usage(const char* what, std::uint64_t found = kNowhere, std::uint64_t expected = kNowhere) noexcept;
+Status usage(const char* what, std::uint64_t found = kNowhere,
+             std::uint64_t expected = kNowhere) noexcept;
 Status from_cuda(cudaError_t error) noexcept;
 
 // Whether the fields of a matrix can be true, without looking at its data.
@@ -33,18 +34,25 @@ struct DecodeFit {
   std::uint32_t splits = 0, warps = 0, stages = 0, max_split_tiles = 0;
   double waste = 0;  // time over that of an even distribution
 };
-DecodeFit fit_decode(const Device& device, std::uint64_t n, std::uint64_t k, std::uint64_t m, Kind kind,
-                     const Plan& plan) noexcept;
+DecodeFit fit_decode(const Device& device, std::uint64_t n, std::uint64_t k, std::uint64_t m,
+                     Kind kind, const Plan& plan) noexcept;
 std::uint64_t decode_partial_bytes(std::uint64_t n, std::uint32_t m, std::uint32_t splits) noexcept;
-cudaError_t launch_decode(const Device& device, LinearParams params, Kind kind, const DecodeFit& fit,
-                          cudaStream_t stream) noexcept;
+cudaError_t launch_decode(const Device& device, LinearParams params, Kind kind,
+                          const DecodeFit& fit, cudaStream_t stream) noexcept;
 
 // Rows of x in a tile of the batch kernel: the smallest width that holds m.
 std::uint32_t batch_columns(std::uint64_t m) noexcept;
-bool batch_fits(const Plan& plan) noexcept;
-std::uint64_t batch_partial_bytes(const Device& device, std::uint32_t columns, std::uint32_t strips) noexcept;
-cudaError_t launch_batch(const Device& device, const LinearParams& params, Kind kind, const Plan& plan,
-                         cudaStream_t stream) noexcept;
+// The strips of a plan: up to 16 are those of each of two blocks that share x, more those
+// of four blocks together.
+constexpr int batch_team(int strips) { return strips > 16 ? 4 : 2; }
+constexpr int batch_block_strips(int strips) { return strips > 16 ? strips / 4 : strips; }
+constexpr int batch_blocks_per_sm(int strips, int columns) {
+  return batch_block_strips(strips) == 8 && columns <= 64 ? 2 : 1;
+}
+bool batch_fits(const Plan& plan, std::uint64_t k) noexcept;
+std::uint64_t batch_partial_bytes(const Device& device, const Plan& plan) noexcept;
+cudaError_t launch_batch(const Device& device, const LinearParams& params, Kind kind,
+                         const Plan& plan, cudaStream_t stream) noexcept;
 
 cudaError_t launch_generic(const LinearParams& params, Kind kind, cudaStream_t stream) noexcept;
 
@@ -52,21 +60,22 @@ cudaError_t launch_generic(const LinearParams& params, Kind kind, cudaStream_t s
 inline constexpr std::uint64_t kBlasWorkspaceBytes = 32 << 20;
 bool have_blas() noexcept;
 // y[m][n] = x[m][k] w[n][k]^T + bias; y and bias already point to the panel.
-Status blas_linear(const LinearParams& params, const void* w, std::uint64_t ldw, std::uint32_t n, void* workspace,
-                   cudaStream_t stream) noexcept;
+Status blas_linear(const LinearParams& params, const void* w, std::uint64_t ldw, std::uint32_t n,
+                   void* workspace, cudaStream_t stream) noexcept;
 
 // Restores strips [first, first + count) to rows of ld elements.
-cudaError_t launch_unpack(const Matrix& matrix, std::uint64_t first_strip, std::uint64_t num_strips, void* w,
-                          std::uint64_t ld, cudaStream_t stream) noexcept;
+cudaError_t launch_unpack(const Matrix& matrix, std::uint64_t first_strip, std::uint64_t num_strips,
+                          void* w, std::uint64_t ld, cudaStream_t stream) noexcept;
 
 // Launches so that the kernel may begin while the one before it ends; kernels
 // wait for it themselves before they touch what it wrote.
 template <class Params>
-cudaError_t launch_overlapped(void (*kernel)(Params), std::uint32_t blocks, std::uint32_t threads, std::uint32_t smem,
-                              const Params& params, cudaStream_t stream, std::uint32_t cluster = 1) {
+cudaError_t launch_overlapped(void (*kernel)(Params), std::uint32_t blocks, std::uint32_t threads,
+                              std::uint32_t smem, const Params& params, cudaStream_t stream,
+                              std::uint32_t cluster = 1) {
   if (smem > 48 << 10) {
-    const cudaError_t error =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(smem));
+    const cudaError_t error = cudaFuncSetAttribute(
+        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(smem));
     if (error != cudaSuccess) return error;
   }
   cudaLaunchAttribute attributes[2] = {};

@@ -18,7 +18,8 @@ namespace snug::gemm {
 // Shared memory, in bytes from its start: barriers, sums, rings, x.
 template <int kTokenTiles, int kWarps, Kind kKind>
 struct DecodeSmem {
-  static constexpr std::uint32_t kTileBytes = kKind == Kind::kRaw ? kRawTileBytes : kNibbleTileBytes;
+  static constexpr std::uint32_t kTileBytes =
+      kKind == Kind::kRaw ? kRawTileBytes : kNibbleTileBytes;
   static constexpr std::uint32_t kMaxStages = 8;
   static constexpr std::uint32_t kMaxXChunks = 16;
   // Each adding warp has a buffer of its own, so that it sees every phase of its barrier.
@@ -35,8 +36,12 @@ struct DecodeSmem {
   static constexpr std::uint32_t kRings = kSums + kSumBuffers * kSumBytes;
 
   // Rows lie 16 bytes off a multiple of 128, so that eight of them hit all banks.
-  static constexpr std::uint32_t row_bytes(std::uint32_t tiles) { return tiles * kTileCols * 2 + 16; }
-  static constexpr std::uint32_t rows(std::uint32_t stages) { return kRings + kWarps * stages * kTileBytes; }
+  static constexpr std::uint32_t row_bytes(std::uint32_t tiles) {
+    return tiles * kTileCols * 2 + 16;
+  }
+  static constexpr std::uint32_t rows(std::uint32_t stages) {
+    return kRings + kWarps * stages * kTileBytes;
+  }
   static constexpr std::uint32_t bytes(std::uint32_t stages, std::uint32_t m, std::uint32_t tiles) {
     return rows(stages) + m * row_bytes(tiles);
   }
@@ -44,8 +49,9 @@ struct DecodeSmem {
 
 // x[0..m)[first_col..) to shared memory, zeros beyond k.
 template <int kThreads>
-__device__ __forceinline__ void load_x_by_threads(const LinearParams& p, std::uint8_t* rows, std::uint32_t row_bytes,
-                                                  std::uint32_t first_col, std::uint32_t cols) {
+__device__ __forceinline__ void load_x_by_threads(const LinearParams& p, std::uint8_t* rows,
+                                                  std::uint32_t row_bytes, std::uint32_t first_col,
+                                                  std::uint32_t cols) {
   for (std::uint32_t i = threadIdx.x; i < p.m * cols; i += kThreads) {
     const std::uint32_t row = i / cols, col = i % cols;
     std::uint16_t v = 0;
@@ -54,59 +60,27 @@ __device__ __forceinline__ void load_x_by_threads(const LinearParams& p, std::ui
   }
 }
 
-// What a lane needs of half a tile before it can decode.
-template <Kind kKind>
-struct HalfInput;
-template <>
-struct HalfInput<Kind::kNibble> {
-  HalfCodes codes;
-
-  __device__ __forceinline__ void load(std::uint32_t tile, std::uint32_t half, std::uint32_t lane) {
-    const std::uint32_t at = tile + half * kHalfBytes + lane * 16;
-    codes = {{load_shared_16(at), load_shared_16(at + 512)}, load_shared_16(at + 1024)};
-  }
-  __device__ __forceinline__ void decode(HalfFragments& out, std::uint32_t half, uint2 palette, uint4 patches,
-                                         std::uint32_t lane, const Overflow& overflow) const {
-    decode_half(out, codes, palette);
-    apply_patches(out, patches, half, lane, overflow);
-  }
-};
-template <>
-struct HalfInput<Kind::kRaw> {
-  HalfFragments weights;
-
-  __device__ __forceinline__ void load(std::uint32_t tile, std::uint32_t half, std::uint32_t lane) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const uint4 v = load_shared_16(tile + half * 2048 + i * 512 + lane * 16);
-      weights.a[i][0] = v.x, weights.a[i][1] = v.y, weights.a[i][2] = v.z, weights.a[i][3] = v.w;
-    }
-  }
-  __device__ __forceinline__ void decode(HalfFragments& out, std::uint32_t, uint2, uint4, std::uint32_t,
-                                         const Overflow&) const {
-    out = weights;
-  }
-};
-
 // One tile: its codes to registers, a new copy into its place, then multiply.
 template <int kTokenTiles, Kind kKind, class Refill>
-__device__ __forceinline__ void multiply_tile(float (&acc)[kTokenTiles][4], std::uint32_t tile, uint4 patches,
-                                              const std::uint32_t (&x)[kTokenTiles], std::uint32_t col_bytes,
-                                              uint2 palette, const Overflow& overflow, std::uint32_t lane,
+__device__ __forceinline__ void multiply_tile(float (&acc)[kTokenTiles][4], std::uint32_t tile,
+                                              const std::uint32_t (&x)[kTokenTiles],
+                                              std::uint32_t col_bytes, const LanePalette& palette,
+                                              const Planes& planes, std::uint32_t lane,
                                               const Refill& refill) {
   HalfInput<kKind> input[2];
-  input[0].load(tile, 0, lane);
-  input[1].load(tile, 1, lane);
-  refill();
+  input[0].load(tile + lane * 16, 0);
+  input[1].load(tile + lane * 16, 1);
+  refill(input[0].any() | input[1].any());
 #pragma unroll
   for (std::uint32_t half = 0; half < 2; ++half) {
     uint4 b[2][kTokenTiles];  // asked for before decoding, which hides the wait
 #pragma unroll
     for (int i = 0; i < 2; ++i)
 #pragma unroll
-      for (int t = 0; t < kTokenTiles; ++t) b[i][t] = load_matrix_x4(x[t] + col_bytes + half * 128 + i * 64);
+      for (int t = 0; t < kTokenTiles; ++t)
+        b[i][t] = load_matrix_x4(x[t] + col_bytes + half * 128 + i * 64);
     HalfFragments w;
-    input[half].decode(w, half, palette, patches, lane, overflow);
+    input[half].decode(w, half, palette, planes, lane);
 #pragma unroll
     for (int i = 0; i < 2; ++i)  // 32 columns
 #pragma unroll
@@ -119,8 +93,9 @@ __device__ __forceinline__ void multiply_tile(float (&acc)[kTokenTiles][4], std:
 
 // Adds the parts of k in their order, once the last of them is there.
 template <int kTokenTiles>
-__device__ __forceinline__ bool add_splits(const LinearParams& p, float4 (&sums)[kTokenTiles], std::uint32_t strip,
-                                           std::uint32_t split, std::uint32_t lane) {
+__device__ __forceinline__ bool add_splits(const LinearParams& p, float4 (&sums)[kTokenTiles],
+                                           std::uint32_t strip, std::uint32_t split,
+                                           std::uint32_t lane) {
   float4* parts = p.partials + std::uint64_t{strip} * p.splits * kTokenTiles * 32 + lane;
 #pragma unroll
   for (int t = 0; t < kTokenTiles; ++t) __stcg(parts + (split * kTokenTiles + t) * 32, sums[t]);
@@ -136,7 +111,8 @@ __device__ __forceinline__ bool add_splits(const LinearParams& p, float4 (&sums)
 #pragma unroll 4
   for (std::uint32_t s = 1; s < p.splits; ++s)
 #pragma unroll
-    for (int t = 0; t < kTokenTiles; ++t) sums[t] = add(sums[t], __ldcg(parts + (s * kTokenTiles + t) * 32));
+    for (int t = 0; t < kTokenTiles; ++t)
+      sums[t] = add(sums[t], __ldcg(parts + (s * kTokenTiles + t) * 32));
   return true;
 }
 
@@ -147,13 +123,18 @@ __global__ void __launch_bounds__(DecodeSmem<kTokenTiles, kWarps, kKind>::kThrea
   using Smem = DecodeSmem<kTokenTiles, kWarps, kKind>;
   extern __shared__ __align__(128) std::uint8_t smem[];
   const std::uint32_t base = smem_address(smem), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const std::uint32_t split = blockIdx.x % p.splits, member = blockIdx.x / p.splits, members = gridDim.x / p.splits;
-  const std::uint32_t first_tile = static_cast<std::uint32_t>(std::uint64_t{p.tiles_per_strip} * split / p.splits);
-  const std::uint32_t end_tile = static_cast<std::uint32_t>(std::uint64_t{p.tiles_per_strip} * (split + 1) / p.splits);
+  const std::uint32_t split = blockIdx.x % p.splits, member = blockIdx.x / p.splits,
+                      members = gridDim.x / p.splits;
+  const std::uint32_t first_tile =
+      static_cast<std::uint32_t>(std::uint64_t{p.tiles_per_strip} * split / p.splits);
+  const std::uint32_t end_tile =
+      static_cast<std::uint32_t>(std::uint64_t{p.tiles_per_strip} * (split + 1) / p.splits);
   const std::uint32_t row_bytes = Smem::row_bytes(p.max_split_tiles), rows = Smem::rows(p.stages);
+  const std::uint32_t unknown_zero = p.stages >> 16;  // to the compiler
 
   if (threadIdx.x == 0) {
-    for (std::uint32_t i = 0; i < kWarps * p.stages; ++i) barrier_init(base + Smem::kFull + 8 * i, 1);
+    for (std::uint32_t i = 0; i < kWarps * p.stages; ++i)
+      barrier_init(base + Smem::kFull + 8 * i, 1);
     for (std::uint32_t i = 0; i < Smem::kSumBuffers; ++i) {
       barrier_init(base + Smem::kSumFull + 8 * i, kWarps * 32);
       barrier_init(base + Smem::kSumEmpty + 8 * i, 32);
@@ -171,32 +152,37 @@ __global__ void __launch_bounds__(DecodeSmem<kTokenTiles, kWarps, kKind>::kThrea
     const std::uint32_t full = base + Smem::kFull + warp * p.stages * 8;
     std::uint32_t ahead_strip = member, ahead_tile = first_tile + warp;  // what to copy next
     if (ahead_tile >= end_tile) ahead_strip = p.strips;
-    const auto copy_next = [&](std::uint32_t slot) {
+    // `after` is what was loaded from there: the copy must not begin before it has arrived,
+    // for which its address waits.
+    const auto copy_next = [&](std::uint32_t slot, std::uint32_t after) {
       if (ahead_strip >= p.strips) return;
       const std::uint64_t tile = std::uint64_t{ahead_strip} * p.tiles_per_strip + ahead_tile;
       barrier_expect(full + slot * 8, Smem::kTileBytes);
-      bulk_copy_streaming(ring + slot * Smem::kTileBytes, p.tiles + tile * Smem::kTileBytes, Smem::kTileBytes,
-                          full + slot * 8);
+      bulk_copy_streaming(ring + slot * Smem::kTileBytes + (after & unknown_zero),
+                          p.tiles + tile * Smem::kTileBytes, Smem::kTileBytes, full + slot * 8);
       ahead_tile += kWarps;
       if (ahead_tile >= end_tile) ahead_tile = first_tile + warp, ahead_strip += members;
     };
     // Weights depend on no other kernel: all rings are filled before the one ahead ends.
     if (lane == 0)
-      for (std::uint32_t slot = 0; slot < p.stages; ++slot) copy_next(slot);
+      for (std::uint32_t slot = 0; slot < p.stages; ++slot) copy_next(slot, 0);
     wait_for_previous_kernel();
-    const std::uint32_t first_col = first_tile * kTileCols, cols = (end_tile - first_tile) * kTileCols;
+    const std::uint32_t first_col = first_tile * kTileCols,
+                        cols = (end_tile - first_tile) * kTileCols;
     // x comes in chunks of columns, so that work begins with the first of them.
-    const std::uint32_t chunk_tiles = max(kWarps, (end_tile - first_tile + Smem::kMaxXChunks - 1) / Smem::kMaxXChunks);
+    const std::uint32_t chunk_tiles =
+        max(kWarps, (end_tile - first_tile + Smem::kMaxXChunks - 1) / Smem::kMaxXChunks);
     if (p.x_aligned) {
       const std::uint32_t present = min(cols, p.k - first_col);
       for (std::uint32_t chunk = warp; chunk * chunk_tiles * kTileCols < cols; chunk += kWarps) {
         const std::uint32_t col = chunk * chunk_tiles * kTileCols;
-        const std::uint32_t bytes = col < present ? min(chunk_tiles * kTileCols, present - col) * 2 : 0;
+        const std::uint32_t bytes =
+            col < present ? min(chunk_tiles * kTileCols, present - col) * 2 : 0;
         if (lane == 0) barrier_expect(base + Smem::kX + chunk * 8, p.m * bytes);
         __syncwarp();
         if (lane < p.m && bytes != 0)
-          bulk_copy(base + rows + lane * row_bytes + col * 2, p.x + lane * p.ldx + first_col + col, bytes,
-                    base + Smem::kX + chunk * 8);
+          bulk_copy(base + rows + lane * row_bytes + col * 2, p.x + lane * p.ldx + first_col + col,
+                    bytes, base + Smem::kX + chunk * 8);
       }
       for (std::uint32_t i = threadIdx.x; i < p.m * (cols - present); i += kWarps * 32)
         *reinterpret_cast<std::uint16_t*>(smem + rows + i / (cols - present) * row_bytes +
@@ -204,7 +190,8 @@ __global__ void __launch_bounds__(DecodeSmem<kTokenTiles, kWarps, kKind>::kThrea
     } else {
       load_x_by_threads<kWarps * 32>(p, smem + rows, row_bytes, first_col, cols);
     }
-    if (!p.x_aligned || cols > p.k - first_col) asm volatile("bar.sync 1, %0;" ::"n"(kWarps * 32) : "memory");
+    if (!p.x_aligned || cols > p.k - first_col)
+      asm volatile("bar.sync 1, %0;" ::"n"(kWarps * 32) : "memory");
 
     // Lanes of rows that do not exist read row 0; what they compute is not stored.
     std::uint32_t x[kTokenTiles];
@@ -223,30 +210,40 @@ __global__ void __launch_bounds__(DecodeSmem<kTokenTiles, kWarps, kKind>::kThrea
     std::uint32_t next_patches = load_patches(member, 0);
     PatchWords patches;
     std::uint32_t slot = 0, phase = 0, sum_buffer = 0, sum_phase = 1;
-    uint2 next_palette = member < p.strips && kKind == Kind::kNibble ? __ldg(p.palettes + member) : uint2{};
+    uint2 next_palette =
+        member < p.strips && kKind == Kind::kNibble ? __ldg(p.palettes + member) : uint2{};
     for (std::uint32_t strip = member; strip < p.strips; strip += members) {
       const uint2 palette = next_palette;
-      if (kKind == Kind::kNibble && strip + members < p.strips) next_palette = __ldg(p.palettes + strip + members);
+      if (kKind == Kind::kNibble && strip + members < p.strips)
+        next_palette = __ldg(p.palettes + strip + members);
       float acc[kTokenTiles][4] = {};
-      for (std::uint32_t tile = first_tile + warp, nth = 0; tile < end_tile; tile += kWarps, ++nth) {
+      for (std::uint32_t tile = first_tile + warp, nth = 0; tile < end_tile;
+           tile += kWarps, ++nth) {
         if (kKind == Kind::kNibble && nth % 8 == 0) {
           patches.take(next_patches);
           const bool same_strip = tile + 8 * kWarps < end_tile;
-          next_patches = load_patches(same_strip ? strip : strip + members, same_strip ? nth + 8 : 0);
+          next_patches =
+              load_patches(same_strip ? strip : strip + members, same_strip ? nth + 8 : 0);
         }
-        if (p.x_aligned && strip == member) barrier_wait(base + Smem::kX + (tile - first_tile) / chunk_tiles * 8, 0);
+        LanePalette lane_palette{};
+        if constexpr (kKind == Kind::kNibble)
+          lane_palette = patches.palette_of(nth % 8, palette, p.planes.count, lane);
+        if (p.x_aligned && strip == member)
+          barrier_wait(base + Smem::kX + (tile - first_tile) / chunk_tiles * 8, 0);
         barrier_wait(full + slot * 8, phase);
-        multiply_tile<kTokenTiles, kKind>(acc, ring + slot * Smem::kTileBytes, patches.of(nth % 8), x,
-                                          (tile - first_tile) * kTileCols * 2, palette, p.overflow, lane, [&] {
+        multiply_tile<kTokenTiles, kKind>(acc, ring + slot * Smem::kTileBytes, x,
+                                          (tile - first_tile) * kTileCols * 2, lane_palette,
+                                          p.planes, lane, [&](std::uint32_t loaded) {
                                             __syncwarp();
-                                            if (lane == 0) copy_next(slot);
+                                            if (lane == 0) copy_next(slot, loaded);
                                           });
         if (++slot == p.stages) slot = 0, phase ^= 1;
       }
       barrier_wait(base + Smem::kSumEmpty + sum_buffer * 8, sum_phase);
 #pragma unroll
       for (int t = 0; t < kTokenTiles; ++t)
-        store_shared_16(base + Smem::kSums + sum_buffer * Smem::kSumBytes + (warp * kTokenTiles + t) * 512 + lane * 16,
+        store_shared_16(base + Smem::kSums + sum_buffer * Smem::kSumBytes +
+                            (warp * kTokenTiles + t) * 512 + lane * 16,
                         {acc[t][0], acc[t][1], acc[t][2], acc[t][3]});
       barrier_arrive(base + Smem::kSumFull + sum_buffer * 8);
       if (++sum_buffer == Smem::kSumBuffers) sum_buffer = 0, sum_phase ^= 1;
@@ -257,15 +254,21 @@ __global__ void __launch_bounds__(DecodeSmem<kTokenTiles, kWarps, kKind>::kThrea
     for (std::uint32_t i = warp - kWarps; member + i * members < p.strips; i += Smem::kAdders) {
       const std::uint32_t buffer = i % Smem::kSumBuffers, strip = member + i * members;
       barrier_wait(base + Smem::kSumFull + buffer * 8, i / Smem::kSumBuffers & 1);
-      const auto* parts = reinterpret_cast<const float4*>(smem + Smem::kSums + buffer * Smem::kSumBytes) + lane;
+      const auto* parts =
+          reinterpret_cast<const float4*>(smem + Smem::kSums + buffer * Smem::kSumBytes) + lane;
       float4 sums[kTokenTiles];
 #pragma unroll
       for (int t = 0; t < kTokenTiles; ++t) sums[t] = parts[t * 32];
 #pragma unroll
       for (int w = 1; w < kWarps; ++w)
 #pragma unroll
-        for (int t = 0; t < kTokenTiles; ++t) sums[t] = add(sums[t], parts[(w * kTokenTiles + t) * 32]);
-      barrier_arrive(base + Smem::kSumEmpty + buffer * 8);
+        for (int t = 0; t < kTokenTiles; ++t)
+          sums[t] = add(sums[t], parts[(w * kTokenTiles + t) * 32]);
+      // Only when all sums have been read, for which the address waits.
+      std::uint32_t read = 0;
+#pragma unroll
+      for (int t = 0; t < kTokenTiles; ++t) read |= __float_as_uint(sums[t].x);
+      barrier_arrive(base + Smem::kSumEmpty + buffer * 8 + (read & unknown_zero));
       if (p.splits != 1 && !add_splits(p, sums, strip, split, lane)) continue;
 #pragma unroll
       for (int t = 0; t < kTokenTiles; ++t) write_strip(p, sums[t], strip, t * 8, lane);

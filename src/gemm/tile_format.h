@@ -3,6 +3,7 @@
 // docs/gemm.md is the specification. Everything here is shared by the CPU packer,
 // the GPU packer and the kernels, so that the layout exists once.
 #pragma once
+#include <bit>
 #include <cstdint>
 
 #include "snug/gemm.h"
@@ -19,20 +20,27 @@ inline constexpr std::uint32_t kStripRows = 16;  // rows that one mma instructio
 inline constexpr std::uint32_t kTileCols = 128;  // columns of a tile
 inline constexpr std::uint32_t kTileWeights = kStripRows * kTileCols;
 inline constexpr std::uint32_t kPaletteSize = 8;  // bytes, one for each 3-bit index
-inline constexpr std::uint32_t kInlinePatches = 4;
-inline constexpr std::uint32_t kHalfBytes = 1536;                 // 64 columns: 1024 low bytes, 512 of nibbles
-inline constexpr std::uint32_t kPatchBytes = 4 * kInlinePatches;  // of one tile
+inline constexpr std::uint32_t kTilePatches = 8;
+inline constexpr std::uint32_t kPatchWords = kTilePatches / 2;  // of 32 bits, with two patches each
+inline constexpr std::uint32_t kPatchBytes = 4 * kPatchWords;   // of one tile
+inline constexpr std::uint32_t kHalfBytes = 1536;  // 64 columns: 1024 low bytes, 512 of nibbles
 inline constexpr std::uint32_t kNibbleTileBytes = 2 * kHalfBytes;
+inline constexpr std::uint32_t kPlaneBytes = kTileWeights;  // all upper bytes of a tile
 inline constexpr std::uint32_t kRawTileBytes = 2 * kTileWeights;
 
 inline constexpr std::uint64_t kMagic = 0x4D4D45474755'4E53ull;  // "SNUGGEMM"
-inline constexpr std::uint32_t kVersion = 1;
+inline constexpr std::uint32_t kVersion = 2;
 inline constexpr std::uint64_t kMaxDim = std::uint64_t{1} << 31;
 
-// A patch word: where in the tile, and the seven bits that belong there.
-inline constexpr std::uint32_t kPatchValid = 1u << 31;
-inline constexpr std::uint32_t kPatchMore = 1u << 30;  // the low 30 bits are a place in the overflow
-inline constexpr std::uint32_t kPatchIndexMask = kPatchMore - 1;
+// A patch gives one lane another value for one entry of the palette, in one tile. A
+// tile that needs what patches cannot say has the mark as its first word, and as its
+// second the number of the plane that holds its upper bytes.
+inline constexpr std::uint32_t kPatchValid = 1u << 15;
+inline constexpr std::uint32_t kPlaneMark = 1u << 31;
+
+SNUG_HD std::uint32_t patch_of(std::uint32_t lane, std::uint32_t entry, std::uint32_t value) {
+  return kPatchValid | value << 8 | entry << 5 | lane;
+}
 
 struct Header {
   std::uint64_t magic;
@@ -40,29 +48,33 @@ struct Header {
   std::int32_t kind;
   std::uint64_t n, k;
   std::uint64_t num_bytes;
-  std::uint64_t num_patches;
-  std::uint64_t overflow_words;
+  std::uint64_t num_patches;  // weights outside of their strip's palette
+  std::uint64_t num_planes;
   std::uint64_t checksum;  // of the fields before it
   std::uint64_t reserved[24];
 };
 static_assert(sizeof(Header) == kHeaderBytes);
 
 SNUG_HD std::uint64_t header_checksum(const Header& h) {
-  const std::uint64_t fields[] = {
-      h.magic,         h.version | static_cast<std::uint64_t>(h.kind) << 32, h.n, h.k, h.num_bytes, h.num_patches,
-      h.overflow_words};
+  const std::uint64_t fields[] = {h.magic,     h.version | static_cast<std::uint64_t>(h.kind) << 32,
+                                  h.n,         h.k,
+                                  h.num_bytes, h.num_patches,
+                                  h.num_planes};
   std::uint64_t hash = 0xCBF29CE484222325ull;
-  for (const std::uint64_t field : fields) hash = (hash ^ field) * 0x9E3779B97F4A7C15ull ^ hash >> 29;
+  for (const std::uint64_t field : fields)
+    hash = (hash ^ field) * 0x9E3779B97F4A7C15ull ^ hash >> 29;
   return hash;
 }
 
-SNUG_HD std::uint64_t align_up(std::uint64_t value, std::uint64_t to) { return (value + to - 1) / to * to; }
+SNUG_HD std::uint64_t align_up(std::uint64_t value, std::uint64_t to) {
+  return (value + to - 1) / to * to;
+}
 
 // Offsets of the parts of a packed matrix.
 struct Layout {
-  std::uint64_t strips, tiles_per_strip, palettes, patches, tiles, overflow;
+  std::uint64_t strips, tiles_per_strip, palettes, patches, tiles, planes;
   std::uint32_t tile_bytes;
-  std::uint64_t overflow_capacity;  // words that packed_bound() allows for
+  std::uint64_t max_planes;  // that packed_bound() allows for
 
   SNUG_HD Layout(std::uint64_t n, std::uint64_t k, Kind kind) {
     strips = (n + kStripRows - 1) / kStripRows;
@@ -72,10 +84,11 @@ struct Layout {
     // Patches lie apart from the tiles, which so begin on whole cache lines: copies
     // that do not are a tenth slower.
     patches = palettes + (kind == Kind::kRaw ? 0 : align_up(strips * kPaletteSize, kAlign));
-    tiles = patches + (kind == Kind::kRaw ? 0 : align_up(strips * tiles_per_strip * kPatchBytes, kAlign));
-    overflow = tiles + strips * tiles_per_strip * tile_bytes;
-    // One weight in 256; more is no longer worth packing.
-    overflow_capacity = kind == Kind::kRaw ? 0 : 16 + strips * tiles_per_strip * (kTileWeights / 256);
+    tiles = patches +
+            (kind == Kind::kRaw ? 0 : align_up(strips * tiles_per_strip * kPatchBytes, kAlign));
+    planes = tiles + strips * tiles_per_strip * tile_bytes;
+    // One tile in eight, one bit a weight; more is no longer worth packing.
+    max_planes = kind == Kind::kRaw ? 0 : 1 + strips * tiles_per_strip / 8;
   }
 };
 
@@ -83,7 +96,9 @@ struct Layout {
 struct Place {
   std::uint32_t lane, elem, reg, frag, half;
 
-  SNUG_HD std::uint32_t bits() const { return lane | elem << 5 | reg << 6 | frag << 8 | half << 10; }
+  SNUG_HD std::uint32_t bits() const {
+    return lane | elem << 5 | reg << 6 | frag << 8 | half << 10;
+  }
 };
 
 SNUG_HD Place place_of(std::uint32_t row, std::uint32_t col) {
@@ -103,9 +118,15 @@ SNUG_HD std::uint32_t col_of(const Place& p) {
 SNUG_HD std::uint32_t low_byte_at(const Place& p) {
   return p.half * kHalfBytes + p.frag / 2 * 512 + p.lane * 16 + p.frag % 2 * 8 + p.reg * 2 + p.elem;
 }
-SNUG_HD std::uint32_t nibble_word_at(const Place& p) { return p.half * kHalfBytes + 1024 + p.lane * 16 + p.frag * 4; }
+SNUG_HD std::uint32_t nibble_word_at(const Place& p) {
+  return p.half * kHalfBytes + 1024 + p.lane * 16 + p.frag * 4;
+}
 SNUG_HD std::uint32_t raw_at(const Place& p) {
   return p.half * 2048 + p.frag * 512 + p.lane * 16 + p.reg * 4 + p.elem * 2;
+}
+
+SNUG_HD std::uint32_t plane_byte_at(const Place& p) {
+  return p.half * 1024 + p.frag / 2 * 512 + p.lane * 16 + p.frag % 2 * 8 + p.reg * 2 + p.elem;
 }
 
 // Bits of a nibble word that belong to (reg, elem). Signs of registers 0 and 1 lie
@@ -129,7 +150,8 @@ SNUG_HD std::uint64_t best_palette(const std::uint32_t* counts) {
   for (std::uint32_t i = 0; i < kPaletteSize; ++i) {
     std::uint32_t best = 128, best_count = 0;
     for (std::uint32_t v = 0; v < 128; ++v)
-      if (counts[v] > best_count && (chosen[v / 64] >> v % 64 & 1) == 0) best = v, best_count = counts[v];
+      if (counts[v] > best_count && (chosen[v / 64] >> v % 64 & 1) == 0)
+        best = v, best_count = counts[v];
     if (best < 128) chosen[best / 64] |= std::uint64_t{1} << best % 64;
   }
   std::uint64_t palette = 0;
@@ -146,5 +168,43 @@ SNUG_HD std::uint32_t palette_index(std::uint64_t palette, std::uint32_t value) 
     if ((palette >> 8 * i & 0xFF) == value) return i;
   return kPaletteSize;
 }
+
+SNUG_HD std::uint32_t count_bits(std::uint64_t v) {
+#if defined(__CUDA_ARCH__)
+  return static_cast<std::uint32_t>(__popcll(v));
+#else
+  return static_cast<std::uint32_t>(std::popcount(v));
+#endif
+}
+
+// What the 64 weights of one lane in one tile need of the palette. Values that are
+// not there take the place of entries that the lane does not use.
+struct LaneValues {
+  std::uint32_t used = 0;                           // entries, a bit each
+  std::uint64_t missing_low = 0, missing_high = 0;  // values outside of the palette, a bit each
+
+  SNUG_HD void add(std::uint32_t index, std::uint32_t value) {
+    if (index < kPaletteSize)
+      used |= 1u << index;
+    else if (value < 64)
+      missing_low |= std::uint64_t{1} << value;
+    else
+      missing_high |= std::uint64_t{1} << (value - 64);
+  }
+  SNUG_HD std::uint32_t num_missing() const {
+    return count_bits(missing_low) + count_bits(missing_high);
+  }
+  SNUG_HD bool fits() const { return count_bits(used) + num_missing() <= kPaletteSize; }
+  // Both in rising order: the first missing value gets the first unused entry.
+  SNUG_HD std::uint32_t entry_for(std::uint32_t value) const {
+    const std::uint64_t below = (std::uint64_t{1} << value % 64) - 1;
+    std::uint32_t rank = value < 64 ? count_bits(missing_low & below)
+                                    : count_bits(missing_low) + count_bits(missing_high & below);
+    std::uint32_t entry = 0;
+    for (; entry + 1 < kPaletteSize; ++entry)
+      if ((used >> entry & 1) == 0 && rank-- == 0) break;
+    return entry;
+  }
+};
 
 }  // namespace snug::gemm

@@ -18,16 +18,19 @@ std::vector<TuningEntry>& table() {
   return entries;
 }
 
-bool same_key(const TuningEntry& a, const char* device, std::uint64_t n, std::uint64_t k, std::uint64_t m) {
+bool same_key(const TuningEntry& a, const char* device, std::uint64_t n, std::uint64_t k,
+              std::uint64_t m) {
   return a.n == n && a.k == k && a.m == m && std::strcmp(a.device, device) == 0;
 }
 
 std::string line_of(const TuningEntry& e) {
   char line[256];
-  std::snprintf(line, sizeof line, "n=%llu k=%llu m=%llu kernel=%s splits=%d warps=%d columns=%d gain=%.3f device=%s\n",
-                static_cast<unsigned long long>(e.n), static_cast<unsigned long long>(e.k),
-                static_cast<unsigned long long>(e.m), kernel_name(e.plan.kernel), e.plan.splits, e.plan.warps,
-                e.plan.columns, static_cast<double>(e.gain), e.device);
+  std::snprintf(
+      line, sizeof line,
+      "n=%llu k=%llu m=%llu kernel=%s splits=%d warps=%d columns=%d gain=%.3f device=%s\n",
+      static_cast<unsigned long long>(e.n), static_cast<unsigned long long>(e.k),
+      static_cast<unsigned long long>(e.m), kernel_name(e.plan.kernel), e.plan.splits, e.plan.warps,
+      e.plan.columns, static_cast<double>(e.gain), e.device);
   return line;
 }
 
@@ -36,8 +39,11 @@ bool parse_line(const std::string& line, TuningEntry* e) {
   char kernel[16];
   int used = 0;
   *e = {};
-  if (std::sscanf(line.c_str(), "n=%llu k=%llu m=%llu kernel=%15s splits=%d warps=%d columns=%d gain=%f device=%n", &n,
-                  &k, &m, kernel, &e->plan.splits, &e->plan.warps, &e->plan.columns, &e->gain, &used) != 8 ||
+  if (std::sscanf(
+          line.c_str(),
+          "n=%llu k=%llu m=%llu kernel=%15s splits=%d warps=%d columns=%d gain=%f device=%n", &n,
+          &k, &m, kernel, &e->plan.splits, &e->plan.warps, &e->plan.columns, &e->gain,
+          &used) != 8 ||
       used == 0)
     return false;
   const std::string device = line.substr(static_cast<std::size_t>(used));
@@ -48,8 +54,8 @@ bool parse_line(const std::string& line, TuningEntry* e) {
   e->m = m;
   for (int i = 1; i < 5; ++i)
     if (std::strcmp(kernel, kKernelNames[i]) == 0) e->plan.kernel = static_cast<Kernel>(i);
-  return e->plan.kernel != Kernel::kAuto && m != 0 && m_bucket(m) == m && e->plan.splits >= 0 && e->plan.warps >= 0 &&
-         e->plan.columns >= 0;
+  return e->plan.kernel != Kernel::kAuto && m != 0 && m_bucket(m) == m && e->plan.splits >= 0 &&
+         e->plan.warps >= 0 && e->plan.columns >= 0;
 }
 
 }  // namespace
@@ -65,7 +71,8 @@ std::uint64_t m_bucket(std::uint64_t m) noexcept {
   return bucket;
 }
 
-bool find_tuning(const char* device, std::uint64_t n, std::uint64_t k, std::uint64_t m, TuningEntry* entry) noexcept {
+bool find_tuning(const char* device, std::uint64_t n, std::uint64_t k, std::uint64_t m,
+                 TuningEntry* entry) noexcept {
   const std::uint64_t bucket = m_bucket(m);
   {
     const std::lock_guard lock(table_mutex);

@@ -18,7 +18,8 @@ struct TuningEntry {
 std::uint64_t m_bucket(std::uint64_t m) noexcept;
 
 // The entry for these numbers; what was tuned or loaded goes before what is shipped.
-bool find_tuning(const char* device, std::uint64_t n, std::uint64_t k, std::uint64_t m, TuningEntry* entry) noexcept;
+bool find_tuning(const char* device, std::uint64_t n, std::uint64_t k, std::uint64_t m,
+                 TuningEntry* entry) noexcept;
 void remember_tuning(const TuningEntry& entry);
 
 // Shipped with the library: measured on an H200 (bench/results/h200_gemm.md).

@@ -19,12 +19,15 @@ struct PackedBytes {
   Status status;
 };
 
-PackedBytes pack(const Weights& w, std::uint64_t n, std::uint64_t k, Kind kind, std::uint64_t ld = 0) {
+PackedBytes pack(const Weights& w, std::uint64_t n, std::uint64_t k, Kind kind,
+                 std::uint64_t ld = 0) {
   PackedBytes out;
   GuardedBuffer room(gemm::packed_bound(n, k, kind));
-  const Result<std::size_t> used = gemm::pack_host(w.data(), ld == 0 ? k : ld, n, k, kind, room.span());
+  const Result<std::size_t> used =
+      gemm::pack_host(w.data(), ld == 0 ? k : ld, n, k, kind, room.span());
   out.status = used.status();
-  if (used.ok()) out.bytes.assign(room.span().begin(), room.span().begin() + static_cast<std::ptrdiff_t>(*used));
+  if (used.ok())
+    out.bytes.assign(room.span().begin(), room.span().begin() + static_cast<std::ptrdiff_t>(*used));
   return out;
 }
 
@@ -38,7 +41,8 @@ void expect_round_trip(const Weights& w, std::uint64_t n, std::uint64_t k, Kind 
   EXPECT_EQ(back, w) << n << " x " << k;
 }
 
-constexpr std::uint64_t kShapes[][2] = {{1, 1}, {1, 300}, {16, 128}, {17, 129}, {15, 127}, {33, 1000}, {64, 256}};
+constexpr std::uint64_t kShapes[][2] = {{1, 1},    {1, 300},   {16, 128}, {17, 129},
+                                        {15, 127}, {33, 1000}, {64, 256}};
 
 TEST(GemmPack, EveryShapeComesBack) {
   for (const auto& [n, k] : kShapes)
@@ -57,12 +61,43 @@ TEST(GemmPack, EveryPatternComesBackRaw) {
   expect_round_trip(w, 256, 256, Kind::kRaw);
 }
 
-// A strip of 128 columns with all 128 upper bytes: more patches than a tile's words hold.
+// More values in one tile than patches can describe.
 TEST(GemmPack, TilesWithManyPatchesComeBack) {
   Weights w = normal_weights(16 * 4096, 0.02f, 0, 3);
   for (std::uint32_t i = 0; i < 60; ++i)
     w[i * 61 % (16 * 128) / 128 * 4096 + i * 61 % 128] = static_cast<std::uint16_t>(i * 0x0411);
   expect_round_trip(w, 16, 4096, Kind::kNibble);
+}
+
+// A value outside of the palette takes the place of an entry that its lane does not
+// use; a lane that uses all eight needs a plane.
+TEST(GemmPack, PatchesTakeUnusedEntries) {
+  const std::uint64_t n = 16, k = 2048;
+  Weights w(n * k, 0x3C10);
+  for (std::uint64_t i = 0; i < 8 * 16; ++i)
+    w[i / 8 * k + 1024 + i % 8] = static_cast<std::uint16_t>(0x3C10 + i % 8 * 0x100);
+  w[0] = 0x0123;      // lane 0 of the first tile: every other entry is free
+  w[1] = 0x0145;      // the same value: the same patch
+  w[8] = 0xFF80;      // another value of that lane
+  w[2 * k] = 0x7FFF;  // lane 8
+  const gemm::Layout layout(n, k, Kind::kNibble);
+  const PackedBytes few = pack(w, n, k, Kind::kNibble);
+  ASSERT_TRUE(few.status.ok());
+  EXPECT_EQ(few.bytes.size(), layout.planes);
+  std::uint16_t patches[8];
+  std::memcpy(patches, few.bytes.data() + layout.patches, sizeof patches);
+  const std::uint32_t want[] = {gemm::patch_of(0, 1, 0x01), gemm::patch_of(0, 2, 0x7F),
+                                gemm::patch_of(8, 1, 0x7F)};
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(patches[i], i < 3 ? want[i] : 0u) << i;
+  expect_round_trip(w, n, k, Kind::kNibble);
+
+  for (std::uint32_t i = 0; i < 8; ++i)
+    w[i / 2 * 16 + i % 2] = static_cast<std::uint16_t>(0x3C10 + i * 0x100);
+  w[8] = 0x0123;
+  const PackedBytes full = pack(w, n, k, Kind::kNibble);
+  ASSERT_TRUE(full.status.ok());
+  EXPECT_EQ(full.bytes.size(), layout.planes + gemm::kPlaneBytes);
+  expect_round_trip(w, n, k, Kind::kNibble);
 }
 
 TEST(GemmPack, FewPatchesStayWithinTwelvePointOneBits) {
@@ -87,11 +122,13 @@ TEST(GemmPack, LeadingDimensionIsHonoured) {
   Weights narrow;
   for (int row = 0; row < 20; ++row)
     narrow.insert(narrow.end(), wide.begin() + row * 200, wide.begin() + row * 200 + 150);
-  const PackedBytes a = pack(wide, 20, 150, Kind::kNibble, 200), b = pack(narrow, 20, 150, Kind::kNibble);
+  const PackedBytes a = pack(wide, 20, 150, Kind::kNibble, 200),
+                    b = pack(narrow, 20, 150, Kind::kNibble);
   EXPECT_EQ(a.bytes, b.bytes);
   Weights back(20 * 200, 0xABCD);
   ASSERT_TRUE(gemm::unpack_host(a.bytes, back.data(), 200).ok());
-  for (std::size_t i = 0; i < back.size(); ++i) EXPECT_EQ(back[i], i % 200 < 150 ? wide[i] : 0xABCD) << i;
+  for (std::size_t i = 0; i < back.size(); ++i)
+    EXPECT_EQ(back[i], i % 200 < 150 ? wide[i] : 0xABCD) << i;
 }
 
 TEST(GemmPack, PalettePicksTheCommonest) {
@@ -125,13 +162,15 @@ TEST(GemmPack, BadArgumentsAreRefused) {
   EXPECT_EQ(gemm::packed_bound(0, 5, Kind::kRaw), 0u);
   EXPECT_EQ(gemm::packed_bound(5, std::uint64_t{1} << 40, Kind::kRaw), 0u);
   EXPECT_EQ(gemm::packed_bound(5, 5, static_cast<Kind>(7)), 0u);
-  // More tiles than patch words can find their overflow for.
-  EXPECT_EQ(gemm::packed_bound(std::uint64_t{1} << 20, std::uint64_t{1} << 20, Kind::kNibble), 0u);
+  EXPECT_EQ(gemm::packed_bound(std::uint64_t{1} << 23, std::uint64_t{1} << 23, Kind::kNibble), 0u);
   EXPECT_NE(gemm::packed_bound(std::uint64_t{1} << 18, std::uint64_t{1} << 18, Kind::kNibble), 0u);
   EXPECT_EQ(gemm::pack_host(w.data(), 10, 0, 10, Kind::kNibble, room).status().code, Code::kUsage);
   EXPECT_EQ(gemm::pack_host(w.data(), 9, 10, 10, Kind::kNibble, room).status().code, Code::kUsage);
-  EXPECT_EQ(gemm::pack_host(w.data(), 10, 10, 10, static_cast<Kind>(-1), room).status().code, Code::kUsage);
-  EXPECT_EQ(gemm::pack_host(w.data(), 10, 10, 10, Kind::kNibble, std::span(room).first(100)).status().code,
+  EXPECT_EQ(gemm::pack_host(w.data(), 10, 10, 10, static_cast<Kind>(-1), room).status().code,
+            Code::kUsage);
+  EXPECT_EQ(gemm::pack_host(w.data(), 10, 10, 10, Kind::kNibble, std::span(room).first(100))
+                .status()
+                .code,
             Code::kDstTooSmall);
 }
 
@@ -140,13 +179,16 @@ TEST(GemmPack, DamagedHeadersAreRefused) {
   ASSERT_TRUE(packed.status.ok());
   Weights back(64 * 256);
   EXPECT_FALSE(gemm::unpack_host(std::span(packed.bytes).first(200), back.data(), 256).ok());
-  EXPECT_EQ(gemm::unpack_host(std::span(packed.bytes).first(packed.bytes.size() - 1), back.data(), 256).code,
-            Code::kCorrupt);
+  EXPECT_EQ(
+      gemm::unpack_host(std::span(packed.bytes).first(packed.bytes.size() - 1), back.data(), 256)
+          .code,
+      Code::kCorrupt);
   for (std::size_t byte = 0; byte < 64; ++byte)
     for (int bit = 0; bit < 8; ++bit) {
       auto damaged = packed.bytes;
       damaged[byte] ^= static_cast<std::byte>(1 << bit);
-      EXPECT_FALSE(gemm::inspect(damaged, damaged.size()).ok()) << "byte " << byte << ", bit " << bit;
+      EXPECT_FALSE(gemm::inspect(damaged, damaged.size()).ok())
+          << "byte " << byte << ", bit " << bit;
     }
 }
 
@@ -160,11 +202,13 @@ TEST(GemmPack, HostilePatchesStayInside) {
     auto damaged = packed.bytes;
     for (int i = 0; i < 8; ++i) {
       const auto word = static_cast<std::uint32_t>(prng.next());
-      const std::size_t words = layout.strips * layout.tiles_per_strip * gemm::kInlinePatches;
+      const std::size_t words = layout.strips * layout.tiles_per_strip * gemm::kPatchWords;
       std::memcpy(damaged.data() + layout.patches + 4 * prng.below(words), &word, 4);
     }
-    for (std::size_t at = layout.overflow; at < damaged.size(); ++at)
-      if (prng.one_in(8)) damaged[at] = static_cast<std::byte>(prng.byte());
+    if (prng.one_in(2)) {
+      const std::uint32_t mark[] = {gemm::kPlaneMark, static_cast<std::uint32_t>(prng.below(4))};
+      std::memcpy(damaged.data() + layout.patches, mark, sizeof mark);
+    }
     const GuardedBuffer guarded(damaged);
     Weights back(64 * 256);
     const Status status = gemm::unpack_host(guarded.span(), back.data(), 256);

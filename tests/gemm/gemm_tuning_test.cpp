@@ -22,7 +22,8 @@ TEST(GemmTuning, BucketsArePowersOfTwo) {
 
 TEST(GemmTuning, TextComesBack) {
   const std::string line =
-      "n=1234 k=567 m=8 kernel=decode splits=2 warps=16 columns=0 gain=1.250 device=Some GPU of the test\n";
+      "n=1234 k=567 m=8 kernel=decode splits=2 warps=16 columns=0 gain=1.250 device=Some GPU of "
+      "the test\n";
   ASSERT_TRUE(gemm::load_tuning("# a comment\n\n" + line).ok());
   EXPECT_NE(gemm::tuning_text().find(line), std::string::npos);
   TuningEntry entry;
@@ -36,20 +37,23 @@ TEST(GemmTuning, TextComesBack) {
 }
 
 TEST(GemmTuning, LaterLinesWin) {
-  ASSERT_TRUE(gemm::load_tuning("n=7 k=7 m=1 kernel=batch splits=0 warps=8 columns=16 gain=1 device=A\n"
-                                "n=7 k=7 m=1 kernel=generic splits=0 warps=0 columns=0 gain=2 device=A\n")
-                  .ok());
+  ASSERT_TRUE(
+      gemm::load_tuning("n=7 k=7 m=1 kernel=batch splits=0 warps=8 columns=16 gain=1 device=A\n"
+                        "n=7 k=7 m=1 kernel=generic splits=0 warps=0 columns=0 gain=2 device=A\n")
+          .ok());
   TuningEntry entry;
   ASSERT_TRUE(gemm::find_tuning("A", 7, 7, 1, &entry));
   EXPECT_EQ(entry.plan.kernel, Kernel::kGeneric);
 }
 
 TEST(GemmTuning, OtherTextIsRefusedAsAWhole) {
-  for (const char* bad : {"hello", "n=9 k=9 m=3 kernel=decode splits=1 warps=8 columns=0 gain=1 device=A",
-                          "n=9 k=9 m=4 kernel=nothing splits=1 warps=8 columns=0 gain=1 device=A",
-                          "n=9 k=9 m=4 kernel=decode splits=-1 warps=8 columns=0 gain=1 device=A",
-                          "n=9 k=9 m=4 kernel=decode splits=1 warps=8 columns=0 gain=1 device="}) {
-    const std::string good = "n=9 k=9 m=4 kernel=decode splits=1 warps=8 columns=0 gain=1 device=B\n";
+  for (const char* bad :
+       {"hello", "n=9 k=9 m=3 kernel=decode splits=1 warps=8 columns=0 gain=1 device=A",
+        "n=9 k=9 m=4 kernel=nothing splits=1 warps=8 columns=0 gain=1 device=A",
+        "n=9 k=9 m=4 kernel=decode splits=-1 warps=8 columns=0 gain=1 device=A",
+        "n=9 k=9 m=4 kernel=decode splits=1 warps=8 columns=0 gain=1 device="}) {
+    const std::string good =
+        "n=9 k=9 m=4 kernel=decode splits=1 warps=8 columns=0 gain=1 device=B\n";
     const Status status = gemm::load_tuning(good + bad);
     EXPECT_EQ(status.code, Code::kCorrupt) << bad;
     EXPECT_EQ(status.found, 2u);
@@ -71,10 +75,12 @@ TEST(GemmCapi, PacksInspectsAndUnpacks) {
   std::vector<std::byte> packed(snug_gemm_packed_bound(40, 300, SNUG_GEMM_NIBBLE));
   std::size_t used = 0;
   snug_status status;
-  ASSERT_EQ(snug_gemm_pack_host(w.data(), 300, 40, 300, SNUG_GEMM_NIBBLE, packed.data(), packed.size(), &used, &status),
+  ASSERT_EQ(snug_gemm_pack_host(w.data(), 300, 40, 300, SNUG_GEMM_NIBBLE, packed.data(),
+                                packed.size(), &used, &status),
             SNUG_OK);
   snug_gemm_matrix matrix;
-  ASSERT_EQ(snug_gemm_inspect(packed.data(), SNUG_GEMM_HEADER_BYTES, used, &matrix, &status), SNUG_OK);
+  ASSERT_EQ(snug_gemm_inspect(packed.data(), SNUG_GEMM_HEADER_BYTES, used, &matrix, &status),
+            SNUG_OK);
   EXPECT_EQ(matrix.n, 40u);
   EXPECT_EQ(matrix.k, 300u);
   EXPECT_EQ(matrix.num_bytes, used);
@@ -84,7 +90,8 @@ TEST(GemmCapi, PacksInspectsAndUnpacks) {
   ASSERT_EQ(snug_gemm_unpack_host(packed.data(), used, back.data(), 300, nullptr), SNUG_OK);
   EXPECT_EQ(back, w);
   packed[3] ^= std::byte{1};
-  EXPECT_EQ(snug_gemm_inspect(packed.data(), SNUG_GEMM_HEADER_BYTES, used, &matrix, &status), SNUG_BAD_MAGIC);
+  EXPECT_EQ(snug_gemm_inspect(packed.data(), SNUG_GEMM_HEADER_BYTES, used, &matrix, &status),
+            SNUG_BAD_MAGIC);
   EXPECT_STREQ(status.what, "not a packed matrix");
 }
 
@@ -92,8 +99,12 @@ TEST(GemmCapi, NullIsRefused) {
   std::uint16_t weight = 0;
   std::byte room[SNUG_GEMM_HEADER_BYTES] = {};
   snug_gemm_matrix matrix;
-  EXPECT_EQ(snug_gemm_pack_host(nullptr, 1, 1, 1, SNUG_GEMM_NIBBLE, room, sizeof room, nullptr, nullptr), SNUG_USAGE);
-  EXPECT_EQ(snug_gemm_pack_host(&weight, 1, 1, 1, SNUG_GEMM_NIBBLE, nullptr, 1 << 20, nullptr, nullptr), SNUG_USAGE);
+  EXPECT_EQ(
+      snug_gemm_pack_host(nullptr, 1, 1, 1, SNUG_GEMM_NIBBLE, room, sizeof room, nullptr, nullptr),
+      SNUG_USAGE);
+  EXPECT_EQ(
+      snug_gemm_pack_host(&weight, 1, 1, 1, SNUG_GEMM_NIBBLE, nullptr, 1 << 20, nullptr, nullptr),
+      SNUG_USAGE);
   EXPECT_EQ(snug_gemm_unpack_host(nullptr, sizeof room, &weight, 1, nullptr), SNUG_USAGE);
   EXPECT_EQ(snug_gemm_unpack_host(room, sizeof room, nullptr, 1, nullptr), SNUG_USAGE);
   EXPECT_EQ(snug_gemm_inspect(nullptr, sizeof room, sizeof room, &matrix, nullptr), SNUG_USAGE);

@@ -26,7 +26,8 @@ inline float from_bf16(std::uint16_t h) {
 
 // Normal with deviation `sigma`; one in `rare` weights is a random power of two
 // smaller, far outside of what a palette covers (0: none).
-inline Weights normal_weights(std::size_t count, float sigma, std::size_t rare, std::uint64_t seed) {
+inline Weights normal_weights(std::size_t count, float sigma, std::size_t rare,
+                              std::uint64_t seed) {
   Prng prng(seed);
   Weights w(count);
   for (auto& v : w) {
@@ -40,8 +41,9 @@ inline Weights normal_weights(std::size_t count, float sigma, std::size_t rare, 
 // Every kind of special value among normal ones: NaN with payloads, infinities,
 // denormals, zeros of both signs.
 inline Weights special_weights(std::size_t count, std::uint64_t seed) {
-  constexpr std::uint16_t kSpecial[] = {0x0000, 0x8000, 0x7F80, 0xFF80, 0x7FC0, 0xFFC1, 0x7F81, 0xFFFF,
-                                        0x0001, 0x8001, 0x007F, 0x807F, 0x0080, 0x7F7F, 0xFF7F};
+  constexpr std::uint16_t kSpecial[] = {0x0000, 0x8000, 0x7F80, 0xFF80, 0x7FC0,
+                                        0xFFC1, 0x7F81, 0xFFFF, 0x0001, 0x8001,
+                                        0x007F, 0x807F, 0x0080, 0x7F7F, 0xFF7F};
   Weights w = normal_weights(count, 0.02f, 0, seed);
   Prng prng(seed + 1);
   for (auto& v : w)

@@ -29,8 +29,8 @@ struct DeviceMatrix {
   gemm::Matrix matrix;
   Status status;
 
-  DeviceMatrix(const Weights& w, std::uint64_t n, std::uint64_t k, gemm::Kind kind, std::size_t misalign = 0,
-               std::uint64_t ld = 0)
+  DeviceMatrix(const Weights& w, std::uint64_t n, std::uint64_t k, gemm::Kind kind,
+               std::size_t misalign = 0, std::uint64_t ld = 0)
       : buffer(gemm::packed_bound(n, k, kind)) {
     DeviceBuffer source(bytes_of(w), misalign), workspace(gemm::pack_workspace_bytes(n, k));
     DeviceBuffer result(sizeof(gemm::DeviceResult));
@@ -53,7 +53,8 @@ struct LinearRun {
   Weights x, bias;
   DeviceBuffer device_x, device_bias, device_y, workspace;
 
-  LinearRun(std::uint64_t n_, std::uint64_t k_, std::uint64_t max_m_, std::size_t misalign = 0, std::uint64_t pad = 0)
+  LinearRun(std::uint64_t n_, std::uint64_t k_, std::uint64_t max_m_, std::size_t misalign = 0,
+            std::uint64_t pad = 0)
       : n(n_),
         k(k_),
         max_m(max_m_),
@@ -69,12 +70,13 @@ struct LinearRun {
     EXPECT_TRUE(status.ok()) << to_string(status);
   }
   // All of y, with what lies between its rows; empty where the call is refused.
-  Weights operator()(const gemm::Matrix& matrix, std::uint64_t m, const gemm::Plan& plan, bool with_bias = false,
-                     int poison = 0xA5) {
+  Weights operator()(const gemm::Matrix& matrix, std::uint64_t m, const gemm::Plan& plan,
+                     bool with_bias = false, int poison = 0xA5) {
     EXPECT_EQ(cudaMemset(device_y.data(), poison, device_y.size()), cudaSuccess);
-    status =
-        gemm::linear(matrix, {device_x.data(), ldx, m, with_bias ? device_bias.data() : nullptr, device_y.data(), ldy},
-                     {workspace.data(), workspace.size()}, plan, nullptr);
+    status = gemm::linear(
+        matrix,
+        {device_x.data(), ldx, m, with_bias ? device_bias.data() : nullptr, device_y.data(), ldy},
+        {workspace.data(), workspace.size()}, plan, nullptr);
     EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
     EXPECT_TRUE(device_y.end_is_intact());
     return status.ok() ? values_of(device_y.download(m * ldy * 2)) : Weights();
@@ -96,8 +98,11 @@ inline std::vector<gemm::Plan> plans_for(std::uint64_t n, std::uint64_t k, std::
     }
   if (device.hopper())
     for (int columns = 16; columns <= 256; columns *= 2)
-      for (const int strips : {8, 16})
-        if (const gemm::Plan plan{Kernel::kBatch, 0, strips, columns}; gemm::batch_fits(plan)) plans.push_back(plan);
+      for (const int strips : {8, 12, 16, 32, 48})
+        for (const int splits : {1, 2, 4})
+          if (const gemm::Plan plan{Kernel::kBatch, splits, strips, columns};
+              gemm::batch_fits(plan, k))
+            plans.push_back(plan);
   return plans;
 }
 

@@ -14,23 +14,28 @@ using gemm::Kind;
 using gemm::Plan;
 
 std::string name_of(const Plan& p, std::uint64_t m) {
-  return "kernel " + std::to_string(static_cast<int>(p.kernel)) + ", splits " + std::to_string(p.splits) + ", warps " +
-         std::to_string(p.warps) + ", columns " + std::to_string(p.columns) + ", m " + std::to_string(m);
+  return "kernel " + std::to_string(static_cast<int>(p.kernel)) + ", splits " +
+         std::to_string(p.splits) + ", warps " + std::to_string(p.warps) + ", columns " +
+         std::to_string(p.columns) + ", m " + std::to_string(m);
 }
 
-double truth(const Weights& w, const LinearRun& run, std::uint64_t token, std::uint64_t row, bool with_bias) {
+double truth(const Weights& w, const LinearRun& run, std::uint64_t token, std::uint64_t row,
+             bool with_bias) {
   double sum = with_bias ? from_bf16(run.bias[row]) : 0.0;
   for (std::uint64_t i = 0; i < run.k; ++i)
-    sum += static_cast<double>(from_bf16(run.x[token * run.ldx + i])) * from_bf16(w[row * run.k + i]);
+    sum +=
+        static_cast<double>(from_bf16(run.x[token * run.ldx + i])) * from_bf16(w[row * run.k + i]);
   return sum;
 }
 
-void expect_close(const Weights& y, const Weights& w, const LinearRun& run, std::uint64_t m, bool with_bias) {
+void expect_close(const Weights& y, const Weights& w, const LinearRun& run, std::uint64_t m,
+                  bool with_bias) {
   Prng prng(m);
   double error = 0, norm = 0;
   for (int i = 0; i < 300; ++i) {
     const std::uint64_t token = prng.below(m), row = prng.below(run.n);
-    const double want = truth(w, run, token, row, with_bias), got = from_bf16(y[token * run.ldy + row]);
+    const double want = truth(w, run, token, row, with_bias),
+                 got = from_bf16(y[token * run.ldy + row]);
     error += (got - want) * (got - want);
     norm += want * want;
   }
@@ -39,7 +44,8 @@ void expect_close(const Weights& y, const Weights& w, const LinearRun& run, std:
 
 void expect_gaps_untouched(const Weights& y, const LinearRun& run, std::uint64_t m) {
   for (std::uint64_t token = 0; token < m; ++token)
-    for (std::uint64_t col = run.n; col < run.ldy; ++col) ASSERT_EQ(y[token * run.ldy + col], 0xA5A5);
+    for (std::uint64_t col = run.n; col < run.ldy; ++col)
+      ASSERT_EQ(y[token * run.ldy + col], 0xA5A5);
 }
 
 struct Case {
@@ -49,7 +55,8 @@ struct Case {
   bool with_bias;
 };
 
-void check_case(const Case& c, const Weights& w, const std::vector<std::uint64_t>& ms, bool check_truth) {
+void check_case(const Case& c, const Weights& w, const std::vector<std::uint64_t>& ms,
+                bool check_truth) {
   const DeviceMatrix packed(w, c.n, c.k, Kind::kNibble), twin(w, c.n, c.k, Kind::kRaw);
   ASSERT_TRUE(packed.status.ok()) << to_string(packed.status);
   ASSERT_TRUE(twin.status.ok()) << to_string(twin.status);
@@ -72,7 +79,8 @@ TEST(GemmLinear, LargeAndAligned) {
 }
 
 TEST(GemmLinear, RaggedWithBiasAndGaps) {
-  check_case({530, 1032, 0, 8, true}, normal_weights(530 * 1032, 0.02f, 1000, 2), {1, 7, 17, 33, 130}, true);
+  check_case({530, 1032, 0, 8, true}, normal_weights(530 * 1032, 0.02f, 1000, 2),
+             {1, 7, 17, 33, 130}, true);
 }
 
 TEST(GemmLinear, OddShapesAndAddresses) {
@@ -93,7 +101,8 @@ TEST(GemmLinear, RowsDoNotDependOnTheirNumber) {
   ASSERT_TRUE(packed.status.ok());
   LinearRun run(n, k, 64);
   for (const Plan& plan : plans_for(n, k, 8)) {
-    const std::uint64_t most = plan.kernel == Kernel::kDecode ? 8 : std::max(8, std::min(64, plan.columns));
+    const std::uint64_t most =
+        plan.kernel == Kernel::kDecode ? 8 : std::max(8, std::min(64, plan.columns));
     SCOPED_TRACE(name_of(plan, most));
     const Weights all = run(packed.matrix, most, plan);
     for (const std::uint64_t m : {std::uint64_t{1}, std::uint64_t{5}, most - 1}) {
@@ -134,8 +143,9 @@ TEST(GemmLinear, WorksInAGraphAndLeavesTheWorkspaceReady) {
     cudaGraphExec_t exec;
     SNUG_CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
     for (int i = 0; i < 5; ++i) {
-      const Status status = gemm::linear(packed.matrix, {run.device_x.data(), k, rows, nullptr, run.device_y.data(), n},
-                                         {run.workspace.data(), run.workspace.size()}, plan, stream);
+      const Status status = gemm::linear(
+          packed.matrix, {run.device_x.data(), k, rows, nullptr, run.device_y.data(), n},
+          {run.workspace.data(), run.workspace.size()}, plan, stream);
       EXPECT_TRUE(status.ok()) << to_string(status);
     }
     SNUG_CUDA_OK(cudaStreamEndCapture(stream, &graph));
@@ -156,8 +166,9 @@ TEST(GemmLinear, TunesAndExplains) {
   const std::uint64_t n = 512, k = 512;
   const DeviceMatrix packed(normal_weights(n * k, 0.02f, 0, 10), n, k, Kind::kNibble);
   LinearRun run(n, k, 8);
-  const auto best = gemm::tune(packed.matrix, {run.device_x.data(), k, 8, nullptr, run.device_y.data(), n},
-                               {run.workspace.data(), run.workspace.size()}, nullptr);
+  const auto best =
+      gemm::tune(packed.matrix, {run.device_x.data(), k, 8, nullptr, run.device_y.data(), n},
+                 {run.workspace.data(), run.workspace.size()}, nullptr);
   ASSERT_TRUE(best.ok()) << to_string(best.status());
   const gemm::Choice choice = gemm::choose(n, k, 8, gemm::Policy::kSpeed);
   EXPECT_EQ(choice.plan.kernel, best->plan.kernel);
@@ -173,7 +184,9 @@ TEST(GemmLinear, BadArgumentsAreRefused) {
   gemm::LinearArgs good{run.device_x.data(), k, 8, nullptr, run.device_y.data(), n};
   const cuda::Target workspace{run.workspace.data(), run.workspace.size()};
   const auto code = [&](const gemm::Matrix& matrix, const gemm::LinearArgs& args, cuda::Target ws,
-                        const Plan& plan = {}) { return gemm::linear(matrix, args, ws, plan, nullptr).code; };
+                        const Plan& plan = {}) {
+    return gemm::linear(matrix, args, ws, plan, nullptr).code;
+  };
   EXPECT_EQ(code(packed.matrix, good, workspace), Code::kOk);
   gemm::Matrix bad = packed.matrix;
   bad.k = 255 + 256;
@@ -181,16 +194,19 @@ TEST(GemmLinear, BadArgumentsAreRefused) {
   bad = packed.matrix;
   bad.data = static_cast<const char*>(bad.data) + 16;
   EXPECT_EQ(code(bad, good, workspace), Code::kUsage);
-  for (auto change : {+[](gemm::LinearArgs& a) { a.x = nullptr; }, +[](gemm::LinearArgs& a) { a.ldx = 255; },
-                      +[](gemm::LinearArgs& a) { a.ldy = 63; }, +[](gemm::LinearArgs& a) { a.y = nullptr; },
-                      +[](gemm::LinearArgs& a) { a.x = static_cast<const char*>(a.x) + 1; },
-                      +[](gemm::LinearArgs& a) { a.m = std::uint64_t{1} << 40; }}) {
+  for (auto change :
+       {+[](gemm::LinearArgs& a) { a.x = nullptr; }, +[](gemm::LinearArgs& a) { a.ldx = 255; },
+        +[](gemm::LinearArgs& a) { a.ldy = 63; }, +[](gemm::LinearArgs& a) { a.y = nullptr; },
+        +[](gemm::LinearArgs& a) { a.x = static_cast<const char*>(a.x) + 1; },
+        +[](gemm::LinearArgs& a) { a.m = std::uint64_t{1} << 40; }}) {
     gemm::LinearArgs args = good;
     change(args);
     EXPECT_EQ(code(packed.matrix, args, workspace), Code::kUsage);
   }
   EXPECT_EQ(code(packed.matrix, good, {workspace.data, 1000}), Code::kUsage);
-  EXPECT_EQ(code(packed.matrix, good, {static_cast<char*>(workspace.data) + 8, workspace.num_bytes - 8}), Code::kUsage);
+  EXPECT_EQ(
+      code(packed.matrix, good, {static_cast<char*>(workspace.data) + 8, workspace.num_bytes - 8}),
+      Code::kUsage);
   EXPECT_EQ(code(packed.matrix, good, workspace, {static_cast<Kernel>(99), 0, 0, 0}), Code::kUsage);
   EXPECT_EQ(code(packed.matrix, good, workspace, {Kernel::kDecode, 0, 5, 0}), Code::kUsage);
   EXPECT_EQ(code(packed.matrix, good, workspace, {Kernel::kBatch, 0, 8, 24}), Code::kUsage);
