@@ -149,11 +149,18 @@ def compare_real_model(folder, num_tokens=128):
 
 
 def measure_all(args, stack):
-    """Figures of the three models: name -> batch -> figures; and what compressing them said."""
+    """Figures of the three models: name -> batch -> figures; and the sizes of their weights."""
     figures = {}
+
+    def measure_as(name, model):
+        figures[name] = {}
+        for batch in args.batches:
+            row = figures[name][batch] = measure(model, batch, stack)
+            print(f"{stack}, {name}, batch {batch}: {row['step_ms']:.3f} ms a step", flush=True)
+
     model = llama_8b(args.layers)
     dense_bytes = weight_bytes(model)
-    figures["dense"] = {batch: measure(model, batch, stack) for batch in args.batches}
+    measure_as("dense", model)
     start = time.perf_counter()
     report = snug.torch.compress_model(model)
     torch.cuda.synchronize()
@@ -163,11 +170,11 @@ def measure_all(args, stack):
              "dense_linear": report.dense_bytes, "compressed_linear": report.num_bytes}
     print(f"{report}\npacked in {seconds:.2f} s; all weights {sizes['dense'] / 1e9:.2f} GB -> "
           f"{sizes['compressed'] / 1e9:.2f} GB ({100 - 100 * sizes['compressed'] / dense_bytes:.1f} % less)")
-    figures["compressed"] = {batch: measure(model, batch, stack) for batch in args.batches}
+    measure_as("compressed", model)
     del model
     if stack == "lean":
         model = decode_stack.fuse_dense(llama_8b(args.layers))
-        figures["fused"] = {batch: measure(model, batch, stack) for batch in args.batches}
+        measure_as("fused", model)
     return figures, sizes
 
 

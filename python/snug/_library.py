@@ -56,6 +56,22 @@ class CudaOptions(ctypes.Structure):
                 ("max_sms", c_int32), ("host_result", POINTER(CudaResult))]
 
 
+class DeltaOptions(ctypes.Structure):
+    _fields_ = [("dtype", c_int32), ("log2_block", c_int32), ("allow_frame", c_int32),
+                ("num_threads", c_int32)]
+
+
+class DeltaInfo(ctypes.Structure):
+    _fields_ = [("dtype", c_int32), ("needs_base", c_int32), ("raw_bytes", c_uint64),
+                ("delta_bytes", c_uint64), ("num_changed", c_uint64), ("base_hash", c_uint64),
+                ("target_hash", c_uint64), ("num_blocks", c_uint64), ("block_elems", c_uint32),
+                ("reserved", c_uint32)]
+
+
+class CudaDeltaOptions(ctypes.Structure):
+    _fields_ = [("dtype", c_int32), ("log2_block", c_int32), ("host_result", POINTER(CudaResult))]
+
+
 class GemmMatrix(ctypes.Structure):
     _fields_ = [("data", c_void_p), ("num_bytes", c_uint64), ("n", c_uint64), ("k", c_uint64),
                 ("num_patches", c_uint64), ("kind", c_int32), ("reserved", c_int32)]
@@ -80,6 +96,7 @@ class WireStats(ctypes.Structure):
 
 
 class WireSegment(ctypes.Structure):
+    """Also a snug_cuda_segment: on every platform of CUDA a size_t has 64 bits."""
     _fields_ = [("data", c_void_p), ("num_bytes", c_size_t)]
 
 
@@ -95,6 +112,12 @@ _CORE = {
     "snug_verify": (c_int, [c_void_p, c_size_t, POINTER(Status)]),
     "snug_status_text": (c_size_t, [POINTER(Status), c_char_p, c_size_t]),
     "snug_code_name": (c_char_p, [c_int]),
+    "snug_delta_bound": (c_size_t, [c_size_t, POINTER(DeltaOptions)]),
+    "snug_delta_encode": (c_int, [c_void_p, c_void_p, c_size_t, c_void_p, c_size_t,
+                                  POINTER(DeltaOptions), POINTER(c_size_t), POINTER(Status)]),
+    "snug_delta_inspect": (c_int, [c_void_p, c_size_t, POINTER(DeltaInfo), POINTER(Status)]),
+    "snug_delta_apply": (c_int, [c_void_p, c_size_t, c_void_p, c_size_t, c_void_p, c_size_t, c_int,
+                                 POINTER(c_size_t), POINTER(Status)]),
 }
 
 # There only where the library was built with CUDA.
@@ -106,6 +129,12 @@ _CUDA = {
                                  c_void_p, POINTER(CudaOptions), c_void_p]),
     "snug_cuda_decode": (c_int, [c_void_p, c_size_t, c_void_p, c_size_t, c_void_p, c_size_t,
                                  c_void_p, POINTER(CudaOptions), c_void_p]),
+    "snug_cuda_delta_encode_workspace": (c_size_t, [c_size_t, POINTER(CudaDeltaOptions)]),
+    "snug_cuda_delta_apply_workspace": (c_size_t, [c_size_t, POINTER(CudaDeltaOptions)]),
+    "snug_cuda_delta_encode": (c_int, [c_void_p, c_void_p, c_size_t, c_void_p, c_size_t, c_void_p,
+                                       c_size_t, c_void_p, POINTER(CudaDeltaOptions), c_void_p]),
+    "snug_cuda_delta_apply_to": (c_int, [c_void_p, c_size_t, c_void_p, c_void_p, c_size_t, c_void_p,
+                                         c_size_t, c_void_p, POINTER(CudaDeltaOptions), c_void_p]),
 }
 
 # Packing on the CPU is always there; multiplying needs CUDA.
@@ -132,6 +161,10 @@ _GEMM_CUDA = {
                                  c_void_p, c_uint64, c_void_p, c_size_t, POINTER(GemmPlan),
                                  c_void_p, POINTER(Status)]),
     "snug_gemm_choose": (c_int, [c_uint64, c_uint64, c_uint64, c_int, POINTER(GemmChoice)]),
+    "snug_gemm_delta_workspace": (c_size_t, [c_uint64, c_uint64]),
+    "snug_gemm_apply_delta": (c_int, [POINTER(GemmMatrix), c_void_p, c_size_t, c_int, c_void_p,
+                                      c_size_t, c_void_p, c_size_t, c_void_p,
+                                      POINTER(CudaDeltaOptions), c_void_p, POINTER(Status)]),
     "snug_gemm_explain": (c_size_t, [c_uint64, c_uint64, c_uint64, c_int, c_char_p, c_size_t]),
 }
 
@@ -157,6 +190,18 @@ _WIRE = {
     "snug_wire_connection_free": (None, [c_void_p]),
     "snug_wire_listener_free": (None, [c_void_p]),
     "snug_wire_transfer_free": (None, [c_void_p]),
+}
+
+# There only where it was built with both.
+_CUDA_WIRE = {
+    "snug_cuda_wire_send": _WIRE["snug_wire_send"],
+    "snug_cuda_wire_recv": _WIRE["snug_wire_send"],
+    "snug_cuda_link_open": (c_int, [c_void_p, c_int, c_int64, POINTER(c_void_p),
+                                    POINTER(Status)]),
+    "snug_cuda_link_send": _WIRE["snug_wire_send"],
+    "snug_cuda_link_recv": _WIRE["snug_wire_send"],
+    "snug_cuda_link_stats": (None, [c_void_p, POINTER(WireStats), POINTER(WireStats)]),
+    "snug_cuda_link_free": (None, [c_void_p]),
 }
 
 
@@ -200,6 +245,9 @@ _declare(library, _GEMM_HOST)
 has_wire = hasattr(library, "snug_wire_connect")
 if has_wire:
     _declare(library, _WIRE)
+has_cuda_wire = hasattr(library, "snug_cuda_link_open")
+if has_cuda_wire:
+    _declare(library, _CUDA_WIRE)
 
 
 def check(code, status):
@@ -209,6 +257,16 @@ def check(code, status):
     text = ctypes.create_string_buffer(512)
     library.snug_status_text(byref(status), text, len(text))
     raise (SnugTimeout if code == TIMEOUT else SnugError)(code, text.value.decode())
+
+
+def check_result(code, result):
+    """Raises SnugError unless a GPU call was accepted and its result (a tensor) is good; its size."""
+    if code != 0:
+        raise SnugError(code, library.snug_code_name(code).decode())
+    outcome = CudaResult.from_buffer_copy(result.cpu().numpy().tobytes())
+    if outcome.code != 0:
+        raise SnugError(outcome.code, library.snug_cuda_reason(byref(outcome)).decode())
+    return outcome.num_bytes
 
 
 def number_of(table, name, kind):

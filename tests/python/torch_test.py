@@ -71,6 +71,49 @@ class Tensors(unittest.TestCase):
                 snug.torch.decompress(frame)
 
 
+class Deltas(unittest.TestCase):
+    def versions(self, device, shape=(300, 1000)):
+        old = bf16(*shape, device=device)
+        new = old.clone()
+        new.view(torch.int16).view(-1)[::37] += 1
+        return old, new
+
+    def test_round_trip_and_wrong_base(self):
+        updates = []
+        for device in DEVICES:
+            old, new = self.versions(device)
+            update = snug.torch.delta(old, new)
+            self.assertLess(update.numel(), 0.1 * 2 * old.numel())
+            self.assertTrue(same_bits(snug.torch.apply_delta(old, update), new))
+            with self.assertRaises(snug.SnugError):
+                snug.torch.apply_delta(new, update)
+            with self.assertRaises(ValueError):
+                snug.torch.apply_delta(old[:5], update)
+            with self.assertRaises(TypeError):
+                snug.torch.delta(old, new.float())
+            updates.append(update.cpu())
+        for update in updates[1:]:
+            self.assertTrue(torch.equal(update, updates[0]))
+
+    def test_a_compressed_layer_follows(self):
+        for device in DEVICES:
+            old, new = self.versions(device, (256, 512))
+            layers = []
+            for weight in (old, new):
+                linear = nn.Linear(512, 256, bias=False, dtype=torch.bfloat16, device=device)
+                linear.weight = nn.Parameter(weight)
+                layers.append(snug.torch.CompressedLinear.from_linear(linear))
+            update = snug.torch.delta(old, new)
+            layers[0].apply_delta(update)
+            self.assertTrue(torch.equal(layers[0].packed, layers[1].packed))
+            x = bf16(3, 512, device=device, scale=1)
+            with torch.no_grad():
+                self.assertTrue(same_bits(layers[0](x), layers[1](x)))
+            with self.assertRaises(snug.SnugError):
+                layers[0].apply_delta(update)
+            self.assertTrue(same_bits(layers[0].dense_weight(), new))
+
+
 class Linear(unittest.TestCase):
     def test_weights_come_back_exactly(self):
         for device in DEVICES:
@@ -117,6 +160,8 @@ class Linear(unittest.TestCase):
             snug.torch.CompressedLinear(torch.zeros(1, dtype=torch.uint8).expand(1 << 20))
         with self.assertRaises(TypeError):
             snug.torch.decompress(torch.zeros(64, 64, dtype=torch.uint8))
+        with self.assertRaises(ValueError):  # a shape that the packed matrix has not
+            torch.ops.snug.unpack(compressed.packed, 128, 512, *compressed.shape[2:])
 
     def test_used_layers_can_be_copied_and_pickled(self):
         for device in DEVICES:

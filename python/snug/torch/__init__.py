@@ -8,9 +8,10 @@
 Weights keep their exact bits: `decompress_model(model)` gives the old layers back.
 """
 
+from .deltas import apply_delta, delta
 from .linear import CompressedLinear, compress_model, decompress_model, load_compressed
 from .matrix import explain
 from .tensors import compress, decompress
 
-__all__ = ["CompressedLinear", "compress", "compress_model", "decompress", "decompress_model",
-           "explain", "load_compressed"]
+__all__ = ["CompressedLinear", "apply_delta", "compress", "compress_model", "decompress",
+           "decompress_model", "delta", "explain", "load_compressed"]

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from .._library import GemmChoice, library
+from .deltas import apply_delta, apply_to_packed
 from .matrix import NIBBLE, POLICIES, RAW, multiply, pack, read_header, stream_of, version_of
 
 # Layers that read the same input, by the names models give them.
@@ -59,6 +60,20 @@ class CompressedLinear(nn.Module):
     def decompress(self):
         """The exact nn.Linear."""
         return _dense_linear(self.dense_weight(), self.bias)
+
+    def apply_delta(self, delta):
+        """Moves the weights to the version that `delta` leads to, or raises and leaves them.
+
+        `delta` is of the dense weight matrix: snug.torch.delta(old, new).
+        """
+        if self.packed.is_cuda:
+            packed, shape = apply_to_packed(self.packed, self.shape, delta)
+        else:
+            made = pack(apply_delta(self.dense_weight(), delta), self.shape.kind)
+            if made is None:
+                raise ValueError("the new weights do not compress; make a dense layer of them")
+            packed, shape = made
+        self.packed, self.shape = packed, shape
 
     def extra_repr(self):
         bits = 8 * self.num_bytes / (self.shape.n * self.shape.k)

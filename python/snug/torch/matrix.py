@@ -68,7 +68,7 @@ def _pack_on_cpu(weight, kind, packed):
 
 
 def _pack_on_gpu(weight, kind, packed):
-    _require_cuda()
+    require_cuda()
     n, k = weight.shape
     status = Status()
     with torch.cuda.device(weight.device):
@@ -93,7 +93,7 @@ def read_header(packed):
     matrix, status = GemmMatrix(), Status()
     check(library.snug_gemm_inspect(header, len(header), packed.numel(), byref(matrix),
                                     byref(status)), status)
-    if packed.is_cuda:  # also checks what lies behind the header
+    if packed.is_cuda:  # as the kernels will see it
         with torch.cuda.device(packed.device):
             check(library.snug_gemm_open(packed.data_ptr(), packed.numel(), _stream(),
                                          byref(matrix), byref(status)), status)
@@ -102,13 +102,13 @@ def read_header(packed):
 
 def explain(n, k, m=1, policy="memory"):
     """One line: which kernel multiplies m rows with an n x k matrix, and why."""
-    _require_cuda()
+    require_cuda()
     text = ctypes.create_string_buffer(512)
     library.snug_gemm_explain(n, k, m, POLICIES[policy], text, len(text))
     return text.value.decode()
 
 
-def _require_cuda():
+def require_cuda():
     if not has_cuda:
         raise SnugError(11, "libsnug_c was built without CUDA")
 
@@ -160,7 +160,7 @@ class _Workspaces:
         return pieces[-1]
 
 
-@functools.lru_cache(maxsize=None)  # it looks through every plan, and layers ask at each step
+@functools.lru_cache(maxsize=4096)  # it looks through every plan, and layers ask at each step
 def _workspace_bytes(device, n, k, m):
     return library.snug_gemm_linear_workspace(n, k, m)
 
@@ -203,6 +203,7 @@ def multiply(x, packed, bias, shape):
     At small batches that way costs more than the product.
     """
     if (x.is_cuda and type(x) is torch.Tensor and not torch.compiler.is_compiling()
+            and not torch.jit.is_tracing()
             and not (torch.is_grad_enabled() and (x.requires_grad or bias is not None))
             and torch._C._len_torch_dispatch_stack() == 0
             and torch._C._functorch.peek_interpreter_stack() is None):
@@ -258,6 +259,9 @@ def _unpack_on_gpu(packed, n, k, kind, num_patches):
 
 @torch.library.impl(_operators, "unpack", "CPU")
 def _unpack_on_cpu(packed, n, k, kind, num_patches):
+    found = read_header(packed)
+    if (found.n, found.k) != (n, k):
+        raise ValueError(f"the packed matrix is {found.n} x {found.k}, not {n} x {k}")
     weight = torch.empty((n, k), dtype=torch.bfloat16)
     status = Status()
     check(library.snug_gemm_unpack_host(packed.data_ptr(), packed.numel(), weight.data_ptr(), k,

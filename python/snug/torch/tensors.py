@@ -7,9 +7,9 @@ import torch
 
 from .. import inspect
 from .._library import (CODECS, DTYPES, CudaOptions, CudaResult, EncodeOptions, SnugError, Status,
-                        check, has_cuda, library, number_of)
+                        check, check_result, has_cuda, library, number_of)
 
-_DTYPE_NAMES = {
+DTYPE_NAMES = {
     torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "f32", torch.float64: "f64",
     torch.float8_e4m3fn: "f8_e4m3", torch.float8_e5m2: "f8_e5m2", torch.int8: "i8",
     torch.uint8: "bytes", torch.int16: "i16", torch.int32: "i32", torch.int64: "i64",
@@ -24,7 +24,7 @@ def compress(tensor, codec="entropy"):
     Shape is not recorded; `decompress` takes it. CPU and GPU write the same frames.
     """
     tensor = tensor.detach().contiguous()
-    dtype = _DTYPE_NAMES.get(tensor.dtype)
+    dtype = DTYPE_NAMES.get(tensor.dtype)
     if dtype is None:
         raise TypeError(f"no compression for {tensor.dtype}")
     raw_bytes = tensor.numel() * tensor.element_size()
@@ -48,7 +48,7 @@ def decompress(frame, shape=None):
         raise TypeError(f"a frame is a row of bytes, not {frame.dtype} of shape {tuple(frame.shape)}")
     frame = frame.contiguous()
     info = inspect(frame[:_HEADER_BYTES].cpu().numpy().tobytes())
-    dtype = next((known for known, name in _DTYPE_NAMES.items() if name == info.dtype), None)
+    dtype = next((known for known, name in DTYPE_NAMES.items() if name == info.dtype), None)
     if dtype is None:
         raise TypeError(f"torch has no dtype for frames of {info.dtype}")
     if info.num_elems * dtype.itemsize != info.raw_bytes:
@@ -77,9 +77,4 @@ def _run_on_gpu(what, source, source_bytes, target, options):
             source.data_ptr(), source_bytes, target.data_ptr(), target_bytes, workspace.data_ptr(),
             workspace_bytes, result.data_ptr(), byref(options),
             torch.cuda.current_stream().cuda_stream)
-        if code != 0:
-            raise SnugError(code, library.snug_code_name(code).decode())
-    outcome = CudaResult.from_buffer_copy(result.cpu().numpy().tobytes())
-    if outcome.code != 0:
-        raise SnugError(outcome.code, library.snug_cuda_reason(byref(outcome)).decode())
-    return outcome.num_bytes
+    return check_result(code, result)
