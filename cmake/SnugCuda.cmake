@@ -1,12 +1,17 @@
 # CUDA kernels, where nvcc is found: library snug_cuda from every .cu below
-# src/codec, src/delta, src/gemm and src/wire and everything below src/cuda.
+# src/codec, src/delta and src/gemm and everything below src/cuda and, where
+# there is a wire, src/gpu_wire.
 #
 # SNUG_CUDA=AUTO|ON|OFF; SNUG_CUDA_ALL=ON builds for every supported GPU instead
 # of the default Hopper (or CMAKE_CUDA_ARCHITECTURES, if given).
 option(SNUG_CUDA_ALL "Build the CUDA kernels for sm_80, 89, 90, 100 and 120" OFF)
 
 file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS
-     src/codec/*.cu src/delta/*.cu src/gemm/*.cu src/wire/*.cu src/cuda/*.cu src/cuda/*.cpp)
+     src/codec/*.cu src/delta/*.cu src/gemm/*.cu src/cuda/*.cu src/cuda/*.cpp)
+if(TARGET snug_wire)
+  file(GLOB gpu_wire_sources CONFIGURE_DEPENDS src/gpu_wire/*.cu src/gpu_wire/*.cpp)
+  list(APPEND cuda_sources ${gpu_wire_sources})
+endif()
 set(SNUG_HAVE_CUDA OFF)
 if(NOT cuda_sources OR SNUG_CUDA STREQUAL "OFF")
   return()
@@ -52,4 +57,7 @@ target_include_directories(snug_cuda PRIVATE src)
 target_compile_options(snug_cuda PRIVATE
   $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -lineinfo -Xcompiler=-Wall,-Wextra>)
 target_link_libraries(snug_cuda PUBLIC snug PRIVATE CUDA::cudart_static $<BUILD_INTERFACE:snug_warnings>)
+if(TARGET snug_wire)
+  target_link_libraries(snug_cuda PUBLIC snug_wire)
+endif()
 message(STATUS "Snug: CUDA ${CUDAToolkit_VERSION}, architectures ${CMAKE_CUDA_ARCHITECTURES}")

@@ -3,6 +3,22 @@
 set -euo pipefail
 what=$1 build=$2 jobs=$3
 
+# Two processes on one GPU run at the same time only under MPS; without, they take turns.
+under_mps() (
+  if [[ -z ${CUDA_MPS_PIPE_DIRECTORY:-} ]] && command -v nvidia-cuda-mps-control > /dev/null; then
+    folder=$(mktemp -d)
+    export CUDA_MPS_PIPE_DIRECTORY=$folder CUDA_MPS_LOG_DIRECTORY=$folder
+    if nvidia-cuda-mps-control -d; then
+      trap 'echo quit | nvidia-cuda-mps-control; rm -rf "$folder"' EXIT
+    else
+      echo "gpu-bench: MPS does not start: two processes will take turns on the GPU" >&2
+      unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
+      rm -rf "$folder"
+    fi
+  fi
+  "$@"
+)
+
 nvcc=$(command -v nvcc || ls "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" 2>/dev/null || true)
 if [[ -z $nvcc ]]; then
   echo "gpu-$what: no nvcc found; install the CUDA toolkit (12.8 or later) or put its bin folder into PATH"
@@ -24,7 +40,10 @@ else
   for program in "$build"/bench/gpu_*_bench; do
     [[ -x $program ]] || continue
     found=1
-    "$program"
+    case $program in
+      */gpu_wire_bench) under_mps "$program" ;;
+      *) "$program" ;;
+    esac
   done
   [[ $found == 1 ]] || { echo "gpu-bench: no GPU benchmark was built" >&2; exit 1; }
 fi

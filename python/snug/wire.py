@@ -7,8 +7,14 @@
     connection = snug.wire.connect(address)             # the other
     connection.send(7, data, dtype="bf16").wait()       # the receiver has them
 
-Data is any bytes-like object, a CPU tensor of torch, or a list of them, which
-travel as one message. Addresses other than loopback need a token on both sides.
+Data is any bytes-like object, a tensor of torch, or a list of them, which travel as
+one message. Addresses other than loopback need a token on both sides.
+
+Tensors on a GPU are encoded there and travel through the host. Between two processes
+of one host a link is faster; both open it, each with its end of one connection:
+
+    link = connection.device_link()
+    link.send(7, tensor).wait()                         # from GPU memory to GPU memory
 """
 
 import ctypes
@@ -16,7 +22,7 @@ from ctypes import byref, c_size_t, c_void_p
 from typing import NamedTuple
 
 from ._library import (DTYPES, TIMEOUT, Buffer, Status, WireOptions, WireSegment, WireStats,
-                       check, has_wire, library, number_of)
+                       check, has_cuda_wire, has_wire, library, number_of)
 
 MODES = {"raw": 0, "fixed": 1, "entropy": 2, "auto": 3}
 _MAX_NOTE_BYTES = 1 << 20
@@ -103,24 +109,33 @@ class Connection(_Handle):
     def __init__(self, pointer):
         super().__init__(pointer, library.snug_wire_connection_free)
 
-    def send(self, tag, data, dtype="bytes"):
-        return self._start(library.snug_wire_send, (tag, number_of(DTYPES, dtype, "dtype")), data)
+    def send(self, tag, data, dtype=None):
+        """dtype: by default that of GPU tensors, and "bytes" for everything else."""
+        if _on_gpu(data):
+            return _start_on_gpu("snug_cuda_wire_send", self._get(), tag, data, dtype)
+        number = number_of(DTYPES, dtype or "bytes", "dtype")
+        return _start(library.snug_wire_send, self._get(), (tag, number), _buffers_of(data))
 
-    def recv(self, tag, into):
-        """Fills writable memory of exactly the size that is sent."""
-        for item in into if isinstance(into, (list, tuple)) else [into]:
+    def recv(self, tag, into, dtype=None):
+        """Fills writable memory of exactly the size that is sent; dtype is for GPU tensors."""
+        if _on_gpu(into):
+            return _start_on_gpu("snug_cuda_wire_recv", self._get(), tag, into, dtype)
+        for item in _items_of(into):
             if not hasattr(item, "data_ptr") and memoryview(item).readonly:
                 raise ValueError("recv needs writable memory")
-        return self._start(library.snug_wire_recv, (tag,), into)
+        return _start(library.snug_wire_recv, self._get(), (tag,), _buffers_of(into))
 
-    def _start(self, function, arguments, data):
-        _free_abandoned()
-        buffers = [_memory_of(item) for item in (data if isinstance(data, (list, tuple)) else [data])]
-        segments = (WireSegment * len(buffers))(*[(b.address, b.num_bytes) for b in buffers])
-        transfer, status = c_void_p(), Status()
-        check(function(self._get(), *arguments, segments, len(buffers), byref(transfer),
-                       byref(status)), status)
-        return Transfer(transfer, buffers)
+    def device_link(self, mode="auto", timeout=30.0):
+        """A link between the current GPUs of both ends, which both have to open."""
+        if not has_cuda_wire:
+            raise ValueError("libsnug_c was built without CUDA")
+        import torch  # tells which GPU is current
+        link, status = c_void_p(), Status()
+        torch.cuda.init()
+        check(library.snug_cuda_link_open(self._get(), number_of(MODES, mode, "mode"),
+                                          _milliseconds(timeout), byref(link), byref(status)),
+              status)
+        return DeviceLink(link, torch.cuda.current_device())
 
     def send_note(self, note):
         """A short text or some bytes beside the tensors, at most 1 MiB."""
@@ -137,7 +152,28 @@ class Connection(_Handle):
     def stats(self):
         stats = WireStats()
         library.snug_wire_stats_of(self._get(), byref(stats))
-        return Stats(stats.raw_bytes, stats.wire_bytes, dict(zip(MODES, stats.num_chunks)))
+        return _stats_of(stats)
+
+
+class DeviceLink(_Handle):
+    """GPU memory to GPU memory between two processes of one host."""
+
+    def __init__(self, pointer, device):
+        super().__init__(pointer, library.snug_cuda_link_free)
+        self._device = device
+
+    def send(self, tag, tensors, dtype=None):
+        return _start_on_gpu("snug_cuda_link_send", self._get(), tag, tensors, dtype, self._device)
+
+    def recv(self, tag, into, dtype=None):
+        """Fills tensors of exactly the size and dtype that are sent."""
+        return _start_on_gpu("snug_cuda_link_recv", self._get(), tag, into, dtype, self._device)
+
+    def stats(self):
+        """What was sent and what was received."""
+        sent, received = WireStats(), WireStats()
+        library.snug_cuda_link_stats(self._get(), byref(sent), byref(received))
+        return _stats_of(sent), _stats_of(received)
 
 
 class Listener(_Handle):
@@ -186,18 +222,74 @@ def _patience(seconds):
     return 1 << 40 if seconds is None else _milliseconds(seconds)
 
 
+def _stats_of(stats):
+    return Stats(stats.raw_bytes, stats.wire_bytes, dict(zip(MODES, stats.num_chunks)))
+
+
 class _TensorMemory:
     def __init__(self, tensor):
-        if tensor.device.type != "cpu":
-            raise ValueError("tensors must be on the CPU")
+        if tensor.device.type not in ("cpu", "cuda"):
+            raise ValueError("tensors must be on a CPU or an NVIDIA GPU")
         if not tensor.is_contiguous():
             raise ValueError("tensors must be contiguous")
         self.address, self.num_bytes = tensor.data_ptr(), tensor.numel() * tensor.element_size()
         self._owner = tensor
 
 
-def _memory_of(item):
-    return _TensorMemory(item) if hasattr(item, "data_ptr") else Buffer(item)
+def _items_of(data):
+    return list(data) if isinstance(data, (list, tuple)) else [data]
+
+
+def _buffers_of(data):
+    return [_TensorMemory(item) if hasattr(item, "data_ptr") else Buffer(item)
+            for item in _items_of(data)]
+
+
+def _start(function, handle, arguments, buffers):
+    _free_abandoned()
+    segments = (WireSegment * len(buffers))(*[(b.address, b.num_bytes) for b in buffers])
+    transfer, status = c_void_p(), Status()
+    check(function(handle, *arguments, segments, len(buffers), byref(transfer), byref(status)),
+          status)
+    return Transfer(transfer, buffers)
+
+
+_TORCH_DTYPES = {
+    "torch.bfloat16": "bf16", "torch.float16": "f16", "torch.float32": "f32",
+    "torch.float64": "f64", "torch.float8_e4m3fn": "f8_e4m3", "torch.float8_e5m2": "f8_e5m2",
+    "torch.int8": "i8", "torch.int16": "i16", "torch.int32": "i32", "torch.int64": "i64",
+    "torch.bool": "bool",
+}
+
+
+def _on_gpu(data):
+    """Whether any item is; _gpu_of refuses a mixture."""
+    return any(hasattr(item, "data_ptr") and item.device.type == "cuda"
+               for item in _items_of(data))
+
+
+def _gpu_of(items):
+    if not items or any(not hasattr(item, "data_ptr") or item.device.type != "cuda"
+                        or item.device != items[0].device for item in items):
+        raise ValueError("all tensors must be on one GPU")
+    return items[0].device
+
+
+def _start_on_gpu(name, handle, tag, data, dtype, device=None):
+    items = _items_of(data)
+    if device is not None and _gpu_of(items).index != device:
+        raise ValueError(f"the link is on GPU {device}, the tensors are on {_gpu_of(items)}")
+    device = _gpu_of(items)
+    if not has_cuda_wire:
+        raise ValueError("libsnug_c was built without CUDA: move the tensors to the CPU")
+    if dtype is None:
+        names = {_TORCH_DTYPES.get(str(item.dtype), "bytes") for item in items}
+        dtype = names.pop() if len(names) == 1 else "bytes"
+    import torch  # is there, or there would be no tensor
+    with torch.cuda.device(device):
+        torch.cuda.current_stream().synchronize()  # who writes or reads them has ended
+        return _start(getattr(library, name), handle, (tag, number_of(DTYPES, dtype, "dtype")),
+                      _buffers_of(items))
 
 
 if not has_wire:

@@ -123,7 +123,7 @@ __device__ inline bool open_palette_section(const std::uint8_t* payload, std::ui
 // One step of one lane: two symbols, one renormalisation. Returns
 // flag, value, flag, value from the lowest byte up. `slots` is an address in shared
 // memory, a multiple of 1024. Dot products take frequencies out: the pipe of the
-// multiplications has time, that of logical operations less (1 % of the whole).
+// multiplications has time, that of logical operations less (2 % of the whole).
 __device__ __forceinline__ std::uint32_t decode_pair(std::uint32_t& x, std::uint32_t slots,
                                                      std::uint32_t& next, unsigned lanes_below) {
   const auto freq_of = [](std::uint32_t entry) { return __dp4a(entry, 0x100u, 0u); };

@@ -23,6 +23,7 @@
 
 #include "wire/endpoints.h"
 #include "wire/part_folder.h"
+#include "wire/pass_descriptor.h"
 
 namespace snug::wire {
 namespace {
@@ -59,48 +60,6 @@ void wake(std::atomic<std::uint32_t>& signal) noexcept {
 void sleep_on(std::atomic<std::uint32_t>& signal, std::uint32_t seen) noexcept {
   const timespec moment{0, std::chrono::nanoseconds(kLook).count()};
   ::syscall(SYS_futex, &signal, FUTEX_WAIT, seen, &moment, nullptr, 0);
-}
-
-// One byte and a descriptor.
-bool send_descriptor(int socket, int fd) {
-  char byte = 'm';
-  iovec piece{&byte, 1};
-  alignas(cmsghdr) char space[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &piece;
-  message.msg_iovlen = 1;
-  message.msg_control = space;
-  message.msg_controllen = sizeof space;
-  cmsghdr* control = CMSG_FIRSTHDR(&message);
-  control->cmsg_level = SOL_SOCKET;
-  control->cmsg_type = SCM_RIGHTS;
-  control->cmsg_len = CMSG_LEN(sizeof(int));
-  std::memcpy(CMSG_DATA(control), &fd, sizeof fd);
-  return ::sendmsg(socket, &message, MSG_NOSIGNAL) == 1;
-}
-
-Descriptor receive_descriptor(int socket) {
-  char byte;
-  iovec piece{&byte, 1};
-  alignas(cmsghdr) char space[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &piece;
-  message.msg_iovlen = 1;
-  message.msg_control = space;
-  message.msg_controllen = sizeof space;
-  if (::recvmsg(socket, &message, MSG_CMSG_CLOEXEC) != 1) return Descriptor();
-  const cmsghdr* control = CMSG_FIRSTHDR(&message);
-  if (control == nullptr || control->cmsg_level != SOL_SOCKET || control->cmsg_type != SCM_RIGHTS)
-    return Descriptor();
-  // Padding leaves room for a second one; whatever came is ours to close.
-  Descriptor first;
-  for (std::size_t at = 0; CMSG_LEN(at + sizeof(int)) <= control->cmsg_len; at += sizeof(int)) {
-    int fd;
-    std::memcpy(&fd, CMSG_DATA(control) + at, sizeof fd);
-    Descriptor owned(fd);
-    if (at == 0) first = std::move(owned);
-  }
-  return first;
 }
 
 bool wait_until_readable(int fd, Deadline deadline) {

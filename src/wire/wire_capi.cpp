@@ -1,4 +1,6 @@
 // The C ABI of the wire: a thin skin over snug/wire.h.
+#include "wire/wire_capi.h"
+
 #include <algorithm>
 #include <cstring>
 #include <mutex>
@@ -14,28 +16,16 @@
 using snug::Code;
 using snug::DType;
 using snug::Status;
+using snug::capi::guarded;
+using snug::capi::keep;
 using snug::capi::kNull;
 using snug::capi::report;
 namespace wire = snug::wire;
-
-struct snug_wire_listener {
-  wire::Listener listener;
-};
-struct snug_wire_connection {
-  wire::Connection connection;
-  std::mutex mutex;
-  std::optional<std::string> note;  // taken, but too long for the buffer given
-};
-struct snug_wire_transfer {
-  wire::Transfer transfer;
-};
 
 namespace {
 
 static_assert(SNUG_WIRE_AUTO == static_cast<int>(wire::Mode::kAuto));
 static_assert(SNUG_WIRE_NUM_MODES == wire::kNumModes);
-
-constexpr Status kNoMemory{Code::kInternal, "out of memory"};
 
 snug::Result<wire::Options> options_of(const snug_wire_options* from) {
   wire::Options options;
@@ -61,21 +51,6 @@ snug::Result<std::vector<std::span<Byte>>> spans_of(const snug_wire_segment* seg
     spans.emplace_back(static_cast<Byte*>(segments[i].data), segments[i].num_bytes);
   }
   return spans;
-}
-
-int keep(wire::Transfer made, snug_wire_transfer** transfer, snug_status* status) {
-  *transfer = new snug_wire_transfer{std::move(made)};
-  return report({}, status);
-}
-
-// No exception crosses the C border.
-template <class Body>
-int guarded(snug_status* status, Body body) noexcept {
-  try {
-    return body();
-  } catch (const std::exception&) {
-    return report(kNoMemory, status);
-  }
 }
 
 }  // namespace
@@ -197,12 +172,7 @@ int snug_wire_recv_note(snug_wire_connection* connection, int64_t patience_ms, v
 
 void snug_wire_stats_of(const snug_wire_connection* connection, snug_wire_stats* stats) {
   if (connection == nullptr || stats == nullptr) return;
-  const wire::Stats from = connection->connection.stats();
-  *stats = {from.raw_bytes, from.wire_bytes, from.known_bytes, {}, {}};
-  for (int i = 0; i < wire::kNumModes; ++i) {
-    stats->num_chunks[i] = from.num_chunks[i];
-    stats->goodput[i] = from.goodput[i];
-  }
+  snug::capi::copy_stats(connection->connection.stats(), *stats);
 }
 
 void snug_wire_connection_free(snug_wire_connection* connection) { delete connection; }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "gpu/gpu_buffers.h"
+#include "gpu/gpu_pages.h"
 #include "snug/cuda_wire.h"
 #include "support/inputs.h"
 
@@ -29,45 +30,6 @@ Ends connect_ends(wire::Mode mode) {
   dialling.join();
   return ends;
 }
-
-// Device memory cut into pages that do not follow each other.
-class Pages {
- public:
-  Pages(std::size_t num_bytes, std::size_t page_bytes) : num_bytes_(num_bytes) {
-    const std::size_t num_pages = (num_bytes + page_bytes - 1) / page_bytes;
-    EXPECT_EQ(cudaMalloc(&memory_, 2 * num_pages * page_bytes), cudaSuccess);
-    EXPECT_EQ(cudaMemset(memory_, 0xCD, 2 * num_pages * page_bytes), cudaSuccess);
-    for (std::size_t i = 0; i < num_pages; ++i)
-      segments_.push_back({static_cast<char*>(memory_) + (2 * (num_pages - 1 - i)) * page_bytes,
-                           std::min(page_bytes, num_bytes - i * page_bytes)});
-  }
-  ~Pages() { cudaFree(memory_); }
-
-  void fill(const Bytes& data) const {
-    std::size_t at = 0;
-    for (const cuda::Segment& page : segments_) {
-      EXPECT_EQ(cudaMemcpy(page.data, data.data() + at, page.num_bytes, cudaMemcpyHostToDevice),
-                cudaSuccess);
-      at += page.num_bytes;
-    }
-  }
-  Bytes read() const {
-    Bytes data(num_bytes_);
-    std::size_t at = 0;
-    for (const cuda::Segment& page : segments_) {
-      EXPECT_EQ(cudaMemcpy(data.data() + at, page.data, page.num_bytes, cudaMemcpyDeviceToHost),
-                cudaSuccess);
-      at += page.num_bytes;
-    }
-    return data;
-  }
-  std::span<const cuda::Segment> segments() const { return segments_; }
-
- private:
-  const std::size_t num_bytes_;
-  void* memory_ = nullptr;
-  std::vector<cuda::Segment> segments_;
-};
 
 void expect_done(const wire::Transfer& transfer) {
   const Status s = transfer.wait_for(60s);

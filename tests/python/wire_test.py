@@ -85,6 +85,20 @@ class Wire(unittest.TestCase):
         with self.assertRaises(ValueError):
             self.near.send(1, b"x")
 
+    def test_gpu_and_cpu_memory_do_not_mix(self):
+        class Device:
+            type = "cuda"
+
+        class Tensor:  # all that is looked at before torch is needed
+            device = Device()
+            data_ptr = None
+
+        for mixture in ([Tensor(), b"x"], [b"x", Tensor()], (bytearray(1), Tensor())):
+            with self.assertRaisesRegex(ValueError, "one GPU"):
+                self.near.send(1, mixture)
+            with self.assertRaisesRegex(ValueError, "one GPU"):
+                self.far.recv(1, mixture)
+
     def test_wrong_token(self):
         waiting = threading.Thread(target=lambda: self._refused())
         waiting.start()

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "gpu_wire/segment_copy.h"
 #include "snug/codec.h"
 #include "snug/cuda_wire.h"
 
@@ -64,42 +65,31 @@ struct LaneBuffers {
 // Segments on one device, and buffers for the lanes that come.
 class DeviceMemory {
  public:
-  DeviceMemory(DType dtype, std::span<const Segment> segments) : dtype_(dtype) {
-    for (const Segment& segment : segments) {
-      if (segment.num_bytes == 0) continue;
-      starts_.push_back(num_bytes_);
-      segments_.push_back(segment);
-      num_bytes_ += segment.num_bytes;
-    }
-  }
+  DeviceMemory(DType dtype, std::span<const Segment> segments)
+      : dtype_(dtype), segments_(segments) {}
   Status open() { return check(cudaGetDevice(&device_)); }
   DType dtype() const { return dtype_; }
-  std::uint64_t num_bytes() const { return num_bytes_; }
+  std::uint64_t num_bytes() const { return segments_.num_bytes(); }
 
   // The chunk as one piece of device memory if it is one, else nullptr.
   std::byte* in_one_piece(std::uint64_t offset, std::size_t num_bytes) const {
-    const std::size_t i = segment_at(offset);
-    const std::uint64_t inside = offset - starts_[i];
-    if (segments_[i].num_bytes - inside < num_bytes) return nullptr;
-    return static_cast<std::byte*>(segments_[i].data) + inside;
+    return segments_.in_one_piece(offset, num_bytes);
   }
 
   // Copies between `memory`, on either side of the bus, and the chunk's segments.
   enum class Way { kGather, kScatter };
   Status copy(Way way, std::uint64_t offset, std::size_t num_bytes, void* memory,
               cudaStream_t stream) const {
-    std::size_t done = 0;
-    for (std::size_t i = segment_at(offset); done < num_bytes; ++i) {
-      const std::uint64_t inside = offset + done - starts_[i];
-      const auto n = static_cast<std::size_t>(
-          std::min<std::uint64_t>(num_bytes - done, segments_[i].num_bytes - inside));
-      void* piece = static_cast<std::byte*>(segments_[i].data) + inside;
-      void* place = static_cast<std::byte*>(memory) + done;
-      const cudaError_t error = way == Way::kGather
-                                    ? cudaMemcpyAsync(place, piece, n, cudaMemcpyDefault, stream)
-                                    : cudaMemcpyAsync(piece, place, n, cudaMemcpyDefault, stream);
+    std::vector<Segment> pieces(segments_.cut(offset, num_bytes, {}));
+    (void)segments_.cut(offset, num_bytes, pieces);
+    auto* place = static_cast<std::byte*>(memory);
+    for (const Segment& piece : pieces) {
+      const auto n = static_cast<std::size_t>(piece.num_bytes);
+      const cudaError_t error =
+          way == Way::kGather ? cudaMemcpyAsync(place, piece.data, n, cudaMemcpyDefault, stream)
+                              : cudaMemcpyAsync(piece.data, place, n, cudaMemcpyDefault, stream);
       if (error != cudaSuccess) return kFailed;
-      done += n;
+      place += n;
     }
     return {};
   }
@@ -129,16 +119,9 @@ class DeviceMemory {
   }
 
  private:
-  std::size_t segment_at(std::uint64_t offset) const {
-    const auto next = std::upper_bound(starts_.begin(), starts_.end(), offset);
-    return static_cast<std::size_t>(next - starts_.begin() - 1);
-  }
-
   const DType dtype_;
+  const SegmentList segments_;
   int device_ = 0;
-  std::vector<Segment> segments_;
-  std::vector<std::uint64_t> starts_;
-  std::uint64_t num_bytes_ = 0;
   std::mutex mutex_;
   std::vector<std::unique_ptr<LaneBuffers>> free_;
 };

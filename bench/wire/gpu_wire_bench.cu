@@ -1,0 +1,318 @@
+// gpu_wire_bench [--data DIR] [--rates GB/s,...] [--only TEXT] [--quick]: messages in GPU memory
+// from one process to another on one GPU, through a DeviceLink whose copies are held back to the
+// rate of a slower link (bench/wire/paced_engine.h). Raw and Snug's choice take turns, message by
+// message, on the same pipeline; a row is the median of their times from the call of `send`
+// until the receiver has said that every byte is in its place.
+//
+// The program starts itself again as the receiver. Both need to run on the GPU at the same
+// time: start nvidia-cuda-mps-control first (scripts/gpu.sh does).
+#include <cuda_runtime.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gpu_wire/device_link.h"
+#include "gpu/codec_inputs.h"
+#include "snug/wire.h"
+#include "wire/paced_engine.h"
+
+namespace {
+
+using snug::DType;
+using snug::Status;
+using snug::bench::Bytes;
+using snug::bench::file_data;
+using snug::bench::kTile;
+using snug::cuda::DeviceLink;
+using snug::cuda::Segment;
+using snug::wire::Mode;
+namespace wire = snug::wire;
+
+constexpr std::size_t kMB = 1'000'000;
+constexpr std::size_t kRoom = std::size_t{2304} << 20;  // larger than any cache, and two messages
+constexpr std::size_t kPage = 32 << 10;
+
+[[noreturn]] void stop(const std::string& what) {
+  std::fprintf(stderr, "gpu_wire_bench: %s\n", what.c_str());
+  std::exit(1);
+}
+void check(cudaError_t error) {
+  if (error != cudaSuccess) stop(cudaGetErrorString(error));
+}
+void check(const Status& status) {
+  if (!status.ok()) stop(to_string(status));
+}
+
+// ---- what is measured, known to both processes ------------------------------------
+
+struct Kind {
+  std::string name;
+  Bytes tile;
+  bool is_paged = false;
+  std::vector<int> sizes;  // MB
+};
+struct Row {
+  double rate;  // GB/s; 0: as fast as the GPU copies
+  const Kind* kind;
+  std::size_t num_bytes;
+  int num_runs;
+};
+
+std::vector<Kind> make_kinds(const std::string& data, const std::string& only, bool quick) {
+  const std::vector<int> all = {1, 2, 4, 8, 16, 32, 64, 214, 1024}, some = {8, 32, 214};
+  std::vector<Kind> kinds;
+  const auto add = [&](const char* name, Bytes tile, bool is_paged, const std::vector<int>& sizes) {
+    if (!tile.empty() && std::string(name).find(only) != std::string::npos)
+      kinds.push_back({name, std::move(tile), is_paged, quick ? some : sizes});
+  };
+  if (!data.empty())
+    add("weights", file_data(data + "/model-00001-of-00002.safetensors"), false, all);
+  add("gaussian", snug::bench::gaussian(DType::kBF16), false, all);
+  if (!data.empty()) add("kv, pages", file_data(data + "/kv.safetensors"), true, {2, 8, 32, 214});
+  add("random bits", snug::bench::random_bits(), false, some);
+  return kinds;
+}
+
+std::vector<Row> make_rows(const std::vector<double>& rates, const std::vector<Kind>& kinds) {
+  std::vector<Row> rows;
+  for (const double rate : rates)
+    for (const Kind& kind : kinds)
+      for (const int mb : kind.sizes) {
+        const std::size_t n = static_cast<std::size_t>(mb) * kMB;
+        const double seconds = static_cast<double>(n) / ((rate == 0 ? 1000 : rate) * 1e9);
+        rows.push_back(
+            {rate, &kind, n, static_cast<int>(std::clamp(0.08 / seconds, 7.0, 151.0)) | 1});
+      }
+  return rows;
+}
+
+// Device memory full of one kind of data, and where messages start in it.
+class Arena {
+ public:
+  Arena() { check(cudaMalloc(&data_, kRoom)); }
+  ~Arena() { cudaFree(data_); }
+  Arena(const Arena&) = delete;
+
+  void fill(const Bytes& tile) {
+    check(cudaMemcpy(data_, tile.data(), kTile, cudaMemcpyHostToDevice));
+    for (std::size_t at = kTile; at < kRoom; at += kTile)
+      check(cudaMemcpyAsync(data_ + at, data_, kTile, cudaMemcpyDeviceToDevice));
+    check(cudaDeviceSynchronize());
+  }
+  void poison() {
+    check(cudaMemset(data_, 0xA5, kRoom));
+    check(cudaDeviceSynchronize());
+  }
+  // Where the run-th message starts: another place each time.
+  std::uint8_t* start(const Row& row, int run) const {
+    const std::size_t step = (row.num_bytes + kTile - 1) / kTile * kTile;
+    const std::size_t num_places = std::max<std::size_t>(1, kRoom / step);
+    return data_ + static_cast<std::size_t>(run) % num_places * step;
+  }
+  // Pages come in the same order at both ends, so that data keeps its place.
+  std::vector<Segment> message(const Row& row, int run) const {
+    std::uint8_t* data = start(row, run);
+    if (!row.kind->is_paged) return {{data, row.num_bytes}};
+    std::vector<Segment> pages;
+    for (std::size_t at = 0; at < row.num_bytes; at += kPage)
+      pages.push_back({data + at, std::min(kPage, row.num_bytes - at)});
+    std::shuffle(pages.begin(), pages.end(), std::mt19937(7));
+    return pages;
+  }
+  bool holds(const Bytes& tile, const Row& row, int run) const {
+    Bytes got(kTile);
+    for (std::size_t at = 0; at < row.num_bytes; at += kTile) {
+      const std::size_t n = std::min(kTile, row.num_bytes - at);
+      check(cudaMemcpy(got.data(), start(row, run) + at, n, cudaMemcpyDeviceToHost));
+      if (std::memcmp(got.data(), tile.data(), n) != 0) return false;
+    }
+    return true;
+  }
+
+ private:
+  std::uint8_t* data_ = nullptr;
+};
+
+// ---- both ends -----------------------------------------------------------------------
+
+DeviceLink open_link(wire::Connection& connection, Mode mode, double rate) {
+  wire::Options options;
+  options.mode = mode;
+  auto link = snug::cuda::open_device_link(
+      connection, options,
+      [&](std::unique_ptr<wire::SendEngine> engine) -> std::unique_ptr<wire::SendEngine> {
+        if (rate == 0) return engine;
+        return std::make_unique<snug::bench::PacedEngine>(std::move(engine), rate * 1e9);
+      });
+  check(link.status());
+  return std::move(*link);
+}
+
+struct Links {
+  DeviceLink raw, chosen;
+  Links(wire::Connection& connection, double rate)
+      : raw(open_link(connection, Mode::kRaw, rate)),
+        chosen(open_link(connection, Mode::kAuto, rate)) {}
+};
+
+constexpr int kWarmUps = 3;
+
+// Every run is a raw message and a chosen one; the receiver is one message ahead.
+void receive_row(Links& links, const Row& row, Arena& arena) {
+  arena.poison();
+  const int num_messages = 2 * (row.num_runs + kWarmUps);
+  std::vector<wire::Transfer> posted;
+  const auto post = [&](int i) {
+    DeviceLink& link = i % 2 == 0 ? links.raw : links.chosen;
+    posted.push_back(link.recv(static_cast<std::uint64_t>(i), DType::kBF16, arena.message(row, i)));
+  };
+  post(0);
+  for (int i = 0; i < num_messages; ++i) {
+    if (i + 1 < num_messages) post(i + 1);
+    while (!posted[static_cast<std::size_t>(i)].done()) {
+    }
+    check(posted[static_cast<std::size_t>(i)].wait());
+  }
+  for (const int last : {num_messages - 2, num_messages - 1})  // one of each
+    if (!arena.holds(row.kind->tile, row, last)) stop("wrong bytes arrived");
+}
+
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2),
+                   values.end());
+  return values[values.size() / 2];
+}
+
+void send_row(Links& links, const Row& row, const Arena& arena) {
+  using Clock = std::chrono::steady_clock;
+  std::vector<double> us[2];
+  wire::Stats before;
+  for (int run = -kWarmUps; run < row.num_runs; ++run) {
+    if (run == 0) before = links.chosen.sent();
+    for (int way = 0; way < 2; ++way) {
+      const int i = 2 * (run + kWarmUps) + way;
+      const std::vector<Segment> message = arena.message(row, i);
+      DeviceLink& link = way == 0 ? links.raw : links.chosen;
+      const auto start = Clock::now();
+      const wire::Transfer sent = link.send(static_cast<std::uint64_t>(i), DType::kBF16, message);
+      while (!sent.done()) {
+      }
+      const auto end = Clock::now();
+      check(sent.wait());
+      if (run >= 0)
+        us[way].push_back(std::chrono::duration<double, std::micro>(end - start).count());
+    }
+  }
+  const wire::Stats after = links.chosen.sent();
+  const double raw = median(us[0]), chosen = median(us[1]);
+  const double bytes = static_cast<double>(row.num_bytes);
+  const double wire_bytes = static_cast<double>(after.wire_bytes - before.wire_bytes);
+  const double all_bytes = static_cast<double>(after.raw_bytes - before.raw_bytes);
+  std::printf("| %s | %s | %zu | %d | %.1f | ", row.kind->name.c_str(),
+              row.rate == 0 ? "none" : std::to_string(row.rate).substr(0, 4).c_str(),
+              row.num_bytes / kMB, row.num_runs, raw);
+  if (row.rate == 0)
+    std::printf("%.0f GB/s", bytes / raw * 1e-3);
+  else
+    std::printf("%.0f %%", bytes / row.rate * 1e-3 / raw * 100);
+  std::printf(" | %.1f | %+.1f %% | %.3f |", chosen, (raw / chosen - 1) * 100,
+              wire_bytes / all_bytes);
+  for (int i = 0; i < wire::kNumModes; ++i)
+    std::printf("%s%.1f", i == 0 ? " " : " / ",
+                static_cast<double>(after.num_chunks[i] - before.num_chunks[i]) / row.num_runs);
+  const auto coded = static_cast<double>(after.num_chunks[1] + after.num_chunks[2] -
+                                         before.num_chunks[1] - before.num_chunks[2]);
+  std::printf(" | %.0f |\n",
+              coded > 0 ? (after.encode_seconds - before.encode_seconds) / coded * 1e6 : 0.0);
+  std::fflush(stdout);
+}
+
+void run(wire::Connection& connection, bool is_sender, const std::vector<double>& rates,
+         const std::vector<Kind>& kinds) {
+  std::optional<Links> links;
+  double rate = -1;
+  const Kind* kind = nullptr;
+  Arena arena;
+  for (const Row& row : make_rows(rates, kinds)) {
+    if (row.rate != rate) {
+      links.reset();
+      links.emplace(connection, rate = row.rate);
+    }
+    if (is_sender && row.kind != kind) arena.fill((kind = row.kind)->tile);
+    if (is_sender)
+      send_row(*links, row, arena);
+    else
+      receive_row(*links, row, arena);
+    // Nobody starts a row before the other is ready for it.
+    check(connection.send_note("next"));
+    check(connection.recv_note(std::chrono::seconds(60)).status());
+  }
+}
+
+std::vector<double> parse_rates(const std::string& text) {
+  std::vector<double> rates;
+  for (std::size_t at = 0; at < text.size(); at = text.find(',', at) + 1) {
+    rates.push_back(std::atof(text.c_str() + at));
+    if (text.find(',', at) == std::string::npos) break;
+  }
+  return rates;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::string data, only, rates = "12.5,25,50,100,0", address;
+  bool quick = false;
+  for (int i = 1; i < argc; ++i) {
+    const std::string flag = argv[i];
+    const char* value = i + 1 < argc ? argv[i + 1] : "";
+    if (flag == "--quick") quick = true;
+    if (flag == "--data") data = value;
+    if (flag == "--only") only = value;
+    if (flag == "--rates") rates = value;
+    if (flag == "--receive") address = value;
+  }
+  const auto kinds = [&] { return make_kinds(data, only, quick); };
+  if (!address.empty()) {
+    auto connection = wire::connect(address);
+    check(connection.status());
+    run(*connection, false, parse_rates(rates), kinds());
+    return 0;
+  }
+  auto listener = wire::Listener::open("127.0.0.1:0");
+  check(listener.status());
+  const std::string here = listener->address();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    std::vector<char*> args(argv, argv + argc);
+    std::string flag = "--receive", where = here;
+    args.push_back(flag.data());
+    args.push_back(where.data());
+    args.push_back(nullptr);
+    ::execv("/proc/self/exe", args.data());
+    ::_exit(99);
+  }
+  auto connection = listener->accept(std::chrono::seconds(60));
+  check(connection.status());
+  cudaDeviceProp device;
+  check(cudaGetDeviceProperties(&device, 0));
+  std::printf("%s, two processes on one GPU; paced link\n\n", device.name);
+  std::printf(
+      "| data | link GB/s | MB | runs | raw us | of the link | Snug us | gain | bytes | "
+      "chunks raw / fixed / entropy | encode us |\n"
+      "|---|---|---|---|---|---|---|---|---|---|---|\n");
+  run(*connection, true, parse_rates(rates), kinds());
+  int status = 0;
+  if (::waitpid(child, &status, 0) != child || status != 0) stop("the receiver failed");
+  return 0;
+}

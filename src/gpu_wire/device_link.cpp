@@ -1,0 +1,195 @@
+#include "gpu_wire/device_link.h"
+
+#include <cuda_runtime_api.h>
+
+#include <cstring>
+#include <exception>
+#include <optional>
+#include <thread>
+
+#include "gpu_wire/pipe_gpu_parts.h"
+#include "wire/pipe_meeting.h"
+#include "wire/pipe_receiver.h"
+#include "wire/pipe_sender.h"
+
+namespace snug::cuda {
+namespace {
+
+constexpr Status kNoIpc{Code::kPeer,
+                        "CUDA IPC is refused between these processes (sandbox, container without "
+                        "a shared IPC namespace, or no such hardware); use the connection itself"};
+
+// What the ends tell each other about their staging memory.
+struct StagingHello {
+  std::uint64_t num_bytes = 0, has_handle = 0;
+  std::uint64_t address = 0;  // for an end in the same process
+  cudaIpcMemHandle_t handle{};
+};
+static_assert(sizeof(StagingHello) <= sizeof(wire::PipeBlob));
+
+// Memory of our own, never the user's: what an allocator maps piecewise has no handle.
+class Staging {
+ public:
+  Staging() = default;
+  Staging(const Staging&) = delete;
+  ~Staging() { cudaFree(data_); }
+
+  Status open(StagingHello& hello) {
+    if (Status s = cuda_status(cudaMalloc(&data_, kPipeStagingBytes)); !s.ok()) return s;
+    hello.num_bytes = kPipeStagingBytes;
+    hello.address = reinterpret_cast<std::uintptr_t>(data_);
+    hello.has_handle = cudaIpcGetMemHandle(&hello.handle, data_) == cudaSuccess ? 1 : 0;
+    (void)cudaGetLastError();  // an end in the same process needs no handle
+    return {};
+  }
+  void* data() const { return data_; }
+
+ private:
+  void* data_ = nullptr;
+};
+
+Result<PeerMemory> reach_staging(const wire::PipeMeeting& meeting) {
+  StagingHello peer;
+  std::memcpy(&peer, meeting.peer().data(), sizeof peer);
+  if (peer.num_bytes != kPipeStagingBytes)
+    return Status{Code::kPeer, "the peer has staging memory of another size; update both ends"};
+  if (meeting.is_same_process())
+    return PeerMemory{reinterpret_cast<void*>(static_cast<std::uintptr_t>(peer.address)), false};
+  PeerMemory memory{nullptr, true};
+  if (peer.has_handle == 0 || cudaIpcOpenMemHandle(&memory.data, peer.handle,
+                                                   cudaIpcMemLazyEnablePeerAccess) != cudaSuccess) {
+    (void)cudaGetLastError();
+    return kNoIpc;
+  }
+  return memory;
+}
+
+wire::Transfer failed_transfer(const Status& status) {
+  auto state = std::make_shared<wire::Transfer::State>();
+  state->finish(status);
+  return wire::Transfer(std::move(state));
+}
+
+}  // namespace
+
+class DeviceLink::Impl {
+ public:
+  ~Impl() {
+    sender_.reset();
+    receiver_.reset();
+    if (!started_) return;
+    // The peer's copies into the staging memory must have ended before it goes.
+    const auto limit = wire::PipeClock::now() + std::chrono::seconds(5);
+    while (meeting_.incoming().is_attached.load() != 0 && meeting_.check_peer().ok() &&
+           wire::PipeClock::now() < limit)
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+
+  Status open(wire::Connection& connection, const wire::Options& options, const WrapEngine& wrap) {
+    if (Status s = wire::check_options(options); !s.ok()) return s;
+    int device = 0;
+    StagingHello hello;
+    if (Status s = cuda_status(cudaGetDevice(&device)); !s.ok()) return s;
+    if (Status s = staging_.open(hello); !s.ok()) return s;
+    wire::PipeBlob blob{};
+    std::memcpy(blob.data(), &hello, sizeof hello);
+    auto meeting = wire::PipeMeeting::meet(connection, blob, options.timeout);
+    if (!meeting) return meeting.status();
+    meeting_ = std::move(*meeting);
+    const auto peer = reach_staging(meeting_);
+    if (!peer) return peer.status();
+    wire::PipeOptions pipe;
+    pipe.mode = options.mode;
+    pipe.timeout = options.timeout;
+    pipe.check_peer = [this] { return meeting_.check_peer(); };
+    auto engine = make_gpu_sender(device, *peer);
+    if (wrap) engine = wrap(std::move(engine));
+    sender_.emplace(meeting_.outgoing(), std::move(engine), kPipeStagingBytes, kPipeChunkBytes,
+                    pipe);
+    receiver_.emplace(meeting_.incoming(), make_gpu_receiver(device, staging_.data()),
+                      kPipeStagingBytes, kPipeChunkBytes, pipe);
+    started_ = true;
+    // Both threads run from the start: they let go of the peer's memory when it says goodbye.
+    if (Status s = sender_->start(); !s.ok()) return s;
+    return receiver_->start();
+  }
+
+  wire::PipeSender& sender() { return *sender_; }
+  wire::PipeReceiver& receiver() { return *receiver_; }
+  Status status() const {
+    const Status s = sender_->status();
+    return s.ok() ? receiver_->status() : s;
+  }
+
+ private:
+  Staging staging_;
+  wire::PipeMeeting meeting_;
+  std::optional<wire::PipeSender> sender_;
+  std::optional<wire::PipeReceiver> receiver_;
+  bool started_ = false;
+};
+
+namespace {
+
+constexpr Status kNotOpen{Code::kUsage, "the link is not open"};
+constexpr Status kNoMemory{Code::kInternal, "out of memory"};
+
+Result<std::shared_ptr<wire::PipeTensor>> make_tensor(DType dtype,
+                                                      std::span<const Segment> segments) {
+  if (elem_bytes(dtype) == 0) return Status{Code::kUsage, "no such dtype"};
+  auto tensor = std::make_shared<GpuTensor>(dtype, segments);
+  if (tensor->segments.max_pieces(kPipeChunkBytes) > kMaxPipePieces)
+    return Status{Code::kUsage,
+                  "the pieces of this message are too small: 1 KiB on average is the least"};
+  return std::shared_ptr<wire::PipeTensor>(std::move(tensor));
+}
+
+}  // namespace
+
+DeviceLink::DeviceLink() noexcept = default;
+DeviceLink::DeviceLink(DeviceLink&&) noexcept = default;
+DeviceLink& DeviceLink::operator=(DeviceLink&&) noexcept = default;
+DeviceLink::~DeviceLink() = default;
+DeviceLink::DeviceLink(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
+
+Result<DeviceLink> open_device_link(wire::Connection& connection, const wire::Options& options,
+                                    const WrapEngine& wrap) {
+  auto impl = std::make_unique<DeviceLink::Impl>();
+  if (Status s = impl->open(connection, options, wrap); !s.ok()) return s;
+  return DeviceLink(std::move(impl));
+}
+
+Result<DeviceLink> DeviceLink::open(wire::Connection& connection,
+                                    const wire::Options& options) noexcept try {
+  return open_device_link(connection, options, nullptr);
+} catch (const std::exception&) {
+  return kNoMemory;
+}
+
+wire::Transfer DeviceLink::send(std::uint64_t tag, DType dtype,
+                                std::span<const Segment> segments) noexcept try {
+  if (!impl_) return failed_transfer(kNotOpen);
+  const auto tensor = make_tensor(dtype, segments);
+  return tensor ? impl_->sender().send(tag, *tensor) : failed_transfer(tensor.status());
+} catch (const std::exception&) {
+  return {};
+}
+
+wire::Transfer DeviceLink::recv(std::uint64_t tag, DType dtype,
+                                std::span<const Segment> segments) noexcept try {
+  if (!impl_) return failed_transfer(kNotOpen);
+  const auto tensor = make_tensor(dtype, segments);
+  return tensor ? impl_->receiver().recv(tag, *tensor) : failed_transfer(tensor.status());
+} catch (const std::exception&) {
+  return {};
+}
+
+wire::Stats DeviceLink::sent() const noexcept {
+  return impl_ ? impl_->sender().stats() : wire::Stats{};
+}
+wire::Stats DeviceLink::received() const noexcept {
+  return impl_ ? impl_->receiver().stats() : wire::Stats{};
+}
+Status DeviceLink::status() const noexcept { return impl_ ? impl_->status() : kNotOpen; }
+
+}  // namespace snug::cuda

@@ -1,0 +1,200 @@
+#include <algorithm>
+#include <deque>
+#include <utility>
+#include <vector>
+
+#include "gpu_wire/launcher.h"
+#include "gpu_wire/pipe_gpu_parts.h"
+
+namespace snug::cuda {
+namespace {
+
+// Encoders need three times the memory of a frame, and are done with it sooner.
+constexpr int kNumFrames = 4, kMaxEncoding = 3;
+constexpr int kNumCopies = 4;  // that may be on their way
+
+constexpr std::size_t up(std::size_t n) { return (n + 255) / 256 * 256; }
+
+// What calls with any dtype and codec need for the largest chunk in the most pieces.
+std::size_t encode_room() {
+  std::size_t most = 0;
+  for (int dtype = 0; dtype < kNumDTypes; ++dtype)
+    for (std::size_t n = kPipeChunkBytes; n >= kPipeChunkBytes / 4; n /= 2) {
+      EncodeOptions options;
+      options.dtype = static_cast<DType>(dtype);
+      most = std::max(most, encode_workspace_bytes(n, options));
+    }
+  return up(most + 8 * (kMaxPipePieces + 64));
+}
+
+struct Encoder {
+  StreamOwner stream;
+  Target workspace;
+  PieceTable pieces;
+};
+
+struct Frame {
+  Target data;  // no more than the chunk: what does not fit is not worth sending
+  CodecCall call;
+  int encoder = -1;
+};
+
+struct Copy {
+  EventOwner event;
+  PieceTable pieces;
+};
+
+class GpuSendEngine : public wire::SendEngine {
+ public:
+  GpuSendEngine(int device, PeerMemory staging) : device_(device), staging_(staging) {
+    for (int i = 0; i < kMaxEncoding; ++i) idle_encoders_.push_back(i);
+  }
+  ~GpuSendEngine() override { release(); }
+
+  int num_frames() const override { return kNumFrames; }
+  int max_encoding() const override { return kMaxEncoding; }
+
+  Status encode(int idx, const wire::PipeTensor& tensor, wire::PipeSpan span,
+                Codec codec) override {
+    Frame& frame = frames_[idx];
+    frame.encoder = idle_encoders_.back();
+    idle_encoders_.pop_back();
+    frame.call.prepare();
+    launcher_.add([this, &frame, &tensor, span, codec] {
+      return start(frame, static_cast<const GpuTensor&>(tensor), span, codec);
+    });
+    return {};
+  }
+
+  Result<std::size_t> encoded(int idx) override {
+    Frame& frame = frames_[idx];
+    if (Status s = launcher_.status(); !s.ok()) return s;
+    const auto done = frame.call.is_done();
+    if (!done) return done.status();
+    if (!*done) return std::size_t{0};
+    idle_encoders_.push_back(std::exchange(frame.encoder, -1));
+    const DeviceResult& result = frame.call.result();
+    if (result.code == static_cast<std::uint32_t>(Code::kDstTooSmall)) return kPipeChunkBytes;
+    if (result.code != 0) return to_status(result);
+    return static_cast<std::size_t>(result.num_bytes);
+  }
+
+  Status copy_frame(int idx, std::size_t num_bytes, std::size_t place) override {
+    return copy(place, [&](Copy&, void* to) {
+      return cuda_status(cudaMemcpyAsync(to, frames_[idx].data.data, num_bytes, cudaMemcpyDefault,
+                                         copies_stream_.get()));
+    });
+  }
+
+  Status copy_raw(const wire::PipeTensor& tensor, wire::PipeSpan span, std::size_t place) override {
+    const SegmentList& segments = static_cast<const GpuTensor&>(tensor).segments;
+    return copy(place, [&](Copy& slot, void* to) {
+      const cudaStream_t stream = copies_stream_.get();
+      const auto paged = slot.pieces.load(segments, span);
+      if (!paged) return paged.status();
+      if (*paged) return slot.pieces.copy(CopyWay::kGather, to, stream);
+      const void* data = segments.in_one_piece(span.offset, span.num_bytes);
+      return cuda_status(cudaMemcpyAsync(to, data, span.num_bytes, cudaMemcpyDefault, stream));
+    });
+  }
+
+  Result<bool> copied() override {
+    if (on_their_way_.empty()) return false;
+    auto happened = copies_[on_their_way_.front()].event.happened();
+    if (happened && *happened) on_their_way_.pop_front();
+    return happened;
+  }
+
+  void drain() noexcept override {
+    launcher_.stop();
+    (void)cudaSetDevice(device_);
+    for (const Encoder& encoder : encoders_) encoder.stream.wait();
+    copies_stream_.wait();
+    release();
+  }
+
+ private:
+  // On the launcher's thread, before the first frame. One block: small ones would be rounded up.
+  Status allocate() {
+    if (memory_.as<void>() != nullptr) return {};
+    const std::size_t room = encode_room();
+    if (Status s = cuda_status(memory_.ensure(kNumFrames * kPipeChunkBytes + kMaxEncoding * room));
+        !s.ok())
+      return s;
+    auto* at = memory_.as<std::byte>();
+    for (Frame& frame : frames_) {
+      frame.data = {at, kPipeChunkBytes};
+      at += kPipeChunkBytes;
+      if (Status s = cuda_status(frame.call.ensure()); !s.ok()) return s;
+    }
+    for (Encoder& encoder : encoders_) {
+      encoder.workspace = {at, room};
+      at += room;
+      if (Status s = cuda_status(encoder.stream.ensure()); !s.ok()) return s;
+    }
+    return {};
+  }
+
+  // On the launcher's thread.
+  Status start(Frame& frame, const GpuTensor& tensor, wire::PipeSpan span, Codec codec) {
+    Encoder& encoder = encoders_[frame.encoder];
+    if (Status s = cuda_status(cudaSetDevice(device_)); !s.ok()) return s;
+    if (Status s = allocate(); !s.ok()) return s;
+    const cudaStream_t stream = encoder.stream.get();
+    const auto paged = encoder.pieces.load(tensor.segments, span);
+    if (!paged) return paged.status();
+    EncodeOptions options;
+    options.dtype = tensor.dtype;
+    options.codec = codec;
+    DeviceResult* result = frame.call.expect_result();
+    const Target room = encoder.workspace;
+    if (*paged) {
+      if (Status s = encoder.pieces.upload(stream); !s.ok()) return s;
+      return frame.call.started(
+          encode_paged(encoder.pieces.on_device(), encoder.pieces.num_pieces(), span.num_bytes,
+                       frame.data, room, result, options, stream),
+          stream);
+    }
+    const void* data = tensor.segments.in_one_piece(span.offset, span.num_bytes);
+    return frame.call.started(
+        cuda::encode({data, span.num_bytes}, frame.data, room, result, options, stream), stream);
+  }
+
+  template <class Start>
+  Status copy(std::size_t place, Start start) {
+    Copy& slot = copies_[next_copy_];
+    if (Status s =
+            cuda_status({cudaSetDevice(device_), copies_stream_.ensure(), slot.event.ensure()});
+        !s.ok())
+      return s;
+    if (Status s = start(slot, static_cast<std::byte*>(staging_.data) + place); !s.ok()) return s;
+    on_their_way_.push_back(next_copy_);
+    next_copy_ = (next_copy_ + 1) % kNumCopies;
+    return cuda_status(slot.event.record(copies_stream_.get()));
+  }
+
+  void release() noexcept {
+    if (staging_.is_mapped) (void)cudaIpcCloseMemHandle(staging_.data);
+    staging_.is_mapped = false;
+  }
+
+  const int device_;
+  PeerMemory staging_;
+  Memory memory_;
+  Encoder encoders_[kMaxEncoding];
+  std::vector<int> idle_encoders_;
+  Frame frames_[kNumFrames];
+  Launcher launcher_;  // of encoders
+  StreamOwner copies_stream_;
+  Copy copies_[kNumCopies];
+  int next_copy_ = 0;
+  std::deque<int> on_their_way_;
+};
+
+}  // namespace
+
+std::unique_ptr<wire::SendEngine> make_gpu_sender(int device, PeerMemory staging) {
+  return std::make_unique<GpuSendEngine>(device, staging);
+}
+
+}  // namespace snug::cuda

@@ -1,0 +1,56 @@
+// wire/pipe_meeting.h - how the two ends of a pipe find each other: over a connection
+// that is there already, whose token both have shown, they agree on shared memory.
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "snug/wire.h"
+#include "wire/channel.h"
+#include "wire/part_folder.h"
+#include "wire/pipe_mailbox.h"
+
+struct sockaddr_un;
+
+namespace snug::wire {
+
+// What an engine tells the other one.
+using PipeBlob = std::array<std::byte, 192>;
+
+// Shared memory, and a socket that closes with the other process.
+class PipeMeeting {
+ public:
+  // Both sides call this. Errors: kPeer where the peer is on another host or does not
+  // answer, kTimeout.
+  static Result<PipeMeeting> meet(Connection& connection, const PipeBlob& own,
+                                  std::chrono::milliseconds timeout);
+
+  PipeMeeting() noexcept = default;
+  PipeMeeting(PipeMeeting&& other) noexcept { *this = std::move(other); }
+  PipeMeeting& operator=(PipeMeeting&& other) noexcept;
+  ~PipeMeeting();
+
+  PipeDirection& outgoing() const {
+    return dialled_ ? memory_->from_dialler : memory_->from_listener;
+  }
+  PipeDirection& incoming() const {
+    return dialled_ ? memory_->from_listener : memory_->from_dialler;
+  }
+  const PipeBlob& peer() const noexcept { return peer_; }
+  bool is_same_process() const noexcept { return is_same_process_; }
+  // kPeer once the other process is gone.
+  Status check_peer() const noexcept;
+
+ private:
+  Status map(int fd);
+  Status dial(const sockaddr_un& address, std::uint32_t length, const std::uint64_t (&secret)[2],
+              Deadline deadline);
+  Status answer(int client, Deadline deadline);
+
+  PipeMemory* memory_ = nullptr;
+  Descriptor socket_;
+  bool dialled_ = false, is_same_process_ = false;
+  PipeBlob peer_{};
+};
+
+}  // namespace snug::wire

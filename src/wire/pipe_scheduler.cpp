@@ -1,0 +1,210 @@
+#include "wire/pipe_scheduler.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+namespace snug::wire {
+namespace {
+
+constexpr double kMicro = 1e-6;
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+
+// Where to start from, as one H200 needs it: seconds for a call and for each MiB.
+struct Usual {
+  double call, each_mib;
+};
+constexpr Usual kEncode[kNumModes] = {
+    {0, 0}, {26 * kMicro, 0.5 * kMicro}, {32 * kMicro, 2.8 * kMicro}};
+constexpr Usual kPlace[kNumModes] = {
+    {12 * kMicro, 0.4 * kMicro}, {20 * kMicro, 1.7 * kMicro}, {30 * kMicro, 2.5 * kMicro}};
+constexpr double kUsualRatio[kNumModes] = {1.0, 0.7531, 0.6702};
+
+// Shorter pieces say more about launches than about the link.
+constexpr std::size_t kMinPiece = 8 * PipeScheduler::kGrain;
+constexpr double kPieceSeconds = 20 * kMicro;
+constexpr std::size_t kMinChunk = kMiB;
+constexpr std::size_t kMaxFrames = 8;
+// Less is not worth what coding takes from other work on the GPU.
+constexpr double kMinGain = 1.1;
+constexpr double kMargin = 3 * kMicro;
+// What the link must save by a frame: both ends spend about that much on two more calls.
+constexpr double kMinSaved = 6 * kMicro;
+constexpr double kHardlySmaller = 0.95;  // ratio from which on data counts as random
+constexpr double kNew = 0.25;            // weight of a new sample
+constexpr double kForget = 0.03;         // of what is known, at each message
+// Messages from here on pay for one attempt, after others did not compress.
+constexpr std::uint64_t kProbeBytes = 8 * kMiB;
+
+// Of so many messages of a size, one goes the other way; the first soon.
+constexpr std::uint64_t kTryOther = 64, kTryAt = 4;
+constexpr double kSecondChance = 0.998;
+
+constexpr int idx(Mode mode) { return static_cast<int>(mode); }
+double usual(const Usual& u, std::size_t num_bytes) {
+  return u.call + u.each_mib * static_cast<double>(num_bytes) / static_cast<double>(kMiB);
+}
+void blend(double& value, double sample, double weight = kNew) {
+  value += weight * (sample - value);
+}
+// Learns how much longer than usual something takes. One odd measurement (the first call
+// allocates memory) or a peer that lies moves it by a quarter at most.
+void learn_factor(double& factor, double seconds, double usual_seconds) {
+  blend(factor, std::clamp(seconds / usual_seconds, 0.5 * factor, 2 * factor));
+  factor = std::clamp(factor, 0.2, 50.0);
+}
+
+}  // namespace
+
+double PipeScheduler::encode_seconds(Mode mode, std::size_t raw_bytes) const noexcept {
+  return codecs_[idx(mode)].encode_factor * usual(kEncode[idx(mode)], raw_bytes);
+}
+double PipeScheduler::place_seconds(Mode mode, std::size_t raw_bytes) const noexcept {
+  return codecs_[idx(mode)].place_factor * usual(kPlace[idx(mode)], raw_bytes);
+}
+
+// The last word has the clock: what a model promises may not come true.
+bool PipeScheduler::begin_message(std::uint64_t num_bytes) noexcept {
+  if (wanted_ != Mode::kAuto || num_bytes < kMinChunk) return true;
+  if (num_bytes >= kProbeBytes) {
+    // What looks too slow to be used is not measured any more: forget that in time.
+    for (CodecState& codec : codecs_)
+      for (double* factor : {&codec.encode_factor, &codec.place_factor}) blend(*factor, 1, kForget);
+    if (num_failures_ > 0) attempt_again();
+  }
+  SizeClass& size = classes_[std::bit_width(num_bytes)];
+  const std::uint64_t turn = size.num_messages++ % kTryOther;
+  const double raw = size.seconds_a_byte[0];
+  double& coded = size.seconds_a_byte[1];
+  const bool codes = coded == 0 || raw == 0 || coded < raw;
+  if (!codes) coded *= kSecondChance;  // it may have been another tensor, or a busy time
+  return turn == kTryAt ? !codes : codes;
+}
+
+void PipeScheduler::message_done(std::uint64_t num_bytes, bool had_frames,
+                                 double seconds) noexcept {
+  if (num_bytes < kMinChunk || seconds <= 0) return;
+  double& known = classes_[std::bit_width(num_bytes)].seconds_a_byte[had_frames ? 1 : 0];
+  const double sample = seconds / static_cast<double>(num_bytes);
+  if (known == 0)
+    known = sample;
+  else
+    blend(known, std::min(sample, 2 * known));
+}
+
+// Rarely, where nothing has compressed for long: after 1, 3, 7, ... messages.
+void PipeScheduler::attempt_again() noexcept {
+  if (++num_skipped_ < 1 << std::min(num_failures_ - 1, 6)) return;
+  num_skipped_ = 0;
+  is_probing_ = true;
+  for (const Mode mode : {Mode::kFixed, Mode::kEntropy})
+    codecs_[idx(mode)].ratio = kUsualRatio[idx(mode)];
+}
+
+// The encoders make E bytes a second, which leave room for raw ones on the link.
+double PipeScheduler::goodput(Mode mode, std::size_t chunk_bytes) const noexcept {
+  const double ratio = codecs_[idx(mode)].ratio;
+  const double encoders =
+      max_encoding_ * static_cast<double>(chunk_bytes) / encode_seconds(mode, chunk_bytes);
+  return std::min(link_rate_ / ratio, link_rate_ + (1 - ratio) * encoders);
+}
+
+double PipeScheduler::finish(double rest, double link_busy, std::span<const PipeFrame> frames,
+                             double tail_rate) const noexcept {
+  const double piece = static_cast<double>(kMinPiece) / link_rate_;
+  double raw = rest / link_rate_, now = link_busy, end = 0;
+  for (const PipeFrame& frame : frames) {
+    // Raw pieces fill the time until the frame is there, while there are any.
+    const double gap = std::max(0.0, frame.ready - now);
+    double filler = gap > 0 ? std::max(gap, piece) : 0;
+    if (gap > 0 && raw < filler + piece) filler = raw;  // as gap_piece does
+    raw -= filler;
+    now = std::max(now + filler, frame.ready) + frame.on_link;
+    end = std::max(end, now + frame.place);
+  }
+  return std::max(end, now + raw * link_rate_ / tail_rate + place_seconds(Mode::kRaw, kMinPiece));
+}
+
+std::optional<PipePlan> PipeScheduler::plan_coded(
+    std::uint64_t rest, double link_busy, std::span<const PipeFrame> frames) const noexcept {
+  if (wanted_ == Mode::kRaw || link_rate_ == 0 || frames.size() >= kMaxFrames ||
+      (is_probing_ && !frames.empty()))
+    return std::nullopt;
+  const auto all = static_cast<double>(rest);
+  const double limit = finish(all, link_busy, frames, link_rate_) - kMargin;
+  std::optional<PipePlan> plan;
+  double best = 0;
+  for (const Mode mode : {Mode::kEntropy, Mode::kFixed}) {
+    if (wanted_ != Mode::kAuto && wanted_ != mode) continue;
+    for (std::size_t chunk = max_chunk_bytes_; chunk >= kMinChunk; chunk /= 2) {
+      const double rate = goodput(mode, chunk);
+      if (chunk > rest || rate < kMinGain * link_rate_) continue;
+      const auto bytes = static_cast<double>(chunk);
+      if ((1 - ratio(mode)) * bytes < kMinSaved * link_rate_) continue;
+      PipeFrame with[kMaxFrames + 1];
+      const PipeFrame frame{encode_seconds(mode, chunk), ratio(mode) * bytes / link_rate_,
+                            place_seconds(mode, chunk)};
+      std::copy(frames.begin(), frames.end(), with);
+      with[frames.size()] = frame;
+      for (std::size_t i = frames.size(); i > 0 && with[i].ready < with[i - 1].ready; --i)
+        std::swap(with[i], with[i - 1]);
+      const std::span<const PipeFrame> list(with, frames.size() + 1);
+      // It must pay even if nothing after it is coded; among those that do, the one is
+      // best with which the rest, coded too, would end first.
+      if (finish(all - bytes, link_busy, list, link_rate_) >= limit) continue;
+      const double ends = finish(all - bytes, link_busy, list, rate);
+      if (plan && ends >= best) continue;
+      best = ends;
+      plan = PipePlan{mode, chunk};
+    }
+  }
+  return plan;
+}
+
+std::size_t PipeScheduler::gap_piece(std::uint64_t rest, double seconds) const noexcept {
+  const double wanted = std::min(link_rate_ * seconds, static_cast<double>(max_chunk_bytes_));
+  const std::size_t piece =
+      std::max(kMinPiece, (static_cast<std::size_t>(wanted) + kGrain - 1) / kGrain * kGrain);
+  // A short last piece is not worth a call of its own.
+  return static_cast<std::size_t>(rest < piece + kMinPiece && rest <= max_chunk_bytes_
+                                      ? rest
+                                      : std::min<std::uint64_t>(piece, rest));
+}
+
+std::size_t PipeScheduler::raw_piece(std::uint64_t rest) const noexcept {
+  return gap_piece(rest, kPieceSeconds);
+}
+
+void PipeScheduler::sent(std::size_t num_bytes, double seconds) noexcept {
+  if (num_bytes < kMinPiece || seconds <= 0) return;
+  const double rate = static_cast<double>(num_bytes) / seconds;
+  if (link_rate_ == 0) link_rate_ = rate;
+  // Times are averaged, not rates: one chunk that a wait held up must not look like many.
+  double seconds_a_byte = 1 / link_rate_;
+  blend(seconds_a_byte, 1 / rate, 0.1);
+  link_rate_ = 1 / seconds_a_byte;
+}
+
+void PipeScheduler::encoded(Mode mode, std::size_t raw_bytes, std::size_t frame_bytes,
+                            double seconds) noexcept {
+  CodecState& codec = codecs_[idx(mode)];
+  learn_factor(codec.encode_factor, seconds, usual(kEncode[idx(mode)], raw_bytes));
+  const double ratio =
+      std::min(1.0, static_cast<double>(frame_bytes) / static_cast<double>(raw_bytes));
+  // What does not compress is believed at once, of both codecs: they differ by less.
+  if (ratio > kHardlySmaller) {
+    if (is_probing_ || num_failures_ == 0) ++num_failures_;
+    for (const Mode other : {Mode::kFixed, Mode::kEntropy}) codecs_[idx(other)].ratio = ratio;
+  } else {
+    num_failures_ = 0;
+    blend(codec.ratio, ratio);
+  }
+  is_probing_ = false;
+}
+
+void PipeScheduler::placed(Mode mode, std::size_t raw_bytes, double seconds) noexcept {
+  if (seconds <= 0) return;
+  learn_factor(codecs_[idx(mode)].place_factor, seconds, usual(kPlace[idx(mode)], raw_bytes));
+}
+
+}  // namespace snug::wire

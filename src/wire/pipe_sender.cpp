@@ -1,0 +1,350 @@
+#include "wire/pipe_sender.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace snug::wire {
+namespace {
+
+// One on the link, one to follow without a gap, one for the time it takes to start others.
+constexpr std::size_t kMaxFlying = 3;
+constexpr std::ptrdiff_t kMaxFlyingFrames = 2;
+// A call to the GPU; also how late a frame may be before the link is given something else.
+constexpr double kCallSeconds = 8e-6;
+constexpr std::size_t kMaxChunksOpen = 120;  // the queue of chunks has 128 places
+
+double seconds_between(PipeClock::time_point a, PipeClock::time_point b) {
+  return std::chrono::duration<double>(b - a).count();
+}
+
+}  // namespace
+
+PipeSender::PipeSender(PipeDirection& direction, std::unique_ptr<SendEngine> engine,
+                       std::size_t staging_bytes, std::size_t max_chunk_bytes, PipeOptions options)
+    : PipeWorker(direction, direction.sender_bell, direction.receiver_bell, std::move(options)),
+      engine_(std::move(engine)),
+      scheduler_(options_.mode, engine_->max_encoding(), max_chunk_bytes),
+      staging_(staging_bytes),
+      frames_(static_cast<std::size_t>(engine_->num_frames())) {
+  direction_.is_attached.store(1);
+}
+
+Transfer PipeSender::send(std::uint64_t tag, std::shared_ptr<PipeTensor> tensor) {
+  auto message = std::make_shared<Message>();
+  const std::lock_guard lock(mutex_);
+  Status s = status_.ok() ? start_locked() : status_;
+  if (s.ok() && num_open_ >= kMaxOpenMessages)
+    s = {Code::kUsage, "too many messages at once", kNowhere, kNowhere, kMaxOpenMessages};
+  if (!s.ok()) {
+    message->state->finish(s);
+    return Transfer(message->state);
+  }
+  ++num_open_;
+  message->offer = {next_number_++, tag, tensor->num_bytes,
+                    static_cast<std::uint64_t>(tensor->dtype)};
+  message->back = tensor->num_bytes;
+  message->tensor = std::move(tensor);
+  requests_.push_back(message);
+  own_bell_.ring();
+  return Transfer(message->state);
+}
+
+Stats PipeSender::stats() const {
+  const std::lock_guard lock(mutex_);
+  Stats stats = stats_;
+  for (int i = 0; i < kNumModes; ++i)
+    stats.goodput[i] = scheduler_.link_rate() / scheduler_.ratio(static_cast<Mode>(i));
+  return stats;
+}
+
+bool PipeSender::is_busy() const {
+  return std::any_of(messages_.begin(), messages_.end(),
+                     [](const auto& entry) { return entry.second->accepted; });
+}
+
+Status PipeSender::step(bool& moved) {
+  // Encoders before the link: they take long, and starting them is for others to do.
+  for (const auto part :
+       {&PipeSender::take_answers, &PipeSender::land_copy, &PipeSender::free_staging,
+        &PipeSender::collect_frames, &PipeSender::feed_encoders, &PipeSender::feed_link,
+        &PipeSender::take_requests})
+    if (Status s = (this->*part)(moved); !s.ok()) return s;
+  return {};
+}
+
+Status PipeSender::take_requests(bool& moved) {
+  {
+    const std::lock_guard lock(mutex_);
+    for (; !requests_.empty(); requests_.pop_front()) to_offer_.push_back(requests_.front());
+  }
+  for (; !to_offer_.empty(); to_offer_.pop_front()) {
+    const auto room = direction_.offers.has_room(num_offers_);
+    if (!room) return room.status();
+    if (!*room) return {};
+    const MessagePtr& message = to_offer_.front();
+    messages_[message->offer.number] = message;
+    direction_.offers.put(num_offers_, message->offer);
+    other_bell_.ring();
+    moved = true;
+  }
+  return {};
+}
+
+Status PipeSender::take_answers(bool& moved) {
+  const auto num_new = direction_.answers.num_new(num_answers_);
+  if (!num_new) return num_new.status();
+  for (std::uint64_t i = 0; i < *num_new; ++i) {
+    const PipeAnswer answer = direction_.answers.look(num_answers_++);
+    direction_.answers.let_go(num_answers_);
+    const auto found = messages_.find(answer.number);
+    if (found == messages_.end()) return kPipeBroken;
+    const MessagePtr message = found->second;
+    moved = true;
+    if (answer.is_done == 0) {
+      if (message->accepted) return kPipeBroken;
+      message->accepted = true;
+      if (message->rest() > 0) to_send_.push_back(message);
+      message->accepted_at = PipeClock::now();
+      const std::lock_guard lock(mutex_);
+      message->may_code = scheduler_.begin_message(message->rest());
+    } else {
+      if (!message->accepted || message->rest() > 0 || message->num_pending > 0) return kPipeBroken;
+      close_message(*message);
+      messages_.erase(found);
+      message->state->finish({});
+    }
+  }
+  return {};
+}
+
+// Times that the peer made up harm nobody but itself.
+void PipeSender::close_message(const Message& message) {
+  const std::lock_guard lock(mutex_);
+  --num_open_;
+  const auto now = PipeClock::now();
+  const auto start = std::max(message.accepted_at, std::exchange(last_done_, now));
+  scheduler_.message_done(message.tensor->num_bytes, message.has_frames,
+                          seconds_between(start, now));
+  for (int i = 0; i < kNumModes; ++i) {
+    // Packed: nanoseconds for one chunk of this many grains.
+    const std::uint64_t told = direction_.place_nanoseconds[i].exchange(0);
+    const std::size_t num_bytes = static_cast<std::size_t>(told >> 48) * PipeScheduler::kGrain;
+    if (num_bytes == 0) continue;
+    scheduler_.placed(static_cast<Mode>(i), num_bytes,
+                      static_cast<double>(told & 0xFFFF'FFFF'FFFF) * 1e-9);
+  }
+}
+
+Status PipeSender::free_staging(bool& moved) {
+  const std::uint64_t freed = direction_.chunks.read.load(std::memory_order_acquire);
+  if (freed < num_freed_ || freed > num_chunks_) return kPipeBroken;
+  for (; num_freed_ < freed; ++num_freed_) {
+    staging_.free_oldest();
+    moved = true;
+  }
+  return {};
+}
+
+// The oldest copy has arrived: the receiver may have it.
+Status PipeSender::land_copy(bool& moved) {
+  if (flying_.empty()) return {};
+  const auto landed = engine_->copied();
+  if (!landed) return landed.status();
+  if (!*landed) return {};
+  const Flying flown = std::move(flying_.front());
+  flying_.pop_front();
+  const Piece& piece = flown.piece;
+  const auto now = PipeClock::now();
+  // Only what followed another copy without a gap tells how fast the link is.
+  const double seconds = piece.since < link_free_ ? seconds_between(link_free_, now) : 0;
+  link_free_ = now;
+  direction_.chunks.put(num_chunks_,
+                        {piece.message->offer.number, piece.span.offset, piece.span.num_bytes,
+                         flown.place, piece.payload_bytes, static_cast<std::uint64_t>(piece.mode)});
+  other_bell_.ring();
+  --piece.message->num_pending;
+  piece.message->state->done_bytes += piece.span.num_bytes;
+  if (piece.frame >= 0) {
+    piece.message->has_frames = true;
+    frames_[static_cast<std::size_t>(piece.frame)] = {};
+  }
+  moved = true;
+  const std::lock_guard lock(mutex_);
+  scheduler_.sent(piece.payload_bytes, seconds);
+  stats_.raw_bytes += piece.span.num_bytes;
+  stats_.wire_bytes += piece.payload_bytes + sizeof(PipeChunk);
+  ++stats_.num_chunks[static_cast<int>(piece.mode)];
+  return {};
+}
+
+Status PipeSender::collect_frames(bool& moved) {
+  for (std::size_t i = 0; i < frames_.size(); ++i) {
+    Frame& frame = frames_[i];
+    if (frame.stage != Stage::kEncoding) continue;
+    const auto made = engine_->encoded(static_cast<int>(i));
+    if (!made) return made.status();
+    if (*made == 0) continue;
+    moved = true;
+    Piece& piece = frame.piece;
+    const double seconds = seconds_between(piece.since, PipeClock::now());
+    {
+      const std::lock_guard lock(mutex_);
+      scheduler_.encoded(piece.mode, piece.span.num_bytes, *made, seconds);
+      stats_.encode_seconds += seconds;
+    }
+    // The decoder's work should buy something.
+    if (*made < piece.span.num_bytes - piece.span.num_bytes / 32) {
+      piece.payload_bytes = *made;
+      frame.stage = Stage::kReady;
+      ready_.push_back(static_cast<int>(i));
+    } else {
+      piece.mode = Mode::kRaw;
+      piece.frame = -1;
+      piece.payload_bytes = piece.span.num_bytes;
+      claimed_raw_.push_back(std::move(piece));
+      frame = {};
+    }
+  }
+  return {};
+}
+
+// Frames first, then what turned out not to compress, then the back of a message.
+bool PipeSender::next_piece(Piece& piece) {
+  if (!ready_.empty()) {
+    const auto num_flying = std::count_if(
+        flying_.begin(), flying_.end(), [](const Flying& flown) { return flown.piece.frame >= 0; });
+    if (num_flying >= kMaxFlyingFrames) return false;
+    piece = frames_[static_cast<std::size_t>(ready_.front())].piece;
+    return true;
+  }
+  if (!claimed_raw_.empty()) {
+    piece = claimed_raw_.front();
+    return true;
+  }
+  return !to_send_.empty() && fill_gap(piece);
+}
+
+// A raw piece, where the link would otherwise soon have nothing to do.
+bool PipeSender::fill_gap(Piece& piece) {
+  const MessagePtr& message = to_send_.front();
+  std::uint64_t length = scheduler_.raw_piece(message->rest());
+  const auto now = PipeClock::now();
+  if (const auto frames = open_frames(now); !frames.empty()) {
+    const double busy = link_busy(now);
+    const double gap = std::max(frames.front().ready, kCallSeconds) - busy;
+    if (gap <= 0 || busy > 2 * kCallSeconds) return false;
+    length = std::min<std::uint64_t>(length, scheduler_.gap_piece(message->rest(), gap));
+  }
+  std::uint64_t start = message->back - length;
+  if (start > message->front)  // pieces start at a grain
+    start = (start + PipeScheduler::kGrain - 1) / PipeScheduler::kGrain * PipeScheduler::kGrain;
+  piece.message = message;
+  piece.span = {start, static_cast<std::size_t>(message->back - start)};
+  piece.payload_bytes = piece.span.num_bytes;
+  return true;
+}
+
+Status PipeSender::feed_link(bool& moved) {
+  Piece piece;
+  if (flying_.size() >= kMaxFlying || staging_.num_taken() >= kMaxChunksOpen || !next_piece(piece))
+    return {};
+  const auto place = staging_.take(piece.payload_bytes);
+  if (!place) return {};
+  if (piece.frame >= 0) {
+    ready_.pop_front();
+    frames_[static_cast<std::size_t>(piece.frame)].stage = Stage::kFlying;
+  } else if (!claimed_raw_.empty()) {
+    claimed_raw_.pop_front();
+  } else {
+    ++piece.message->num_pending;
+    piece.message->back = piece.span.offset;
+    if (piece.message->rest() == 0) to_send_.pop_front();
+  }
+  moved = true;
+  piece.since = PipeClock::now();
+  flying_.push_back({piece, *place});
+  return piece.frame >= 0 ? engine_->copy_frame(piece.frame, piece.payload_bytes, *place)
+                          : engine_->copy_raw(*piece.message->tensor, piece.span, *place);
+}
+
+// Seconds until the link has sent all that it was given.
+double PipeSender::link_busy(PipeClock::time_point now) const {
+  double num_bytes = 0;
+  for (const Flying& flown : flying_) num_bytes += static_cast<double>(flown.piece.payload_bytes);
+  for (const Piece& piece : claimed_raw_) num_bytes += static_cast<double>(piece.payload_bytes);
+  double seconds = num_bytes / scheduler_.link_rate();
+  if (!flying_.empty())
+    seconds -= seconds_between(std::max(link_free_, flying_.front().piece.since), now);
+  return std::max(0.0, seconds);
+}
+
+// Frames that the link will get, the first to be ready first.
+std::vector<PipeFrame> PipeSender::open_frames(PipeClock::time_point now) const {
+  std::vector<PipeFrame> frames;
+  for (const Frame& frame : frames_) {
+    if (frame.stage != Stage::kEncoding && frame.stage != Stage::kReady) continue;
+    const Piece& piece = frame.piece;
+    const std::size_t n = piece.span.num_bytes;
+    const double on_link =
+        scheduler_.ratio(piece.mode) * static_cast<double>(n) / scheduler_.link_rate();
+    double ready = 0;
+    if (frame.stage == Stage::kEncoding)
+      ready = std::max(
+          0.0, scheduler_.encode_seconds(piece.mode, n) - seconds_between(piece.since, now));
+    frames.push_back({ready, on_link, scheduler_.place_seconds(piece.mode, n)});
+  }
+  std::sort(frames.begin(), frames.end(),
+            [](const PipeFrame& a, const PipeFrame& b) { return a.ready < b.ready; });
+  return frames;
+}
+
+Status PipeSender::feed_encoders(bool& moved) {
+  for (bool started = true; started; moved = moved || started) {
+    started = false;
+    if (Status s = feed_encoder(started); !s.ok()) return s;
+  }
+  return {};
+}
+
+Status PipeSender::feed_encoder(bool& started) {
+  if (to_send_.empty() || scheduler_.link_rate() == 0) return {};
+  const auto num_encoding = std::count_if(frames_.begin(), frames_.end(), [](const Frame& frame) {
+    return frame.stage == Stage::kEncoding;
+  });
+  if (num_encoding >= engine_->max_encoding()) return {};
+  const auto idle = std::find_if(frames_.begin(), frames_.end(),
+                                 [](const Frame& frame) { return frame.stage == Stage::kIdle; });
+  if (idle == frames_.end()) return {};
+  const MessagePtr message = to_send_.front();
+  if (!message->may_code) return {};
+  const auto now = PipeClock::now();
+  const auto plan = scheduler_.plan_coded(message->rest(), link_busy(now), open_frames(now));
+  if (!plan) return {};
+  Piece piece;
+  piece.message = message;
+  piece.span = {message->front, plan->num_bytes};
+  piece.mode = plan->mode;
+  piece.frame = static_cast<int>(idle - frames_.begin());
+  piece.since = now;
+  message->front += plan->num_bytes;
+  ++message->num_pending;
+  if (message->rest() == 0) to_send_.pop_front();
+  *idle = {Stage::kEncoding, piece};
+  started = true;
+  return engine_->encode(piece.frame, *message->tensor, piece.span, codec_of(piece.mode));
+}
+
+void PipeSender::finish_all(const Status& status) noexcept {
+  engine_->drain();
+  direction_.is_attached.store(0);
+  std::deque<MessagePtr> waiting;
+  {
+    const std::lock_guard lock(mutex_);
+    waiting.swap(requests_);
+  }
+  for (const auto* queue : {&waiting, &to_offer_})
+    for (const MessagePtr& message : *queue) message->state->finish(status);
+  for (const auto& [number, message] : messages_) message->state->finish(status);
+}
+
+}  // namespace snug::wire

@@ -1,0 +1,95 @@
+// wire/pipe_sender.h - the sending end of a pipe: encoders and the link at work at
+// the same time on the chunks that wire/pipe_scheduler.h picks.
+#pragma once
+#include <deque>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "wire/connection_core.h"
+#include "wire/pipe_engine.h"
+#include "wire/pipe_scheduler.h"
+#include "wire/pipe_worker.h"
+#include "wire/staging_ring.h"
+
+namespace snug::wire {
+
+class PipeSender : public PipeWorker {
+ public:
+  PipeSender(PipeDirection& direction, std::unique_ptr<SendEngine> engine,
+             std::size_t staging_bytes, std::size_t max_chunk_bytes, PipeOptions options);
+  ~PipeSender() override { stop(); }
+
+  Transfer send(std::uint64_t tag, std::shared_ptr<PipeTensor> tensor);
+  // goodput: of the link, under kRaw, and what the link makes of it with each codec.
+  Stats stats() const;
+
+ private:
+  struct Message {
+    PipeOffer offer;
+    std::shared_ptr<PipeTensor> tensor;
+    std::shared_ptr<Transfer::State> state = std::make_shared<Transfer::State>();
+    std::uint64_t front = 0, back = 0;  // what lies between is claimed by nobody
+    int num_pending = 0;                // chunks that were claimed and have not arrived
+    bool accepted = false, may_code = true, has_frames = false;
+    PipeClock::time_point accepted_at{};
+    std::uint64_t rest() const { return back - front; }
+  };
+  using MessagePtr = std::shared_ptr<Message>;
+  struct Piece {
+    MessagePtr message;
+    PipeSpan span;
+    Mode mode = Mode::kRaw;
+    int frame = -1;  // none: the bytes themselves
+    std::size_t payload_bytes = 0;
+    PipeClock::time_point since{};
+  };
+  enum class Stage { kIdle, kEncoding, kReady, kFlying };
+  struct Frame {
+    Stage stage = Stage::kIdle;
+    Piece piece;
+  };
+  struct Flying {
+    Piece piece;
+    std::size_t place = 0;
+  };
+
+  Status step(bool& moved) override;
+  bool is_busy() const override;
+  void finish_all(const Status& status) noexcept override;
+
+  Status take_requests(bool& moved);
+  Status take_answers(bool& moved);
+  Status free_staging(bool& moved);
+  Status land_copy(bool& moved);
+  Status collect_frames(bool& moved);
+  Status feed_link(bool& moved);
+  Status feed_encoders(bool& moved);
+  Status feed_encoder(bool& started);
+  bool next_piece(Piece& piece);
+  bool fill_gap(Piece& piece);
+  double link_busy(PipeClock::time_point now) const;
+  std::vector<PipeFrame> open_frames(PipeClock::time_point now) const;
+  void close_message(const Message& message);
+
+  const std::unique_ptr<SendEngine> engine_;
+  PipeScheduler scheduler_;  // guarded by mutex_ where others look
+  StagingRing staging_;
+  std::vector<Frame> frames_;
+  std::deque<int> ready_;          // frames for the link, oldest first
+  std::deque<Piece> claimed_raw_;  // was to be encoded, but does not get smaller
+  std::deque<Flying> flying_;
+  PipeClock::time_point link_free_{};  // when the last copy ended
+  PipeClock::time_point last_done_{};  // when the last message was there
+
+  std::deque<MessagePtr> requests_;  // guarded by mutex_
+  std::uint64_t next_number_ = 1;    // guarded by mutex_
+  std::size_t num_open_ = 0;         // guarded by mutex_
+  std::deque<MessagePtr> to_offer_;
+  std::map<std::uint64_t, MessagePtr> messages_;  // offered and not done
+  std::deque<MessagePtr> to_send_;                // accepted, with bytes that nobody claimed
+  std::uint64_t num_offers_ = 0, num_answers_ = 0, num_chunks_ = 0, num_freed_ = 0;
+  Stats stats_;  // guarded by mutex_
+};
+
+}  // namespace snug::wire

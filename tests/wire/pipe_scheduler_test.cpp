@@ -1,0 +1,253 @@
+// What a pipe's scheduler decides, and what a whole transfer would take by its own
+// arithmetic: a simulation with a clock of its own, no timing of this machine.
+#include "wire/pipe_scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "wire/staging_ring.h"
+
+namespace snug::test {
+namespace {
+
+using wire::Mode;
+using wire::PipePlan;
+using wire::PipeScheduler;
+
+constexpr double kGB = 1e9, kMicro = 1e-6;
+constexpr std::size_t kMB = 1'000'000, kMiB = std::size_t{1} << 20;
+constexpr int kEncoders = 3, kFrames = 4;
+
+PipeScheduler on_link(double rate, Mode mode = Mode::kAuto) {
+  PipeScheduler scheduler(mode, kEncoders, 4 * kMiB);
+  for (int i = 0; i < 100; ++i) scheduler.sent(kMiB, static_cast<double>(kMiB) / rate);
+  return scheduler;
+}
+
+// Seconds until the last chunk is in its place, by the loop of PipeSender: the link
+// always gets a frame if there is one, else a raw piece from the back.
+double simulate(const PipeScheduler& scheduler, std::uint64_t rest, double true_ratio = 0.6702) {
+  using Frame = wire::PipeFrame;  // `ready` by the clock
+  const double rate = scheduler.link_rate();
+  std::vector<Frame> frames;  // of encoders at work
+  double now = 0, link_free = 0, end = 0;
+  const auto num_encoding = [&] {
+    return std::count_if(frames.begin(), frames.end(),
+                         [&](const Frame& f) { return f.ready > now; });
+  };
+  while (rest > 0 || !frames.empty()) {
+    for (;;) {  // start what encoders can take now
+      if (frames.size() >= kFrames || num_encoding() >= kEncoders) break;
+      std::vector<Frame> from_now = frames;
+      for (Frame& frame : from_now) frame.ready -= now;
+      const auto plan = rest > 0
+                            ? scheduler.plan_coded(rest, std::max(0.0, link_free - now), from_now)
+                            : std::nullopt;
+      if (!plan) break;
+      const double ratio = plan->mode == Mode::kEntropy ? true_ratio : 0.7531;
+      frames.push_back({now + scheduler.encode_seconds(plan->mode, plan->num_bytes),
+                        ratio * static_cast<double>(plan->num_bytes) / rate,
+                        scheduler.place_seconds(plan->mode, plan->num_bytes)});
+      rest -= plan->num_bytes;
+      std::sort(frames.begin(), frames.end(),
+                [](const Frame& a, const Frame& b) { return a.ready < b.ready; });
+    }
+    const auto ready = std::find_if(frames.begin(), frames.end(),
+                                    [&](const Frame& frame) { return frame.ready <= now; });
+    double on_link, place;
+    if (ready != frames.end()) {
+      on_link = ready->on_link;
+      place = ready->place;
+      frames.erase(ready);
+    } else if (rest > 0) {
+      const std::size_t piece = frames.empty()
+                                    ? scheduler.raw_piece(rest)
+                                    : scheduler.gap_piece(rest, frames.front().ready - now);
+      EXPECT_LE(piece, rest);
+      EXPECT_GT(piece, 0u);
+      on_link = static_cast<double>(piece) / rate;
+      place = scheduler.place_seconds(Mode::kRaw, piece);
+      rest -= piece;
+    } else {
+      now = frames.front().ready;
+      continue;
+    }
+    link_free = std::max(now, link_free) + on_link;
+    end = std::max(end, link_free + place);
+    now = link_free;
+  }
+  return end;
+}
+
+double gain_over_raw(double rate, std::uint64_t num_bytes) {
+  return simulate(on_link(rate, Mode::kRaw), num_bytes) / simulate(on_link(rate), num_bytes) - 1;
+}
+
+TEST(PipeScheduler, KnowsTheLinkFromWhatItSends) {
+  PipeScheduler scheduler(Mode::kAuto, kEncoders, 4 * kMiB);
+  EXPECT_EQ(scheduler.link_rate(), 0);
+  EXPECT_FALSE(scheduler.plan_coded(1000 * kMB, 0, {}));  // nothing is known yet: raw
+  scheduler.sent(1000, 1);                                // a crumb says nothing
+  EXPECT_EQ(scheduler.link_rate(), 0);
+  for (int i = 0; i < 200; ++i) scheduler.sent(kMiB, static_cast<double>(kMiB) / (50 * kGB));
+  EXPECT_NEAR(scheduler.link_rate(), 50 * kGB, 1 * kGB);
+}
+
+TEST(PipeScheduler, SmallMessagesGoRaw) {
+  const PipeScheduler scheduler = on_link(50 * kGB);
+  EXPECT_FALSE(scheduler.plan_coded(kMB, 0, {}));
+  EXPECT_FALSE(scheduler.plan_coded(2 * kMB, 0, {}));
+  EXPECT_TRUE(scheduler.plan_coded(16 * kMB, 0, {}));
+}
+
+TEST(PipeScheduler, FastLinksGoRaw) {
+  EXPECT_FALSE(on_link(1500 * kGB).plan_coded(1024 * kMB, 0, {}));
+}
+
+TEST(PipeScheduler, SlowLinksGetTheSmallestFrames) {
+  for (const double rate : {1 * kGB, 12.5 * kGB, 50 * kGB}) {
+    const auto plan = on_link(rate).plan_coded(1024 * kMB, 0, {});
+    ASSERT_TRUE(plan);
+    EXPECT_EQ(plan->mode, Mode::kEntropy);
+  }
+}
+
+TEST(PipeScheduler, WantedModesAreKept) {
+  EXPECT_FALSE(on_link(kGB, Mode::kRaw).plan_coded(1024 * kMB, 0, {}));
+  EXPECT_EQ(on_link(kGB, Mode::kFixed).plan_coded(1024 * kMB, 0, {})->mode, Mode::kFixed);
+}
+
+TEST(PipeScheduler, RandomBitsGoRawAfterOneAttempt) {
+  PipeScheduler scheduler = on_link(50 * kGB);
+  const PipePlan plan = *scheduler.plan_coded(64 * kMB, 0, {});
+  scheduler.encoded(plan.mode, plan.num_bytes, plan.num_bytes + 4096, 40 * kMicro);
+  EXPECT_FALSE(scheduler.plan_coded(60 * kMB, 0, {}));
+  (void)scheduler.begin_message(kMB);  // too small for an attempt
+  EXPECT_FALSE(scheduler.plan_coded(60 * kMB, 0, {}));
+  scheduler.begin_message(64 * kMB);  // another tensor: one frame will tell
+  EXPECT_TRUE(scheduler.plan_coded(64 * kMB, 0, {}));
+  const wire::PipeFrame open[] = {{40 * kMicro, 50 * kMicro, 40 * kMicro}};
+  EXPECT_FALSE(scheduler.plan_coded(64 * kMB, 0, open));
+  scheduler.encoded(Mode::kEntropy, 4 * kMiB, 3 * kMiB, 40 * kMicro);
+  EXPECT_TRUE(scheduler.plan_coded(64 * kMB, 0, open));
+}
+
+TEST(PipeScheduler, AttemptsGetRareWhereNothingCompresses) {
+  PipeScheduler scheduler = on_link(50 * kGB);
+  int num_attempts = 0;
+  for (int i = 0; i < 1000; ++i) {
+    scheduler.begin_message(64 * kMB);
+    if (!scheduler.plan_coded(64 * kMB, 0, {})) continue;
+    ++num_attempts;
+    scheduler.encoded(Mode::kEntropy, 4 * kMiB, 4 * kMiB, 40 * kMicro);
+  }
+  EXPECT_GE(num_attempts, 10);
+  EXPECT_LE(num_attempts, 25);
+}
+
+TEST(PipeScheduler, SlowCodecsAreNoticed) {
+  PipeScheduler scheduler = on_link(50 * kGB);
+  for (int i = 0; i < 40; ++i)  // as if the GPU were busy with other work
+    for (const Mode mode : {Mode::kFixed, Mode::kEntropy})
+      scheduler.encoded(mode, 4 * kMiB, 3 * kMiB, 0.01);
+  EXPECT_FALSE(scheduler.plan_coded(1024 * kMB, 0, {}));
+  // Nothing is measured now, but what was is forgotten in time.
+  for (int i = 0; i < 200; ++i) scheduler.begin_message(64 * kMB);
+  EXPECT_TRUE(scheduler.plan_coded(1024 * kMB, 0, {}));
+}
+
+TEST(PipeScheduler, TheClockHasTheLastWord) {
+  constexpr std::uint64_t kBytes = 64 * kMB;
+  for (const double coded_seconds : {1.0, 1.2}) {  // against 1.1 raw
+    PipeScheduler scheduler = on_link(50 * kGB);
+    int num_coded = 0;
+    for (int i = 0; i < 640; ++i) {
+      const bool codes = scheduler.begin_message(kBytes);
+      num_coded += codes;
+      scheduler.message_done(kBytes, codes, codes ? coded_seconds : 1.1);
+    }
+    if (coded_seconds < 1.1)
+      EXPECT_EQ(num_coded, 630);  // one of 64 goes the other way
+    else
+      EXPECT_LE(num_coded, 70);                       // less than 1 % of the time
+    EXPECT_TRUE(scheduler.begin_message(300 * kMB));  // another size
+    EXPECT_TRUE(scheduler.begin_message(1000));
+  }
+}
+
+TEST(PipeScheduler, OneSlowCallIsNoReason) {
+  PipeScheduler scheduler = on_link(50 * kGB);
+  scheduler.encoded(Mode::kEntropy, 4 * kMiB, 2'810'000, 0.5);  // allocated its memory
+  scheduler.placed(Mode::kEntropy, 4 * kMiB, 0.5);
+  EXPECT_EQ(scheduler.plan_coded(64 * kMB, 0, {})->mode, Mode::kEntropy);
+}
+
+TEST(PipeScheduler, APeerThatLiesIsBounded) {
+  PipeScheduler scheduler = on_link(50 * kGB);
+  scheduler.placed(Mode::kEntropy, 4 * kMiB, 1e12);
+  scheduler.placed(Mode::kFixed, 4 * kMiB, -1);
+  for (int i = 0; i < 40; ++i) scheduler.placed(Mode::kEntropy, 4 * kMiB, 45 * kMicro);
+  EXPECT_TRUE(scheduler.plan_coded(1024 * kMB, 0, {}));
+}
+
+// The shape of the whole table, by arithmetic. The measured one is in bench/results.
+TEST(PipeScheduler, NeverSlowerThanRaw) {
+  for (const double rate : {5.0, 12.5, 25.0, 50.0, 100.0, 200.0, 400.0, 1500.0})
+    for (const std::uint64_t mb : {1, 2, 3, 4, 6, 8, 11, 16, 32, 64, 214, 1024})
+      EXPECT_GE(gain_over_raw(rate * kGB, mb * kMB), -0.005) << rate << " GB/s, " << mb << " MB";
+}
+
+TEST(PipeScheduler, LongMessagesGainWhatTheRatioAllows) {
+  EXPECT_GE(gain_over_raw(50 * kGB, 8 * kMB), 0.12);
+  EXPECT_GE(gain_over_raw(50 * kGB, 16 * kMB), 0.25);
+  EXPECT_GE(gain_over_raw(50 * kGB, 32 * kMB), 0.35);
+  EXPECT_GE(gain_over_raw(50 * kGB, 214 * kMB), 0.45);
+  EXPECT_GE(gain_over_raw(12.5 * kGB, 1024 * kMB), 0.48);
+}
+
+TEST(PipeScheduler, GapsAreFilled) {
+  const PipeScheduler scheduler = on_link(50 * kGB);
+  EXPECT_NEAR(static_cast<double>(scheduler.gap_piece(64 * kMiB, 40 * kMicro)), 2e6, 1e5);
+  EXPECT_EQ(scheduler.gap_piece(64 * kMiB, 1), 4 * kMiB);
+  EXPECT_EQ(scheduler.gap_piece(700'000, 1e-9), 700'000u);
+}
+
+TEST(PipeScheduler, RawPiecesFit) {
+  for (const double rate : {0.1, 10.0, 50.0, 5000.0}) {
+    const PipeScheduler scheduler = on_link(rate * kGB);
+    for (std::uint64_t rest = 1; rest < 64 * kMiB; rest = rest * 3 + 1) {
+      EXPECT_GT(scheduler.raw_piece(rest), 0u);
+      EXPECT_LE(scheduler.raw_piece(rest), std::min<std::uint64_t>(rest, 4 * kMiB));
+    }
+  }
+}
+
+TEST(StagingRing, PlacesDoNotOverlapAndComeBack) {
+  wire::StagingRing ring(1000 * 256);
+  struct Taken {
+    std::size_t start, end;
+  };
+  std::vector<Taken> taken;
+  std::uint64_t seed = 1;
+  for (int round = 0; round < 20'000; ++round) {
+    seed = seed * 6364136223846793005 + 1442695040888963407;
+    const std::size_t n = 1 + static_cast<std::size_t>(seed >> 40) % 80'000;
+    const auto place = ring.take(n);
+    if (!place) {
+      ASSERT_FALSE(taken.empty());
+      ring.free_oldest();
+      taken.erase(taken.begin());
+      continue;
+    }
+    EXPECT_EQ(*place % 256, 0u);
+    ASSERT_LE(*place + n, 1000u * 256);
+    for (const Taken& other : taken) ASSERT_TRUE(*place + n <= other.start || *place >= other.end);
+    taken.push_back({*place, *place + n});
+  }
+  EXPECT_FALSE(ring.take(1000 * 256 + 1));
+}
+
+}  // namespace
+}  // namespace snug::test
