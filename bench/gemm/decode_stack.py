@@ -98,11 +98,11 @@ class DenseFused(FusedLinear):
 
     def __init__(self, linears):
         torch.nn.Module.__init__(self)
-        self.weight = torch.nn.Parameter(torch.cat([linear.weight.detach() for linear in linears]), False)
+        self.dense = torch.nn.Parameter(torch.cat([linear.weight.detach() for linear in linears]), False)
         self.num_parts, self._last = len(linears), None
 
     def forward(self, x):
-        return F.linear(x, self.weight)
+        return F.linear(x, self.dense)
 
 
 def fuse_dense(model):

@@ -204,13 +204,26 @@ def listen(address="127.0.0.1:0", **options):
 
 def _open(function, address, options):
     pointer, status = c_void_p(), Status()
+    if "\0" in address:
+        raise ValueError("an address has no NUL")
     check(function(address.encode(), byref(_options(**options)), byref(pointer), byref(status)), status)
     return pointer
 
 
 def _options(token=None, mode="auto", lanes=0, chunk_bytes=1 << 20, timeout=30.0):
-    return WireOptions(token.encode() if isinstance(token, str) else token, number_of(MODES, mode, "mode"), lanes,
-                       chunk_bytes, int(timeout * 1000))
+    return WireOptions(_token_of(token), number_of(MODES, mode, "mode"), lanes, chunk_bytes,
+                       int(timeout * 1000))
+
+
+def _token_of(token):
+    if token is None:
+        return None
+    if not isinstance(token, (str, bytes, bytearray)):
+        raise TypeError(f"a token is a str or bytes, not {type(token).__name__}")
+    token = token.encode() if isinstance(token, str) else bytes(token)
+    if b"\0" in token:  # the C library would take what stands before it for the whole
+        raise ValueError("a token must not contain NUL; take its hex digits")
+    return token
 
 
 def _milliseconds(seconds):

@@ -45,6 +45,7 @@ int code(const snug::Status& status) { return static_cast<int>(status.code); }
 extern "C" {
 
 const char* snug_cuda_reason(const snug_cuda_result* result) {
+  if (result == nullptr) return "the result is NULL";
   return gpu::to_status({result->num_bytes, result->code, result->reason, result->block}).what;
 }
 

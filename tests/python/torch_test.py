@@ -268,6 +268,54 @@ class Models(unittest.TestCase):
         with self.assertRaises(ValueError):
             snug.torch.compress_model(model, policy="fast")
 
+    def test_a_layer_in_several_places_stays_one(self):
+        model = nn.Module()
+        model.first = nn.Linear(256, 256, dtype=torch.bfloat16)
+        model.more = nn.ModuleList([model.first, model.first])
+        model.again = model.first
+        report = snug.torch.compress_model(model)
+        self.assertEqual(len(report.layers), 1)
+        for layer in (model.more[0], model.more[1], model.again):
+            self.assertIs(layer, model.first)
+        self.assertIsInstance(model.first, snug.torch.CompressedLinear)
+        snug.torch.decompress_model(model)
+        self.assertIs(model.more[1], model.first)
+        self.assertEqual(len(list(model.parameters())), 2)
+
+    def test_hooks_are_not_lost(self):
+        model = nn.Sequential(*[nn.Linear(256, 256, dtype=torch.bfloat16) for _ in range(3)])
+        calls = []
+        model[0].register_forward_hook(lambda *_: calls.append("hook"))
+        model[1].forward = lambda x: calls.append("patched") or x
+        self.assertIn("hooks", str(snug.torch.compress_model(model)))
+        self.assertIsInstance(model[2], snug.torch.CompressedLinear)
+        model(bf16(1, 256))
+        self.assertEqual(calls, ["hook", "patched"])
+
+    def test_code_that_reads_weights_works(self):
+        layer = nn.TransformerEncoderLayer(256, 4, 512, batch_first=True, dtype=torch.bfloat16).eval()
+        x = bf16(1, 4, 256, scale=1)
+        with torch.no_grad():
+            dense = layer(x)
+            snug.torch.compress_model(layer)
+            self.assertIsInstance(layer.linear1, snug.torch.CompressedLinear)
+            torch.testing.assert_close(layer(x), dense, rtol=2e-2, atol=2e-2)
+        model = Attention()
+        weight = model.k_proj.weight.clone()
+        snug.torch.compress_model(model)
+        self.assertTrue(same_bits(model.k_proj.weight, weight))
+
+    def test_what_does_not_fit_is_not_loaded(self):
+        source, target = Attention(), Attention()
+        snug.torch.compress_model(source, fuse=False)
+        state = source.state_dict()
+        del state["o_proj.packed"]
+        x = bf16(2, 256, scale=1)
+        before = target(x)
+        with self.assertRaises(KeyError):
+            snug.torch.load_compressed(target, state)
+        self.assertTrue(same_bits(target(x), before))
+
     def test_torch_compile(self):
         for device in DEVICES:
             model = Attention(device=device)

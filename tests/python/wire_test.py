@@ -85,6 +85,15 @@ class Wire(unittest.TestCase):
         with self.assertRaises(ValueError):
             self.near.send(1, b"x")
 
+    def test_tokens_are_taken_whole_or_not_at_all(self):
+        for token in (b"\0secretsecret", "12345678\0secret"):
+            with self.assertRaises(ValueError):
+                snug.wire.listen("127.0.0.1:0", token=token)
+        with self.assertRaises(TypeError):
+            snug.wire.connect("127.0.0.1:1", token=5)
+        with self.assertRaises(ValueError):
+            snug.wire.listen("127.0.0.1:0\0x")
+
     def test_gpu_and_cpu_memory_do_not_mix(self):
         class Device:
             type = "cuda"

@@ -1,5 +1,6 @@
 """Linear layers on packed weights, and whole models of them."""
 
+from collections import Counter
 from ctypes import byref
 from typing import NamedTuple
 
@@ -12,6 +13,9 @@ from .matrix import NIBBLE, POLICIES, RAW, multiply, pack, read_header, stream_o
 
 # Layers that read the same input, by the names models give them.
 SIDE_BY_SIDE = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+
+# What others hang on a layer, and what another layer in its place would lose.
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 class CompressedLinear(nn.Module):
@@ -56,6 +60,11 @@ class CompressedLinear(nn.Module):
     def dense_weight(self):
         """The exact weight matrix, restored."""
         return torch.ops.snug.unpack(self.packed, *self.shape)
+
+    @property
+    def weight(self):
+        """The same, for code that looks at a layer's weights: a copy at every look."""
+        return self.dense_weight()
 
     def decompress(self):
         """The exact nn.Linear."""
@@ -116,15 +125,21 @@ class FusedPart(nn.Module):
     def out_features(self):
         return self.count
 
+    @property
+    def weight(self):
+        """The exact weights of this part, restored at every look."""
+        return self.fused.dense_weight()[self.first:self.first + self.count].clone()
+
+    @property
+    def bias(self):
+        return None if self.fused.bias is None else self.fused.bias[self.first:self.first + self.count]
+
     def forward(self, x):
         return self.fused.columns(x, self.first, self.count)
 
     def decompress(self):
         """The exact nn.Linear."""
-        rows = slice(self.first, self.first + self.count)
-        bias = self.fused.bias
-        return _dense_linear(self.fused.dense_weight()[rows].clone(),
-                             None if bias is None else bias[rows])
+        return _dense_linear(self.weight, self.bias)
 
 
 class FusedLinear(CompressedLinear):
@@ -198,34 +213,50 @@ def compress_model(model, policy="memory", batch=1, fuse=True, skip=()):
     """
     if policy not in (*POLICIES, "twin"):
         raise ValueError(f"unknown policy {policy!r}; one of: {', '.join(POLICIES)}, twin")
+    if batch < 1:
+        raise ValueError(f"batch is {batch}, but a step has at least one row")
     report = Report()
-    tied = _tied_weights(model)
+    if type(model) is nn.Linear:
+        report.layers.append(_kept("", model, "it is the model itself; take CompressedLinear.from_linear"))
+    tied, places = _tied_weights(model), _places(model)
+    replaced = {}  # id of a layer -> the layer and its replacement, for all places where it stands
     for parent_name, parent in list(model.named_modules()):
         for group in SIDE_BY_SIDE if fuse else ():
             linears = [getattr(parent, name, None) for name in group]
             names = [_join(parent_name, name) for name in group]
-            if _can_fuse(linears) and not any(_reason(n, m, tied, skip) for n, m in zip(names, linears)):
+            if (_can_fuse(linears) and all(places[id(linear)] == 1 for linear in linears)
+                    and not any(_reason(n, m, tied, skip) for n, m in zip(names, linears))):
                 _fuse(parent, group, names, linears, policy, batch, report)
-        for name, child in list(parent.named_children()):
-            if type(child) is nn.Linear:  # a subclass may compute something else
-                _compress_child(parent, name, _join(parent_name, name), tied, skip, policy, batch,
-                                report)
+        for name, child in list(parent._modules.items()):
+            if type(child) is not nn.Linear:  # a subclass may compute something else
+                continue
+            if id(child) not in replaced:
+                made = _compress(child, _join(parent_name, name), tied, skip, policy, batch, report)
+                replaced[id(child)] = (child, made)
+            setattr(parent, name, replaced[id(child)][1])
     return report
 
 
 def decompress_model(model):
     """Gives every compressed layer its exact nn.Linear back, in place."""
+    replaced = {}
     for parent in list(model.modules()):
         if isinstance(parent, FusedPart):
             continue
-        for name, child in list(parent.named_children()):
+        for name, child in list(parent._modules.items()):
             if isinstance(child, (CompressedLinear, FusedPart)):
-                setattr(parent, name, child.decompress())
+                if id(child) not in replaced:
+                    replaced[id(child)] = (child, child.decompress())
+                setattr(parent, name, replaced[id(child)][1])
     return model
 
 
 def load_compressed(model, state_dict):
-    """Loads the state_dict of a model compressed without fusing into a dense one of its kind."""
+    """Loads the state_dict of a model compressed without fusing into a dense one of its kind.
+
+    If the two do not fit, the model stays as it was.
+    """
+    layers = []
     for name, module in list(model.named_modules()):
         packed = state_dict.get(name + ".packed")
         if packed is None or not isinstance(module, nn.Linear):
@@ -234,25 +265,34 @@ def load_compressed(model, state_dict):
         if (shape.n, shape.k) != (module.out_features, module.in_features):
             raise ValueError(f"{name}: the file has {shape.n} x {shape.k} weights, the model "
                              f"{module.out_features} x {module.in_features}")
-        parent = model.get_submodule(name.rpartition(".")[0])
         bias = None if module.bias is None else module.bias.to(torch.bfloat16)
-        setattr(parent, name.rpartition(".")[2],
-                CompressedLinear(packed.to(module.weight.device), bias, shape))
+        layers.append((model.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2], module,
+                       CompressedLinear(packed.to(module.weight.device), bias, shape)))
+    for parent, name, _, compressed in layers:
+        setattr(parent, name, compressed)
+    different = model.state_dict().keys() ^ state_dict.keys()
+    if different:
+        for parent, name, module, _ in layers:
+            setattr(parent, name, module)
+        raise KeyError(f"not in both the model and the file: {', '.join(sorted(different)[:5])}")
     return model.load_state_dict(state_dict)
 
 
-def _compress_child(parent, name, full_name, tied, skip, policy, batch, report):
-    linear = getattr(parent, name)
+def _compress(linear, name, tied, skip, policy, batch, report):
+    """The compressed layer, or the same one if it has to stay dense."""
     n, k = linear.out_features, linear.in_features
-    dense_bytes = linear.weight.numel() * linear.weight.element_size()
-    reason = _reason(full_name, linear, tied, skip) or _slower(n, k, policy, batch, linear)
+    reason = _reason(name, linear, tied, skip) or _slower(n, k, policy, batch, linear)
     compressed = None if reason else CompressedLinear.from_linear(linear, _kind(policy))
     if compressed is None:
-        reason = reason or "its values do not compress"
-        report.layers.append(Layer(full_name, n, k, dense_bytes, dense_bytes, reason))
-        return
-    setattr(parent, name, compressed)
-    report.layers.append(Layer(full_name, n, k, dense_bytes, compressed.num_bytes, ""))
+        report.layers.append(_kept(name, linear, reason or "its values do not compress"))
+        return linear
+    report.layers.append(Layer(name, n, k, 2 * n * k, compressed.num_bytes, ""))
+    return compressed
+
+
+def _kept(name, linear, reason):
+    num_bytes = linear.weight.numel() * linear.weight.element_size()
+    return Layer(name, linear.out_features, linear.in_features, num_bytes, num_bytes, reason)
 
 
 def _fuse(parent, group, names, linears, policy, batch, report):
@@ -296,6 +336,8 @@ def _reason(name, linear, tied, skip):
         return "weights are not loaded"
     if linear.weight.data_ptr() in tied:
         return "shares its weights with another layer"
+    if "forward" in vars(linear) or any(getattr(linear, hooks) for hooks in _HOOKS):
+        return "has hooks or a forward of its own"
     if linear.bias is not None and linear.bias.dtype != torch.bfloat16:
         return f"bias is {linear.bias.dtype}, not bfloat16"
     return ""
@@ -308,6 +350,11 @@ def _slower(n, k, policy, batch, linear):
     with torch.cuda.device(linear.weight.device):
         library.snug_gemm_choose(n, k, batch, POLICIES[policy], byref(choice))
     return "" if choice.packed else f"faster dense (compressed {choice.gain:.2f}x at batch {batch})"
+
+
+def _places(model):
+    """How often each module stands somewhere in the model."""
+    return Counter(id(child) for parent in model.modules() for child in parent._modules.values())
 
 
 def _tied_weights(model):

@@ -23,6 +23,8 @@ def compress(tensor, codec="entropy"):
 
     Shape is not recorded; `decompress` takes it. CPU and GPU write the same frames.
     """
+    if tensor.is_meta:
+        raise ValueError("the tensor is not loaded (it is on the meta device)")
     tensor = tensor.detach().contiguous()
     dtype = DTYPE_NAMES.get(tensor.dtype)
     if dtype is None:
