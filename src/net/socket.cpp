@@ -106,6 +106,16 @@ struct FreeAddresses {
 };
 using AddressList = std::unique_ptr<addrinfo, FreeAddresses>;
 
+// Names come and go as hosts do: what is unknown now may be known in a moment.
+Status resolve_error(int error) {
+  switch (error) {
+    case EAI_AGAIN: return {Code::kTimeout, "no name server can tell now where the host is"};
+    case EAI_MEMORY: return {Code::kInternal, "out of memory"};
+    case EAI_SYSTEM: return system_error("cannot look up the host", errno);
+    default: return {Code::kPeer, "the host is not known by this name"};
+  }
+}
+
 Result<AddressList> resolve(const Address& address, int flags) {
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
@@ -113,9 +123,8 @@ Result<AddressList> resolve(const Address& address, int flags) {
   hints.ai_flags = flags | AI_NUMERICSERV;
   addrinfo* found = nullptr;
   const std::string port = std::to_string(address.port);
-  if (::getaddrinfo(address.host.c_str(), port.c_str(), &hints, &found) != 0) {
-    return Status{Code::kUsage, "the host name cannot be resolved"};
-  }
+  const int error = ::getaddrinfo(address.host.c_str(), port.c_str(), &hints, &found);
+  if (error != 0) return resolve_error(error);
   return AddressList(found);
 }
 
@@ -130,6 +139,15 @@ std::uint16_t port_of(const sockaddr_storage& address) {
   return ntohs(address.ss_family == AF_INET6
                    ? reinterpret_cast<const sockaddr_in6&>(address).sin6_port
                    : reinterpret_cast<const sockaddr_in&>(address).sin_port);
+}
+
+// What no name server could ever know: user@host, 10.0.0.256.
+bool could_be_host(const std::string& host) {
+  for (const char c : host)
+    if (static_cast<unsigned char>(c) <= ' ' || c == 0x7F || c == '/' || c == '@') return false;
+  in_addr v4;
+  return host.find_first_not_of("0123456789.") != std::string::npos ||
+         ::inet_aton(host.c_str(), &v4) == 1;
 }
 
 }  // namespace
@@ -148,6 +166,7 @@ Result<Address> parse_address(std::string_view text) {
   Address address{std::string(host.empty() ? "127.0.0.1" : host), 0};
   const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), address.port);
   if (error != std::errc{} || end != port.data() + port.size() || port.empty()) return bad;
+  if (!could_be_host(address.host)) return Status{Code::kUsage, "not the name of a host"};
   return address;
 }
 
@@ -304,7 +323,7 @@ Result<Listener> Listener::open(const sockaddr_storage& address) {
 
 Result<Listener> Listener::open(const Address& address) {
   Result<AddressList> list = resolve(address, AI_PASSIVE);
-  if (!list) return list.status();
+  if (!list) return Status{Code::kUsage, list.status().what};  // of this host: a typing error
   return open(storage_of(**list));
 }
 

@@ -2,8 +2,8 @@
 //
 // Every call that could wait takes the moment at which it gives up: no peer,
 // however slow or silent, holds a thread for longer. Errors:
-//   kTimeout  the deadline passed
-//   kPeer     the connection was refused, reset or closed
+//   kTimeout  the deadline passed, or no name server answers
+//   kPeer     the connection was refused, reset or closed, or nobody knows the host
 //   kIo       the system refused; `found` holds errno
 //   kUsage    an address that cannot be understood
 #pragma once

@@ -2,7 +2,7 @@
 //
 //   sender                      receiver
 //   message 0: the manifest
-//                               "ok", or "error CODE TEXT"
+//                               "ok", or "error CODE TEXT", or "done": it is here already
 //   message i + 1: file i
 //   "commit", or "error ..."
 //                               "done", or "error ..."
@@ -45,7 +45,8 @@ void send_error(Connection& connection, const StoreStatus& status);
 // Both work on a connection that may be used for more afterwards.
 struct FilesReport {
   StoreStatus status;
-  bool refused = false;  // by the other side: trying again would not help
+  bool refused = false;    // by the other side: trying again would not help
+  bool committed = false;  // `commit` was said: it may be there, whatever the status says
 };
 FilesReport send_files(Connection& connection, const Manifest& manifest, const std::string& path,
                        const std::function<bool(std::uint64_t done_bytes)>& progress);

@@ -133,7 +133,9 @@ std::string to_json(const Manifest& manifest) {
     store::append_json_string(json, file.name);
     json += ',' + std::to_string(file.num_bytes) + ',' + std::to_string(file.mode) + ']';
   }
-  return json + "]}";
+  json += ']';
+  if (!manifest.version.empty()) json += ",\"version\":\"" + manifest.version + '"';
+  return json + '}';
 }
 
 StoreResult<Manifest> parse_manifest(std::string_view text) {
@@ -144,10 +146,11 @@ StoreResult<Manifest> parse_manifest(std::string_view text) {
   json.expect('{');
   for (bool first = true; json.next_member('}', first);) {
     if (!json.read_key(key)) break;
-    const bool read = key == "name"     ? json.read_string(manifest.name)
-                      : key == "folder" ? json.read_uint(is_folder)
-                      : key == "files"  ? read_files(json, manifest.files)
-                                        : json.skip_value();
+    const bool read = key == "name"      ? json.read_string(manifest.name)
+                      : key == "folder"  ? json.read_uint(is_folder)
+                      : key == "files"   ? read_files(json, manifest.files)
+                      : key == "version" ? json.read_string(manifest.version)
+                                         : json.skip_value();
     if (!read) break;
   }
   if (!json.expect_end()) return bad_manifest("the peer's list of files makes no sense");

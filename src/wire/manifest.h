@@ -24,6 +24,9 @@ struct Manifest {
   std::string name;  // one component
   bool is_folder = false;
   std::vector<ManifestFile> files;  // sorted by name
+  // version_of all of it, from a sender that may have been here before without having
+  // heard of its success; mostly empty.
+  std::string version = {};
 
   std::uint64_t num_bytes() const noexcept;
 };

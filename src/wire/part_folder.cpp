@@ -24,6 +24,12 @@ using store::io_error;
 
 constexpr int kFolderFlags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
 
+bool is_named(int fd, const std::string& path) {
+  struct stat mine, named;
+  return ::fstat(fd, &mine) == 0 && ::lstat(path.c_str(), &named) == 0 &&
+         mine.st_ino == named.st_ino;
+}
+
 // A sender that comes back may be faster than this side's notice that it was gone.
 bool lock(int fd, const std::string& path) {
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(3);
@@ -32,9 +38,7 @@ bool lock(int fd, const std::string& path) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
   // The other one may have ended by giving the folder its final name.
-  struct stat mine, named;
-  return ::fstat(fd, &mine) == 0 && ::lstat(path.c_str(), &named) == 0 &&
-         mine.st_ino == named.st_ino;
+  return is_named(fd, path);
 }
 
 // Under a name of its own while the older one is exchanged for it: a sender that comes
@@ -146,6 +150,13 @@ StoreStatus PartFolder::remove_strangers(const Manifest& manifest) const {
 void PartFolder::discard() {
   std::error_code ignored;
   fs::remove_all(path_, ignored);
+}
+
+void PartFolder::remove_abandoned(const std::string& path) {
+  const Descriptor root(::open(path.c_str(), kFolderFlags));
+  std::error_code ignored;
+  if (root.get() >= 0 && ::flock(root.get(), LOCK_EX | LOCK_NB) == 0 && is_named(root.get(), path))
+    fs::remove_all(path, ignored);
 }
 
 StoreResult<std::string> PartFolder::commit(

@@ -37,14 +37,17 @@ class PartFolder {
   // there is one) look at it and gives it its final name, which is returned.
   StoreResult<std::string> commit(const Manifest& manifest, bool force,
                                   const std::function<StoreStatus(const std::string&)>& check);
+  // Removes what is not in the manifest.
+  StoreStatus remove_strangers(const Manifest& manifest) const;
   // Removes it with all it holds.
   void discard();
+  // The same for the part folder at `path`, unless a transfer is at work in it.
+  static void remove_abandoned(const std::string& path);
 
   const std::string& path() const noexcept { return path_; }
 
  private:
   StoreStatus check_room(const Manifest& manifest) const;
-  StoreStatus remove_strangers(const Manifest& manifest) const;
 
   std::string folder_, path_;
   Descriptor root_;  // holds the lock

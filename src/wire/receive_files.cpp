@@ -3,6 +3,7 @@
 #include <atomic>
 #include <deque>
 
+#include "snug/patch.h"
 #include "wire/dialogue.h"
 #include "wire/file_buffers.h"
 
@@ -53,6 +54,7 @@ class FileReceiver {
     manifest_ = std::move(*parsed);
     if (!rules_.wanted_name.empty() && manifest_.name != rules_.wanted_name)
       return StoreStatus{{Code::kPeer, "the peer sends another name"}, {}, {}, manifest_.name};
+    if (is_here_already(folder)) return folder + "/" + manifest_.name;
     auto part = PartFolder::open(folder, manifest_, rules_.force);
     if (!part) return part.status();
     if (Status s = connection_.send_note("ok"); !s.ok()) return StoreStatus{s, {}, {}, {}};
@@ -72,6 +74,22 @@ class FileReceiver {
   }
 
  private:
+  // Left by a receiver that ended before it could say so; the sender asks again.
+  bool is_here_already(const std::string& folder) const {
+    const std::string path = folder + "/" + manifest_.name;
+    if (manifest_.version.empty() || rules_.force) return false;
+    const auto here = list_path(path);
+    const auto same_size = [](const ManifestFile& a, const ManifestFile& b) {
+      return a.name == b.name && a.num_bytes == b.num_bytes;
+    };
+    if (!here || here->is_folder != manifest_.is_folder ||
+        !std::equal(here->files.begin(), here->files.end(), manifest_.files.begin(),
+                    manifest_.files.end(), same_size))
+      return false;
+    const auto version = version_of(path);
+    return version && *version == manifest_.version;
+  }
+
   StoreStatus receive_all(const PartFolder& part) {
     for (std::size_t i = 0; i < manifest_.files.size(); ++i) {
       auto sink = std::make_shared<FileSink>(part, manifest_.files[i]);

@@ -2,6 +2,7 @@
 #include <deque>
 #include <thread>
 
+#include "snug/patch.h"
 #include "wire/dialogue.h"
 #include "wire/file_buffers.h"
 #include "wire/memory_buffers.h"
@@ -36,6 +37,7 @@ class FileSender {
       return {answer.status, answer.refused};
     }
     (void)announced.wait();
+    if (answer.text == "done" && !manifest_.version.empty()) return {};
     if (StoreStatus s = send_all(); !s.ok()) {
       connection_.close();
       for (const FileOnItsWay& file : on_the_way_) (void)file.transfer.wait();
@@ -79,11 +81,11 @@ class FileSender {
   }
 
   FilesReport commit() {
-    if (Status s = connection_.send_note("commit"); !s.ok()) return {{s, {}, {}, {}}, false};
+    if (Status s = connection_.send_note("commit"); !s.ok()) return {{s, {}, {}, {}}, false, true};
     const Answer answer = wait_for_note(connection_, [this] { return report(); });
-    if (!answer.status.ok()) return {answer.status, answer.refused};
+    if (!answer.status.ok()) return {answer.status, answer.refused, true};
     if (answer.text != "done")
-      return {{{Code::kPeer, "the receiver broke the protocol"}, {}, {}, {}}, true};
+      return {{{Code::kPeer, "the receiver broke the protocol"}, {}, {}, {}}, true, true};
     return {};
   }
 
@@ -149,7 +151,7 @@ StoreResult<TransferReport> send_path(const std::string& path, const std::string
   bool was_connected = false;
   for (int failures = 0;; ++report.num_attempts) {
     auto connection = wire::connect(address, options.wire, keep_going);
-    wire::FilesReport sent{{connection.status(), {}, {}, {}}, !was_connected};
+    wire::FilesReport sent{{connection.status(), {}, {}, address}, !was_connected};
     if (connection) {
       was_connected = true;
       sent = wire::send_files(*connection, *manifest, path, progress);
@@ -163,6 +165,8 @@ StoreResult<TransferReport> send_path(const std::string& path, const std::string
     const bool final = sent.refused && code != Code::kTimeout;
     if (final || !worth_retrying(code) || ++failures > options.num_retries || !keep_going())
       return sent.status;
+    if (sent.committed && manifest->version.empty())
+      if (auto version = version_of(path)) manifest->version = std::move(*version);
     pause_before(failures, keep_going);
   }
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

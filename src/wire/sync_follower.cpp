@@ -1,10 +1,5 @@
 // Following versions: ask for what is newer, verify it, give it its name.
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <filesystem>
 #include <thread>
@@ -12,7 +7,7 @@
 #include "snug/patch.h"
 #include "wire/dialogue.h"
 #include "wire/file_buffers.h"
-#include "wire/version_list.h"
+#include "wire/held_versions.h"
 
 namespace snug {
 namespace wire {
@@ -22,54 +17,8 @@ namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-constexpr char kPatchName[] = "update.patch";
-
-using Held = NamedVersion;
-
-// The versions this follower fetched, oldest first, as noted in .snug-sync.
-class HeldVersions {
- public:
-  explicit HeldVersions(std::string folder) : folder_(std::move(folder)) {}
-
-  void load() {
-    versions_ = read_version_list(path());
-    std::error_code error;
-    std::erase_if(versions_,
-                  [&](const Held& held) { return !fs::exists(folder_ + "/" + held.name, error); });
-  }
-
-  const Held* newest() const { return versions_.empty() ? nullptr : &versions_.back(); }
-  bool has(const std::string& name) const {
-    return std::any_of(versions_.begin(), versions_.end(),
-                       [&](const Held& held) { return held.name == name; });
-  }
-
-  // Notes a version that has its name now, points `current` to it and removes
-  // the oldest ones.
-  StoreStatus add(Held version, std::size_t num_kept) {
-    std::erase_if(versions_, [&](const Held& held) { return held.name == version.name; });
-    versions_.push_back(std::move(version));
-    if (StoreStatus s = point_current(); !s.ok()) return s;
-    std::error_code ignored;
-    for (; versions_.size() > num_kept; versions_.erase(versions_.begin()))
-      fs::remove_all(folder_ + "/" + versions_.front().name, ignored);
-    return write_version_list(path(), versions_);
-  }
-
- private:
-  std::string path() const { return folder_ + "/.snug-sync"; }
-
-  StoreStatus point_current() {
-    const std::string link = folder_ + "/current",
-                      temporary = store::temporary_name(folder_ + "/.current");
-    if (::symlink(versions_.back().name.c_str(), temporary.c_str()) != 0)
-      return store::io_error("cannot create", link, errno);
-    return store::rename_path(temporary, link, true);
-  }
-
-  const std::string folder_;
-  std::vector<Held> versions_;
-};
+// In the part folder of a version that arrives as a patch.
+constexpr char kPatchName[] = "update.patch", kResultName[] = "update.result";
 
 struct Announcement {
   bool is_patch = false;
@@ -108,7 +57,9 @@ class SyncFollower {
     std::error_code error;
     if (!fs::is_directory(folder_, error))
       return {{Code::kNotFound, "no such folder"}, folder_, {}, {}};
+    if (StoreStatus s = held_.check_current(); !s.ok()) return s;
     held_.load();
+    remove_dead_patches();
     for (int failures = 0; going();) {
       const int before = num_updates_;
       const StoreStatus s = follow_once();
@@ -144,7 +95,7 @@ class SyncFollower {
     if (!going()) return {};
     if (!connection) return {connection.status(), {}, {}, address_};
     for (;;) {
-      const Held* newest = held_.newest();
+      const auto* newest = held_.newest();
       const std::string have = newest == nullptr || base_is_bad_ ? "-" : newest->hash;
       if (Status s = connection->send_note("have " + have + (options_.once ? " once" : ""));
           !s.ok())
@@ -163,10 +114,8 @@ class SyncFollower {
     Announcement next;
     if (!parse_announcement(text, next))
       return {{Code::kPeer, "the server broke the protocol"}, {}, {}, {}};
-    if (StoreStatus s = refuse_stranger(next); !s.ok()) {
-      send_error(connection, s);
-      return s;
-    }
+    for (const StoreStatus& s : {held_.check_current(), refuse_stranger(next)})
+      if (!s.ok()) return send_error(connection, s), s;
     const auto start = Clock::now();
     const std::uint64_t before = connection.stats().wire_bytes;
     std::uint64_t raw_bytes = 0;
@@ -176,11 +125,8 @@ class SyncFollower {
       return s;
     base_is_bad_ = false;
     ++num_updates_;
-    // Nobody will send the rest of a version that was given up for this one.
-    if (!unfinished_.empty() && unfinished_ != next.name) remove_part(unfinished_);
-    unfinished_.clear();
-    if (StoreStatus s =
-            held_.add({next.hash, next.name}, static_cast<std::size_t>(options_.num_kept));
+    if (StoreStatus s = held_.add(next.hash, next.name, static_cast<std::size_t>(options_.num_kept),
+                                  options_.on_error);
         !s.ok())
       return s;
     if (options_.on_event)
@@ -195,29 +141,46 @@ class SyncFollower {
   StoreStatus refuse_stranger(const Announcement& next) const {
     const std::string path = folder_ + "/" + next.name;
     std::error_code error;
-    if (held_.has(next.name) || !fs::exists(fs::symlink_status(path, error))) return {};
+    if (!fs::exists(fs::symlink_status(path, error)) || held_.still_has(next.name)) return {};
     const auto hash = version_of(path);
     if (hash && *hash == next.hash) return {};
     return {
         {Code::kExists, "not fetched by snug sync, so not replaced; move it away"}, path, {}, {}};
   }
 
-  void remove_part(const std::string& name) const {
-    std::error_code ignored;
-    fs::remove_all(folder_ + "/." + name + kPartSuffix, ignored);
+  // Followers that were killed have left the size of a model. Another one that is at work
+  // in this folder holds its own.
+  void remove_dead_patches() const {
+    std::vector<fs::path> parts;
+    std::error_code error;
+    for (fs::directory_iterator it(folder_, error), end; !error && it != end; it.increment(error))
+      if (it->path().native().ends_with(kPartSuffix)) parts.push_back(it->path());
+    for (const fs::path& part : parts)
+      if (holds_only_a_patch(part)) PartFolder::remove_abandoned(part.string());
+  }
+
+  // All of the rest belongs to transfers that may go on.
+  static bool holds_only_a_patch(const fs::path& part) {
+    std::error_code error;
+    for (fs::directory_iterator it(part, error), end; !error && it != end; it.increment(error)) {
+      const std::string name = it->path().filename().string();
+      if (name != kPatchName && !name.starts_with(kResultName)) return false;
+    }
+    return !error;
   }
 
   StoreStatus take_patch(Connection& connection, const Announcement& next,
                          std::uint64_t& raw_bytes) {
-    const Held* base = held_.newest();
+    const auto* base = held_.newest();
     if (base == nullptr) return {{Code::kPeer, "the server broke the protocol"}, {}, {}, {}};
     const Manifest manifest{next.name, true, {{kPatchName, next.num_bytes, 0600}}};
     auto part = PartFolder::open(folder_, manifest, true);
     if (!part) return part.status();
+    if (StoreStatus s = part->remove_strangers(manifest); !s.ok()) return s;
     auto sink = std::make_shared<FileSink>(*part, manifest.files[0]);
     const Transfer transfer = connection.recv(0, sink);
     StoreStatus s = wait(connection, transfer, *sink);
-    if (s.ok()) s = apply_patch(*base, part->path() + "/" + kPatchName, next, raw_bytes);
+    if (s.ok()) s = apply_patch(*base, part->path(), next, raw_bytes);
     part->discard();
     return s;
   }
@@ -237,18 +200,21 @@ class SyncFollower {
     return own.ok() ? last_words(connection, *s).status : own;
   }
 
-  StoreStatus apply_patch(const Held& base, const std::string& patch, const Announcement& next,
-                          std::uint64_t& raw_bytes) {
+  // Inside the part folder, which goes whatever happens, until the result is complete.
+  StoreStatus apply_patch(const HeldVersions::Held& base, const std::string& part,
+                          const Announcement& next, std::uint64_t& raw_bytes) {
+    const std::string patch = part + "/" + kPatchName, result = part + "/" + kResultName,
+                      final = folder_ + "/" + next.name;
     const auto info = inspect_patch(patch);
     if (info && info->target_version != next.hash)
       return {{Code::kPeer, "the server sent a patch to another version"}, {}, {}, next.name};
-    StoreOptions options;
-    options.force = true;
-    const auto report =
-        patch_path(folder_ + "/" + base.name, patch, folder_ + "/" + next.name, options);
+    const auto report = patch_path(folder_ + "/" + base.name, patch, result);
     if (report) {
       raw_bytes = report->info.target_bytes;
-      return {};
+      if (report->info.is_folder) return store::rename_folder(result, final, true);
+      const StoreStatus s = store::rename_path(result, final, true);
+      store::sync_parent(final);
+      return s;
     }
     // A base that was damaged here is no reason to give up: ask for all of it.
     base_is_bad_ = report.status().status.code != Code::kIo;
@@ -271,11 +237,12 @@ class SyncFollower {
       return {{Code::kCorrupt, "what arrived is not the version that was announced"}, path, {}, {}};
     };
     rules.progress = [this](const Progress&) { return going(); };
+    held_.begin(next.name);
     const auto path = receive_files(connection, folder_, rules, manifest);
     raw_bytes = manifest.num_bytes();
     // A disk that is full stays full as long as the unfinished part lies there.
-    if (!path && path.status().status.code == Code::kIo && going()) remove_part(next.name);
-    if (!path) unfinished_ = next.name;
+    if (!path && path.status().status.code == Code::kIo && going())
+      PartFolder::remove_abandoned(folder_ + "/." + next.name + kPartSuffix);
     return path.status();
   }
 
@@ -284,7 +251,6 @@ class SyncFollower {
   const SyncOptions& options_;
   HeldVersions held_;
   bool base_is_bad_ = false;
-  std::string unfinished_;  // the version whose part lies here
   int num_updates_ = 0;
 };
 

@@ -97,7 +97,7 @@ class SyncServer {
       const bool once = have.ends_with(" once");
       if (once) have.resize(have.size() - 5);
       Version next;
-      while ((next = catalog_.newest()).hash == have || next.name.empty()) {
+      while ((next = catalog_.newest(have)).hash == have || next.name.empty()) {
         if (once && !next.name.empty()) break;
         if (Status s = connection.status(); !s.ok()) return hung_up(connection, {s, {}, {}, {}});
         if (!going()) return {};
@@ -119,31 +119,41 @@ class SyncServer {
     const auto start = Clock::now();
     const std::uint64_t before = connection.stats().wire_bytes;
     const auto patch = catalog_.patch(have, next);
+    // Whoever clears the folder just now does not keep a follower from its version.
+    std::shared_ptr<FileSource> source;
+    if (patch)
+      if (auto opened = FileSource::open(patch->path())) source = *opened;
     const StoreStatus s =
-        patch ? send_patch(connection, *patch, next) : send_full(connection, next);
+        source ? send_patch(connection, source, next) : send_full(connection, next);
     if (!s.ok() || !options_.on_event) return s;
     const std::lock_guard lock(event_mutex_);
-    options_.on_event({next.name, connection.peer_name(), patch != nullptr, next.num_bytes,
+    options_.on_event({next.name, connection.peer_name(), source != nullptr, next.num_bytes,
                        connection.stats().wire_bytes - before,
                        std::chrono::duration<double>(Clock::now() - start).count()});
     return {};
   }
 
-  StoreStatus send_patch(Connection& connection, const PatchFile& patch, const Version& next) {
-    auto source = FileSource::open(patch.path());
-    if (!source) return source.status();
-    const std::string note = "patch " + next.hash + " " +
-                             std::to_string((*source)->file().num_bytes()) + " " + next.name;
+  StoreStatus send_patch(Connection& connection, const std::shared_ptr<FileSource>& patch,
+                         const Version& next) {
+    const std::string note =
+        "patch " + next.hash + " " + std::to_string(patch->file().num_bytes()) + " " + next.name;
     if (Status s = connection.send_note(note); !s.ok()) return {s, {}, {}, {}};
-    const Transfer transfer = connection.send(0, *source);
+    const Transfer transfer = connection.send(0, patch);
     const auto s = end_of(transfer, [this] { return going(); });
     if (!s) return interrupted();
+    if (const StoreStatus own = patch->error(); !own.ok()) return give_up(connection, own);
     return s->ok() ? StoreStatus{} : last_words(connection, *s).status;
+  }
+
+  // Followers are told why, and come back.
+  static StoreStatus give_up(Connection& connection, const StoreStatus& status) {
+    send_error(connection, status);
+    return status;
   }
 
   StoreStatus send_full(Connection& connection, const Version& next) {
     auto manifest = list_path(next.path);
-    if (!manifest) return manifest.status();
+    if (!manifest) return give_up(connection, manifest.status());
     // Behind a link the file or folder itself may have another name.
     if (!manifest->is_folder) manifest->files[0].name = next.name;
     manifest->name = next.name;

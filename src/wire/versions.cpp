@@ -1,14 +1,12 @@
 #include "wire/versions.h"
 
-#include <signal.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
+#include <ctime>
 #include <filesystem>
-#include <set>
+#include <functional>
 
 #include "snug/patch.h"
 #include "store/file_io.h"
@@ -20,127 +18,157 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-// A patch has to be clearly smaller than a full copy, which travels compressed.
-constexpr double kMaxPatchShare = 0.5;
-
-// Something broken is looked at again now and then, for it may be mended in place.
+// Something broken is looked at again now and then, for it may be mended in place; so is
+// what lies inside a version, for it may be changed in place. And what has changed must stay
+// as it is for so long: half of a version that is just being deleted is no new version.
 constexpr std::chrono::seconds kLookAgain{1};
+// With what never stays as it is, before that is said.
+constexpr std::chrono::seconds kPatience{10};
+// Looking at something large again and again would keep a CPU busy for ever.
+constexpr int kRest = 20;
 
-// Numbers inside names count as numbers: step-9 comes before step-10.
-bool natural_less(const std::string& a, const std::string& b) {
-  std::size_t i = 0, j = 0;
-  const auto digit = [](char c) { return c >= '0' && c <= '9'; };
-  while (i < a.size() && j < b.size()) {
-    if (digit(a[i]) && digit(b[j])) {
-      const auto end_of = [&](const std::string& text, std::size_t at) {
-        while (at < text.size() && digit(text[at])) ++at;
-        return at;
-      };
-      while (i + 1 < a.size() && a[i] == '0' && digit(a[i + 1])) ++i;
-      while (j + 1 < b.size() && b[j] == '0' && digit(b[j + 1])) ++j;
-      const std::size_t end_a = end_of(a, i), end_b = end_of(b, j);
-      if (end_a - i != end_b - j) return end_a - i < end_b - j;
-      const int order = a.compare(i, end_a - i, b, j, end_b - j);
-      if (order != 0) return order < 0;
-      i = end_a, j = end_b;
-    } else if (a[i] != b[j]) {
-      return a[i] < b[j];
-    } else {
-      ++i, ++j;
-    }
+std::uint64_t mix(std::uint64_t sum, std::uint64_t more) {
+  sum = (sum ^ more) * 0x9E3779B97F4A7C15u;
+  return sum ^ (sum >> 29);
+}
+
+std::uint64_t identity_of(const struct stat& info) {
+  std::uint64_t identity = mix(1, info.st_ino);
+  identity = mix(identity, static_cast<std::uint64_t>(info.st_size));
+  identity = mix(identity, static_cast<std::uint64_t>(info.st_mtim.tv_sec));
+  return mix(identity, static_cast<std::uint64_t>(info.st_mtim.tv_nsec));
+}
+
+// Changes with everything inside: names, sizes, times, inodes. 0 if it cannot be read.
+std::uint64_t identity_of(const std::string& path) {
+  struct stat info;
+  if (::stat(path.c_str(), &info) != 0) return 0;
+  std::uint64_t sum = identity_of(info);
+  if (!S_ISDIR(info.st_mode)) return sum;
+  std::error_code error;
+  fs::recursive_directory_iterator it(path, error), end;
+  for (; !error && it != end; it.increment(error)) {
+    if (::stat(it->path().c_str(), &info) != 0) return 0;
+    sum += mix(identity_of(info), std::hash<std::string>{}(it->path().string()));
   }
-  return a.size() - i < b.size() - j;
+  return error ? 0 : sum;
+}
+
+StoreStatus refused(const char* why, const std::string& path) {
+  return {{Code::kUsage, why}, path, {}, {}};
 }
 
 }  // namespace
 
-PatchFile::~PatchFile() { ::unlink(path_.c_str()); }
-
-// Patches are named by process; those of servers that were killed are nobody's.
 VersionCatalog::VersionCatalog(std::string folder)
-    : folder_(std::move(folder)), last_order_(read_version_list(order_path())) {
-  std::error_code error;
-  for (fs::directory_iterator it(own_folder(), error), end; !error && it != end;
-       it.increment(error)) {
-    const int pid = std::atoi(it->path().filename().c_str());
-    if (pid > 0 && ::kill(pid, 0) != 0 && errno == ESRCH) ::unlink(it->path().c_str());
-  }
-}
-
-VersionCatalog::~VersionCatalog() {
-  patches_.clear();
-  std::error_code ignored;
-  fs::remove(own_folder(), ignored);  // unless there is an order to remember
-}
+    : folder_(std::move(folder)), patches_(own_folder(folder_)), order_(own_folder(folder_)) {}
 
 StoreStatus VersionCatalog::scan(const Report& report) {
-  auto fresh = list(report);
-  if (!fresh) return fresh.status();
-  std::erase_if(*fresh, [&](Entry& entry) { return !fill_in(entry, report); });
-  // What appeared at once has no order but its names; what was there when an earlier
-  // server looked comes first, in the order that it saw.
-  const auto place = [&](const Entry& entry) {
-    return is_first_scan_ ? std::find(last_order_.begin(), last_order_.end(),
-                                      NamedVersion{entry.version.hash, entry.version.name})
-                          : last_order_.end();
-  };
-  std::sort(fresh->begin(), fresh->end(), [&](const Entry& a, const Entry& b) {
-    const auto place_a = place(a), place_b = place(b);
-    return place_a != place_b ? place_a < place_b : natural_less(a.version.name, b.version.name);
-  });
-  publish(std::move(*fresh));
-  remember_order(report);
-  is_first_scan_ = false;
+  const auto seen = list(report);
+  if (!seen) return seen.status();
+  std::vector<Entry> fresh = *seen;
+  std::erase_if(fresh, [&](Entry& entry) { return !fill_in(entry, report); });
+  publish(*seen, std::move(fresh));
+  hold_back();
+  save_order(report);
   return {};
 }
 
-// What is not known yet. Forgets what is gone.
+// What is to be hashed. Forgets what is gone.
 StoreResult<std::vector<VersionCatalog::Entry>> VersionCatalog::list(const Report& report) {
   std::vector<Entry> found;
-  std::set<std::string> names;
+  std::set<std::string> names, readable;
   std::error_code error;
   for (fs::directory_iterator it(folder_, error), end; !error && it != end; it.increment(error)) {
     const std::string name = it->path().filename().string();
-    if (name[0] == '.' || name == "current" || name.find(".tmp-") != std::string::npos) continue;
+    if (name[0] == '.') continue;
     names.insert(name);
-    if (!is_version_name(name)) {
-      complain(name, {{Code::kUsage, "a name that receivers refuse"}, it->path().string(), {}, {}},
-               Clock::now(), report);
+    struct stat info;
+    if (is_ignored(name, report)) continue;
+    if (::stat(it->path().c_str(), &info) != 0) {
+      const auto why = store::io_error("cannot open", it->path().string(), errno);
+      if (::lstat(it->path().c_str(), &info) == 0) complain(name, why, Clock::now(), report);
       continue;
     }
-    struct stat info;
-    if (::stat(it->path().c_str(), &info) != 0) continue;
-    const auto modified = std::int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
-    const std::uint64_t identity =
-        info.st_ino * 0x9E3779B97F4A7C15u + static_cast<std::uint64_t>(modified);
-    found.push_back({{name, it->path().string(), {}, 0}, identity});
+    readable.insert(name);
+    found.push_back({{name, it->path().string(), {}, 0}, info.st_ino, identity_of(info), 0, {}});
   }
   if (error) return store::io_error("cannot list", folder_, error.value());
   std::erase_if(problems_, [&](const auto& problem) { return !names.contains(problem.first); });
-  const auto is_among = [](const std::vector<Entry>& entries, const Entry& wanted) {
-    return std::any_of(entries.begin(), entries.end(), [&](const Entry& entry) {
-      return entry.version.name == wanted.version.name && entry.identity == wanted.identity;
-    });
-  };
-  const std::lock_guard lock(mutex_);
-  std::erase_if(entries_, [&](const Entry& entry) { return !is_among(found, entry); });
-  std::erase_if(found, [&](const Entry& entry) { return is_among(entries_, entry); });
+  {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(entries_, [&](const Entry& e) { return !readable.contains(e.version.name); });
+  }
+  std::erase_if(found, [&](Entry& entry) { return !needs_hash(entry, report); });
   return found;
+}
+
+// Names that are never published; said once, unless they are Snug's own.
+bool VersionCatalog::is_ignored(const std::string& name, const Report& report) {
+  if (is_version_name(name)) return false;
+  const std::string path = folder_ + "/" + name;
+  struct stat info;
+  if (name == "current") {
+    // Followers of this folder have that link.
+    if (::stat((folder_ + "/.snug-sync").c_str(), &info) == 0) return true;
+    complain(name, refused("a name that followers use for a link", path), Clock::now(), report);
+  } else if (is_safe_name(name)) {
+    // What is at work right now has its final name soon.
+    if (::lstat(path.c_str(), &info) == 0 && info.st_mtim.tv_sec + 2 <= std::time(nullptr))
+      complain(name, refused("a name for unfinished work (.tmp-)", path), Clock::now(), report);
+  } else {
+    complain(name, refused("a name that receivers refuse", path), Clock::now(), report);
+  }
+  return true;
+}
+
+// False for what is known and as it was, and for what has to wait.
+bool VersionCatalog::needs_hash(Entry& seen, const Report& report) {
+  const std::string& name = seen.version.name;
+  const auto start = Clock::now();
+  const auto known = std::find_if(entries_.begin(), entries_.end(),
+                                  [&](const Entry& e) { return e.version.name == name; });
+  if (known == entries_.end()) {
+    const auto problem = problems_.find(name);
+    if (problem != problems_.end() && start < problem->second.look_again) return false;
+  } else if (known->top_identity == seen.top_identity && start < known->look_again) {
+    return false;
+  }
+  seen.identity = identity_of(seen.version.path);
+  const auto end = Clock::now();
+  seen.look_again = end + kLookAgain + kRest * (end - start);
+  if (known == entries_.end()) return true;
+  const bool is_same = seen.identity != 0 && seen.identity == known->identity;
+  const bool has_settled = known->changed_to == seen.identity;
+  const bool is_replaced = known->inode != seen.inode;  // and complete, if it was renamed
+  if (is_same) problems_.erase(name);
+  if (!is_same && known->changed_to && !has_settled && end >= known->changed_since + kPatience)
+    complain(name, {{Code::kIo, "does not stop changing"}, seen.version.path, {}, {}}, end, report);
+  const std::lock_guard lock(mutex_);
+  known->inode = seen.inode;
+  known->top_identity = seen.top_identity;
+  known->look_again = seen.look_again;
+  if (!known->changed_to) known->changed_since = end;
+  known->changed_to = is_same ? std::nullopt : std::optional(seen.identity);
+  return !is_same && (has_settled || is_replaced);
 }
 
 // Size and hash. False: gone again already, or no version that anybody can be sent.
 bool VersionCatalog::fill_in(Entry& entry, const Report& report) {
   Version& version = entry.version;
   const auto start = Clock::now();
-  const auto known = problems_.find(version.name);
-  if (known != problems_.end() && start < known->second.look_again) return false;
   const auto manifest = list_path(version.path);
   auto hash = manifest ? version_of(version.path) : manifest.status();
+  const auto now = Clock::now();
   if (!hash) {
-    // Reading something large again and again would keep a CPU busy for ever.
-    const auto now = Clock::now();
+    if (std::error_code error; fs::exists(fs::symlink_status(version.path, error)))
+      complain(version.name, hash.status(), now + kLookAgain + kRest * (now - start), report);
+    return false;
+  }
+  if (identity_of(version.path) != entry.identity) {
     if (std::error_code error; fs::exists(version.path, error))
-      complain(version.name, hash.status(), now + kLookAgain + 20 * (now - start), report);
+      complain(version.name, {{Code::kIo, "changed while it was read"}, version.path, {}, {}},
+               now + kLookAgain + (now - start), report);
     return false;
   }
   problems_.erase(version.name);
@@ -149,8 +177,8 @@ bool VersionCatalog::fill_in(Entry& entry, const Report& report) {
   return true;
 }
 
-void VersionCatalog::complain(const std::string& name, const StoreStatus& status,
-                              Clock::time_point look_again, const Report& report) {
+void VersionCatalog::complain(const std::string& name, const StoreStatus& status, Time look_again,
+                              const Report& report) {
   Problem& problem = problems_[name];
   problem.look_again = look_again;
   std::string reason = to_string(status);
@@ -161,67 +189,72 @@ void VersionCatalog::complain(const std::string& name, const StoreStatus& status
   report(told);
 }
 
-void VersionCatalog::publish(std::vector<Entry> fresh) {
-  if (fresh.empty()) return;
-  const std::lock_guard lock(mutex_);
-  for (Entry& entry : fresh) entries_.push_back(std::move(entry));
-  // Patches to older versions are of no use to anybody new.
-  std::erase_if(patches_, [&](const auto& patch) {
-    return patch.first.second != entries_.back().version.hash;
+// Puts `fresh` in the place of all that was looked at, in one step: nobody is to see an
+// older version as the newest for a moment.
+void VersionCatalog::publish(const std::vector<Entry>& looked_at, std::vector<Entry> fresh) {
+  if (looked_at.empty()) return;
+  std::vector<NamedVersion> found;
+  for (const Entry& entry : fresh) found.push_back({entry.version.hash, entry.version.name});
+  std::vector<Entry> next = entries_;
+  std::erase_if(next, [&](const Entry& old) {
+    return std::any_of(looked_at.begin(), looked_at.end(),
+                       [&](const Entry& e) { return e.version.name == old.version.name; });
   });
+  std::move(fresh.begin(), fresh.end(), std::back_inserter(next));
+  order_.add(std::move(found), [&](const NamedVersion& version) {
+    return std::any_of(next.begin(), next.end(),
+                       [&](const Entry& e) { return e.version.name == version.name; });
+  });
+  std::map<std::string, std::size_t> places;
+  for (const Entry& entry : next)
+    places[entry.version.name] = order_.place_of({entry.version.hash, entry.version.name});
+  std::sort(next.begin(), next.end(), [&](const Entry& a, const Entry& b) {
+    return places[a.version.name] < places[b.version.name];
+  });
+  if (!next.empty()) patches_.keep_only(next.back().version.hash);
+  const std::lock_guard lock(mutex_);
+  entries_.swap(next);
 }
 
-void VersionCatalog::remember_order(const Report& report) {
-  std::vector<NamedVersion> order;
-  {
-    const std::lock_guard lock(mutex_);
-    for (const Entry& entry : entries_) order.push_back({entry.version.hash, entry.version.name});
+void VersionCatalog::hold_back() {
+  std::set<std::string> held_back;
+  const auto& order = order_.versions();
+  for (std::size_t i = order.size(); i > 0 && !problems_.empty(); --i) {
+    const NamedVersion& version = order[i - 1];
+    if (!entries_.empty() && version.hash == entries_.back().version.hash &&
+        version.name == entries_.back().version.name)
+      break;
+    if (problems_.contains(version.name)) held_back.insert(version.hash);
   }
-  if (order == last_order_) return;
-  const bool made = ::mkdir(own_folder().c_str(), 0700) == 0 || errno == EEXIST;
-  StoreStatus s = made ? write_version_list(order_path(), order)
-                       : store::io_error("cannot create", own_folder(), errno);
+  const std::lock_guard lock(mutex_);
+  held_back_.swap(held_back);
+}
+
+void VersionCatalog::save_order(const Report& report) {
+  StoreStatus s = order_.save();
   if (!s.ok() && !order_is_lost_) {
     s.detail += (s.detail.empty() ? "" : "; ") + std::string("names decide after a restart");
     report(s);
   }
   order_is_lost_ = !s.ok();
-  if (s.ok()) last_order_ = std::move(order);
 }
 
-Version VersionCatalog::newest() const {
+Version VersionCatalog::newest(const std::string& have) const {
   const std::lock_guard lock(mutex_);
-  return entries_.empty() ? Version{} : entries_.back().version;
+  if (held_back_.contains(have)) return {"held back", {}, have, 0};
+  if (entries_.empty()) return {};
+  const Entry& last = entries_.back();
+  return last.changed_to && last.version.hash != have ? Version{} : last.version;
 }
 
 std::shared_ptr<PatchFile> VersionCatalog::patch(const std::string& base, const Version& next) {
-  std::shared_ptr<PatchJob> job;
-  std::string base_path, patch_path;
+  Version base_version;
   {
     const std::lock_guard lock(mutex_);
     for (const Entry& entry : entries_)
-      if (entry.version.hash == base) base_path = entry.version.path;
-    if (base_path.empty()) return nullptr;
-    auto& place = patches_[{base, next.hash}];
-    if (!place) place = std::make_shared<PatchJob>();
-    job = place;
-    patch_path = own_folder() + "/" + std::to_string(::getpid()) + "-" +
-                 std::to_string(num_patches_++) + ".patch";
+      if (entry.version.hash == base && !entry.changed_to) base_version = entry.version;
   }
-  const std::lock_guard lock(job->mutex);
-  if (job->tried) return job->file;
-  job->tried = true;
-  ::mkdir(own_folder().c_str(), 0700);
-  StoreOptions options;
-  options.force = true;
-  const auto report = diff_path(base_path, next.path, patch_path, options);
-  if (!report) return nullptr;
-  auto file = std::make_shared<PatchFile>(patch_path);
-  if (static_cast<double>(report->info.patch_bytes) >
-      kMaxPatchShare * static_cast<double>(next.num_bytes))
-    return nullptr;
-  job->file = file;
-  return file;
+  return base_version.name.empty() ? nullptr : patches_.get(base_version, next);
 }
 
 }  // namespace snug::wire
