@@ -102,12 +102,12 @@ void add_sync(CLI::App& app, int& exit_code) {
   add_wire_options(*cmd, args->wire);
   cmd->footer(
       "Versions are published by renaming them into FOLDER when they are complete;\n"
-      "names that start with a dot are left alone, `current` and names with .tmp- in them are\n"
-      "never published. The last one to appear is the newest; of\n"
-      "those that appeared while no server was running, the last by name (step-10 comes\n"
-      "after step-9). Followers get patches where the server still has their version, full\n"
-      "copies otherwise. FOLDER/current links to the newest. What was not fetched, or has\n"
-      "changed since, is neither replaced nor deleted.\n\n"
+      "names that start with a dot are left alone, `current` and names with .tmp- in\n"
+      "them are never published. The last one to appear is the newest; of those that\n"
+      "appeared while no server was running, the last by name (step-10 comes after\n"
+      "step-9). Followers get patches where the server still has their version, full\n"
+      "copies otherwise. FOLDER/current links to the newest. What was not fetched, or\n"
+      "has changed since, is neither replaced nor deleted.\n\n"
       "Examples:\n"
       "  snug sync --serve checkpoints/ --listen 0.0.0.0:7000 --token-file secret\n"
       "  snug sync --follow trainer:7000 weights/ --token-file secret\n");

@@ -10,6 +10,7 @@
 
 #include "snug/patch.h"
 #include "store/file_io.h"
+#include "wire/file_identity.h"
 #include "wire/part_folder.h"
 #include "wire/version_list.h"
 
@@ -23,22 +24,12 @@ constexpr char kSeparator = ':';
 // In place of the hash of a version that is not complete.
 constexpr char kUnfinished[] = "unfinished";
 
-std::uint64_t mix(std::uint64_t sum, std::uint64_t value) {
-  sum = (sum ^ value) * 0x9E3779B97F4A7C15u;
-  return sum ^ (sum >> 29);
-}
-
 // Of one file or folder, without what lies in it; 0 if it cannot be looked at.
 std::uint64_t identity_of_one(const fs::path& path) {
   struct stat info;
   if (::lstat(path.c_str(), &info) != 0) return 0;
-  std::uint64_t sum = mix(info.st_ino, info.st_mode & S_IFMT);
-  if (!S_ISDIR(info.st_mode)) {
-    sum = mix(sum, static_cast<std::uint64_t>(info.st_size));
-    sum = mix(sum, static_cast<std::uint64_t>(info.st_mtim.tv_sec));
-    sum = mix(sum, static_cast<std::uint64_t>(info.st_mtim.tv_nsec));
-  }
-  return sum | 1;
+  const std::uint64_t identity = S_ISDIR(info.st_mode) ? info.st_ino : file_identity(info);
+  return mix(identity, info.st_mode & S_IFMT) | 1;
 }
 
 // Reading a whole model again just to delete it would cost minutes: inodes, sizes and

@@ -10,6 +10,7 @@
 
 #include "snug/patch.h"
 #include "store/file_io.h"
+#include "wire/file_identity.h"
 #include "wire/manifest.h"
 
 namespace snug::wire {
@@ -27,29 +28,17 @@ constexpr std::chrono::seconds kPatience{10};
 // Looking at something large again and again would keep a CPU busy for ever.
 constexpr int kRest = 20;
 
-std::uint64_t mix(std::uint64_t sum, std::uint64_t more) {
-  sum = (sum ^ more) * 0x9E3779B97F4A7C15u;
-  return sum ^ (sum >> 29);
-}
-
-std::uint64_t identity_of(const struct stat& info) {
-  std::uint64_t identity = mix(1, info.st_ino);
-  identity = mix(identity, static_cast<std::uint64_t>(info.st_size));
-  identity = mix(identity, static_cast<std::uint64_t>(info.st_mtim.tv_sec));
-  return mix(identity, static_cast<std::uint64_t>(info.st_mtim.tv_nsec));
-}
-
 // Changes with everything inside: names, sizes, times, inodes. 0 if it cannot be read.
 std::uint64_t identity_of(const std::string& path) {
   struct stat info;
   if (::stat(path.c_str(), &info) != 0) return 0;
-  std::uint64_t sum = identity_of(info);
+  std::uint64_t sum = file_identity(info);
   if (!S_ISDIR(info.st_mode)) return sum;
   std::error_code error;
   fs::recursive_directory_iterator it(path, error), end;
   for (; !error && it != end; it.increment(error)) {
     if (::stat(it->path().c_str(), &info) != 0) return 0;
-    sum += mix(identity_of(info), std::hash<std::string>{}(it->path().string()));
+    sum += mix(file_identity(info), std::hash<std::string>{}(it->path().string()));
   }
   return error ? 0 : sum;
 }
@@ -91,7 +80,7 @@ StoreResult<std::vector<VersionCatalog::Entry>> VersionCatalog::list(const Repor
       continue;
     }
     readable.insert(name);
-    found.push_back({{name, it->path().string(), {}, 0}, info.st_ino, identity_of(info), 0, {}});
+    found.push_back({{name, it->path().string(), {}, 0}, info.st_ino, file_identity(info), 0, {}});
   }
   if (error) return store::io_error("cannot list", folder_, error.value());
   std::erase_if(problems_, [&](const auto& problem) { return !names.contains(problem.first); });

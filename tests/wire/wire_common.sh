@@ -32,3 +32,10 @@ end() {
   kill -TERM "$1" 2>/dev/null
   wait "$1" 2>/dev/null
 }
+
+# publish_named NAME: a version in served/ that holds its name.
+publish_named() {
+  mkdir served/.making
+  echo "$1" >served/.making/f
+  mv served/.making "served/$1"
+}

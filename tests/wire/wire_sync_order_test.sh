@@ -4,12 +4,6 @@
 . "$(dirname "${BASH_SOURCE[0]}")/wire_common.sh"
 
 mkdir served one two
-# publish NAME: a version that holds its name.
-publish() {
-  mkdir served/.making
-  echo "$1" >served/.making/f
-  mv served/.making "served/$1"
-}
 # restart: the same server on the same port.
 restart() {
   end $server
@@ -24,25 +18,25 @@ expect_newest() {
 }
 
 # Nobody has seen them appear: names decide, and numbers in them are numbers.
-publish step-9
-publish step-10
+publish_named step-9
+publish_named step-10
 serve server "$SNUG" sync --serve served --listen 127.0.0.1:0
 server=$PID
 expect_newest one step-10
 # best is the last to appear, then an older name comes back.
-publish best
+publish_named best
 wait_until 100 grep -q best served/.snug-serve/order || fail "best is not published"
 expect_newest one best
 restart
 expect_newest one best
 expect_newest two best
-publish a-rollback
+publish_named a-rollback
 wait_until 100 grep -q a-rollback served/.snug-serve/order || fail "a-rollback is not published"
 restart
 expect_newest one a-rollback
 # What appears while no server runs is newer than all it knew; what is gone keeps its place.
 end $server
-publish aaa
+publish_named aaa
 rm -r served/step-9
 serve server "$SNUG" sync --serve served --listen "127.0.0.1:${ADDRESS##*:}"
 server=$PID
@@ -80,8 +74,8 @@ mkfifo served/pipe
 mkdir served/.half
 ln -s nowhere served/.half/dangling
 mv served/.half served/half
-publish "$(printf 'tab\there')"
-publish good
+publish_named "$(printf 'tab\there')"
+publish_named good
 wait_until 100 grep -q good served/.snug-serve/order || fail "good is not published"
 wait_until 100 grep -q pipe server.err || fail "a FIFO is not reported"
 expect_newest one good

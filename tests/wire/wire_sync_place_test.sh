@@ -4,11 +4,8 @@
 . "$(dirname "${BASH_SOURCE[0]}")/wire_common.sh"
 
 mkdir served elsewhere one
-# publish NAME: a version that holds its name.
 publish() {
-  mkdir served/.making
-  echo "$1" >served/.making/f
-  mv served/.making "served/$1"
+  publish_named "$1"
   wait_until 100 grep -q " $1\$" served/.snug-serve/order || fail "$1 is not published"
 }
 start() {
