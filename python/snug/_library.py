@@ -259,16 +259,6 @@ def check(code, status):
     raise (SnugTimeout if code == TIMEOUT else SnugError)(code, text.value.decode())
 
 
-def check_result(code, result):
-    """Raises SnugError unless a GPU call was accepted and its result (a tensor) is good; its size."""
-    if code != 0:
-        raise SnugError(code, library.snug_code_name(code).decode())
-    outcome = CudaResult.from_buffer_copy(result.cpu().numpy().tobytes())
-    if outcome.code != 0:
-        raise SnugError(outcome.code, library.snug_cuda_reason(byref(outcome)).decode())
-    return outcome.num_bytes
-
-
 def number_of(table, name, kind):
     try:
         return table[name]

@@ -13,9 +13,9 @@ from ctypes import byref
 
 import torch
 
-from .._library import (DTYPES, CudaDeltaOptions, CudaResult, DeltaInfo, DeltaOptions, Status, check,
-                        check_result, library)
-from .matrix import _matrix, read_header, require_cuda, stream_of
+from .._library import DTYPES, CudaDeltaOptions, DeltaInfo, DeltaOptions, Status, check, library
+from .matrix import matrix_of, read_header
+from .on_gpu import require_cuda, run_codec, run_pack
 from .tensors import DTYPE_NAMES
 
 _LOG2_BLOCK = 13  # what GPUs read
@@ -74,18 +74,12 @@ def apply_to_packed(packed, shape, delta):
     n, k = shape.n, shape.k
     new = torch.empty(library.snug_gemm_packed_bound(n, k, shape.kind), dtype=torch.uint8,
                       device=packed.device)
-    status = Status()
-    with torch.cuda.device(packed.device):
-        workspace = torch.empty(library.snug_gemm_delta_workspace(n, k), dtype=torch.uint8,
-                                device=packed.device)
-        result = torch.zeros(ctypes.sizeof(CudaResult), dtype=torch.uint8, device=packed.device)
-        check(library.snug_gemm_apply_delta(
-            byref(_matrix(packed, *shape)), delta.data_ptr(), delta.numel(), shape.kind,
-            new.data_ptr(), new.numel(), workspace.data_ptr(), workspace.numel(), result.data_ptr(),
-            None, stream_of(packed.device.index), byref(status)), status)
-    outcome = CudaResult.from_buffer_copy(result.cpu().numpy().tobytes())
-    check(library.snug_gemm_pack_status(byref(outcome), byref(status)), status)
-    new = new[:outcome.num_bytes].clone()  # gives the slack back
+    matrix = matrix_of(packed, *shape)
+    used = run_pack(packed.device, library.snug_gemm_delta_workspace(n, k),
+                    lambda workspace, num_bytes, result, stream, status: library.snug_gemm_apply_delta(
+                        byref(matrix), delta.data_ptr(), delta.numel(), shape.kind, new.data_ptr(),
+                        new.numel(), workspace, num_bytes, result, None, stream, status))
+    new = new[:used].clone()  # gives the slack back
     return new, read_header(new)
 
 
@@ -93,14 +87,11 @@ def _run_on_gpu(what, raw_bytes, dtype, arguments, device, function=None):
     """Runs snug_cuda_<what> on the current stream, waits, and returns the size of the result."""
     require_cuda()
     options = CudaDeltaOptions(dtype, _LOG2_BLOCK)
-    with torch.cuda.device(device):
-        workspace = torch.empty(getattr(library, f"snug_cuda_{what}_workspace")(raw_bytes, byref(options)),
-                                dtype=torch.uint8, device=device)
-        result = torch.zeros(ctypes.sizeof(CudaResult), dtype=torch.uint8, device=device)
-        code = getattr(library, f"snug_cuda_{function or what}")(
-            *arguments, workspace.data_ptr(), workspace.numel(), result.data_ptr(), byref(options),
-            stream_of(device.index))
-    return check_result(code, result)
+    workspace_bytes = getattr(library, f"snug_cuda_{what}_workspace")(raw_bytes, byref(options))
+    run = getattr(library, f"snug_cuda_{function or what}")
+    return run_codec(device, workspace_bytes,
+                     lambda workspace, num_bytes, result, stream: run(
+                         *arguments, workspace, num_bytes, result, byref(options), stream))
 
 
 def _flat(tensor):

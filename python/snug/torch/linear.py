@@ -9,7 +9,8 @@ from torch import nn
 
 from .._library import GemmChoice, library
 from .deltas import apply_delta, apply_to_packed
-from .matrix import NIBBLE, POLICIES, RAW, multiply, pack, read_header, stream_of, version_of
+from .matrix import NIBBLE, POLICIES, RAW, multiply, pack, read_header, version_of
+from .on_gpu import stream_of
 
 # Layers that read the same input, by the names models give them.
 SIDE_BY_SIDE = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))

@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch.utils.weak import WeakIdKeyDictionary
 
-from .._library import (CudaResult, GemmMatrix, SnugError, Status, check, has_cuda, library)
+from .._library import GemmMatrix, SnugError, Status, check, library
+from .on_gpu import require_cuda, run_pack, stream_of
 
 RAW, NIBBLE = 0, 1  # enum snug_gemm_kind
 POLICIES = {"memory": 0, "speed": 1}
@@ -70,18 +71,10 @@ def _pack_on_cpu(weight, kind, packed):
 def _pack_on_gpu(weight, kind, packed):
     require_cuda()
     n, k = weight.shape
-    status = Status()
-    with torch.cuda.device(weight.device):
-        workspace = torch.empty(library.snug_gemm_pack_workspace(n, k), dtype=torch.uint8,
-                                device=weight.device)
-        result = torch.zeros(ctypes.sizeof(CudaResult), dtype=torch.uint8, device=weight.device)
-        check(library.snug_gemm_pack(weight.data_ptr(), weight.stride(0), n, k, kind,
-                                     packed.data_ptr(), packed.numel(), workspace.data_ptr(),
-                                     workspace.numel(), result.data_ptr(), _stream(),
-                                     byref(status)), status)
-    outcome = CudaResult.from_buffer_copy(result.cpu().numpy().tobytes())
-    check(library.snug_gemm_pack_status(byref(outcome), byref(status)), status)
-    return outcome.num_bytes
+    return run_pack(weight.device, library.snug_gemm_pack_workspace(n, k),
+                    lambda workspace, num_bytes, result, stream, status: library.snug_gemm_pack(
+                        weight.data_ptr(), weight.stride(0), n, k, kind, packed.data_ptr(),
+                        packed.numel(), workspace, num_bytes, result, stream, status))
 
 
 def read_header(packed):
@@ -108,21 +101,11 @@ def explain(n, k, m=1, policy="memory"):
     return text.value.decode()
 
 
-def require_cuda():
-    if not has_cuda:
-        raise SnugError(11, "libsnug_c was built without CUDA")
-
-
 def _stream():
     return stream_of(torch.cuda.current_device())
 
 
-def stream_of(device_index):
-    """The current stream's handle; torch.cuda.current_stream makes an object of it, in 10 us."""
-    return torch._C._cuda_getCurrentRawStream(device_index)
-
-
-def _matrix(packed, n, k, kind, num_patches):
+def matrix_of(packed, n, k, kind, num_patches):
     return GemmMatrix(packed.data_ptr(), packed.numel(), n, k, num_patches, kind, 0)
 
 
@@ -184,7 +167,7 @@ def _device_matrix(packed, shape, stream):
     known = _known_matrices.get(packed)
     if known is not None and known[0] == written:
         return known[1]
-    matrix = _matrix(packed, *shape)
+    matrix = matrix_of(packed, *shape)
     if library.snug_cuda_capture_id(stream) == 0:
         torch.cuda.current_stream().synchronize()
         _known_matrices[packed] = (written, matrix)
@@ -252,7 +235,7 @@ def _unpack_on_gpu(packed, n, k, kind, num_patches):
     weight = torch.empty((n, k), dtype=torch.bfloat16, device=packed.device)
     status = Status()
     with torch.cuda.device(packed.device):
-        check(library.snug_gemm_unpack(byref(_matrix(packed, n, k, kind, num_patches)),
+        check(library.snug_gemm_unpack(byref(matrix_of(packed, n, k, kind, num_patches)),
                                        weight.data_ptr(), k, _stream(), byref(status)), status)
     return weight
 

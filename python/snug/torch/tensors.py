@@ -6,8 +6,9 @@ from ctypes import byref
 import torch
 
 from .. import inspect
-from .._library import (CODECS, DTYPES, CudaOptions, CudaResult, EncodeOptions, SnugError, Status,
-                        check, check_result, has_cuda, library, number_of)
+from .._library import (CODECS, DTYPES, CudaOptions, EncodeOptions, Status, check, library,
+                        number_of)
+from .on_gpu import require_cuda, run_codec
 
 DTYPE_NAMES = {
     torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "f32", torch.float64: "f64",
@@ -67,16 +68,12 @@ def decompress(frame, shape=None):
 
 def _run_on_gpu(what, source, source_bytes, target, options):
     """Encodes or decodes on the current stream, waits, and returns the size of the result."""
-    if not has_cuda:
-        raise SnugError(11, "libsnug_c was built without CUDA; move the tensor to the CPU first")
+    require_cuda()
     target_bytes = target.numel() * target.element_size()
-    raw_bytes = source_bytes if what == "encode" else target_bytes
-    with torch.cuda.device(source.device):
-        workspace_bytes = getattr(library, f"snug_cuda_{what}_workspace")(raw_bytes, byref(options))
-        workspace = torch.empty(workspace_bytes, dtype=torch.uint8, device=source.device)
-        result = torch.zeros(ctypes.sizeof(CudaResult), dtype=torch.uint8, device=source.device)
-        code = getattr(library, f"snug_cuda_{what}")(
-            source.data_ptr(), source_bytes, target.data_ptr(), target_bytes, workspace.data_ptr(),
-            workspace_bytes, result.data_ptr(), byref(options),
-            torch.cuda.current_stream().cuda_stream)
-    return check_result(code, result)
+    workspace_bytes = getattr(library, f"snug_cuda_{what}_workspace")(
+        source_bytes if what == "encode" else target_bytes, byref(options))
+    function = getattr(library, f"snug_cuda_{what}")
+    return run_codec(source.device, workspace_bytes,
+                     lambda workspace, num_bytes, result, stream: function(
+                         source.data_ptr(), source_bytes, target.data_ptr(), target_bytes, workspace,
+                         num_bytes, result, byref(options), stream))
