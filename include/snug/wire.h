@@ -170,6 +170,8 @@ class Listener {
   std::string address() const noexcept;  // with the port that was taken
   // The next peer that has proved itself and brought all its lanes.
   Result<Connection> accept(std::chrono::milliseconds patience) noexcept;
+  // Those that came and left, or were sent away, without proving themselves.
+  std::uint64_t num_refused() const noexcept;
 
   class Impl;
 

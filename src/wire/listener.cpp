@@ -1,6 +1,7 @@
 // Connecting and accepting: a session is complete when its control channel and
 // all its lanes have come and proved themselves, in whatever order.
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <list>
 #include <map>
@@ -59,6 +60,7 @@ class Listener::Impl {
     accepting_ = std::thread([this] { run(); });
   }
   std::string address() const { return listener_->address(); }
+  std::uint64_t num_refused() const { return num_refused_; }
 
   Result<Connection> accept(std::chrono::milliseconds patience) {
     std::unique_lock lock(mutex_);
@@ -132,7 +134,10 @@ class Listener::Impl {
     const auto id = opened.ok() ? receive_greeting(*greeting.channel, options_.token, deadline)
                                 : Result<ChannelId>(opened);
     const std::lock_guard lock(mutex_);
-    if (id) add_channel(*id, std::move(greeting.channel));
+    if (id)
+      add_channel(*id, std::move(greeting.channel));
+    else
+      ++num_refused_;
     greeting.channel.reset();
     greeting.done = true;
   }
@@ -178,6 +183,7 @@ class Listener::Impl {
   std::list<Greeting> greetings_;
   std::map<SessionId, Session> sessions_;
   std::deque<std::vector<ChannelPtr>> ready_;
+  std::atomic<std::uint64_t> num_refused_{0};
 };
 
 Listener::Listener() noexcept = default;
@@ -202,6 +208,8 @@ Result<Listener> Listener::open(const std::string& address, const Options& optio
 }
 
 std::string Listener::address() const noexcept { return impl_ ? impl_->address() : ""; }
+
+std::uint64_t Listener::num_refused() const noexcept { return impl_ ? impl_->num_refused() : 0; }
 
 Result<Connection> Listener::accept(std::chrono::milliseconds patience) noexcept try {
   if (!impl_) return Status{Code::kUsage, "not listening"};

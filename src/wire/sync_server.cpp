@@ -24,6 +24,7 @@ using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kMaxFollowers = 256;
+constexpr auto kBetweenRefusals = 10s;
 
 class SyncServer {
  public:
@@ -37,6 +38,7 @@ class SyncServer {
       auto connection = listener_.accept(100ms);
       if (connection && followers_.size() < kMaxFollowers) start(std::move(*connection));
       std::erase_if(followers_, [](Follower& f) { return f.done && (f.thread.join(), true); });
+      report_refused();
     }
     stopping_ = true;
     for (Follower& follower : followers_) follower.thread.join();
@@ -163,6 +165,18 @@ class SyncServer {
         .status;
   }
 
+  // Whoever wonders why a follower gets nothing reads it here; a port scan does not fill the log.
+  void report_refused() {
+    const std::uint64_t count = listener_.num_refused();
+    if (count == num_refused_ || Clock::now() < next_refused_report_) return;
+    report_error({{Code::kPeer, "connections ended before they proved to know the token"},
+                  {},
+                  {},
+                  std::to_string(count - num_refused_)});
+    num_refused_ = count;
+    next_refused_report_ = Clock::now() + kBetweenRefusals;
+  }
+
   void report_error(const StoreStatus& status) {
     const std::lock_guard lock(event_mutex_);
     if (options_.on_error) options_.on_error(status);
@@ -174,6 +188,8 @@ class SyncServer {
   std::atomic<bool> stopping_{false};
   std::list<Follower> followers_;
   std::mutex event_mutex_;
+  std::uint64_t num_refused_ = 0;
+  Deadline next_refused_report_{};
 };
 
 }  // namespace

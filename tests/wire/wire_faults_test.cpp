@@ -115,6 +115,8 @@ TEST(WireFaults, AnotherTokenIsRefusedByBoth) {
   EXPECT_TRUE(wire::connect(listener->address(), mine).ok());
   EXPECT_TRUE(listener->accept(10s).ok());
   EXPECT_EQ(listener->accept(10ms).status().code, Code::kTimeout);
+  for (int i = 0; listener->num_refused() < 2 && i < 1000; ++i) std::this_thread::sleep_for(10ms);
+  EXPECT_EQ(listener->num_refused(), 2u);
 }
 
 TEST(WireFaults, AddressesThatOthersReachNeedAToken) {
