@@ -19,6 +19,16 @@ struct DecodeJob {
   bool ends;    // no higher ticket has work either
 };
 
+// Whether an entry can be that of a block of n elements whose payload ends at `end`.
+__device__ __forceinline__ bool is_valid_entry(const DeviceEntry& e, std::uint64_t block,
+                                               std::uint64_t end, std::uint32_t n, unsigned width,
+                                               const DeviceHeader& h) {
+  return (block > 0 || e.offset == h.payload_start()) && e.offset >= h.payload_start() &&
+         e.codec < kNumCodecs && e.num_bytes % frame::kAlign == 0 && e.num_bytes != 0 &&
+         e.num_bytes <= align16(std::uint64_t{n} * width) && e.offset + e.num_bytes == end &&
+         end <= h.frame_bytes;
+}
+
 // Headers are read again for every block: that costs less than keeping them in
 // registers. The entries are read at the same time, as far as the frame's room goes.
 __device__ __forceinline__ DecodeJob open_decode_job(const Work& work, std::uint64_t ticket,
@@ -45,13 +55,8 @@ __device__ __forceinline__ DecodeJob open_decode_job(const Work& work, std::uint
   job.n = h.elems_in_block(block);
   job.pos = (block << h.log2_block) * width;
   job.payload = frame + job.entry.offset;
-  const DeviceEntry& e = job.entry;
   const std::uint64_t end = block + 1 < h.num_blocks ? unpack_entry(next).offset : h.frame_bytes;
-  const bool valid = (block > 0 || e.offset == h.payload_start()) &&
-                     e.offset >= h.payload_start() && e.codec < kNumCodecs &&
-                     e.num_bytes % frame::kAlign == 0 && e.num_bytes != 0 &&
-                     e.num_bytes <= align16(std::uint64_t{job.n} * width) &&
-                     e.offset + e.num_bytes == end && end <= h.frame_bytes;
+  const bool valid = is_valid_entry(job.entry, block, end, job.n, width, h);
   job.reason = valid ? kReasonNone : kReasonIndex;
   return job;
 }
@@ -63,7 +68,7 @@ __device__ __forceinline__ Reason check_sum(Reason reason, std::uint64_t sum,
              : reason;
 }
 
-// By one thread, after the last block of an item or for an item without blocks:
+// By one thread, after the last block of a batch's item or for one without blocks:
 // checks what only all of them together can tell, and writes the bytes that are
 // no whole element.
 template <class Access>
@@ -89,8 +94,10 @@ __device__ __noinline__ void finish_item(const Work& work, const WorkItem& w) {
                elem_bytes + h.num_tail_bytes);
 }
 
-// The finished blocks of one item that a thread has not told the others about yet.
+// The finished blocks of a batch's item that a thread has not told the others about yet;
+// of one tensor's blocks only the first error, for decode_verdict_kernel.
 struct DecodeTally {
+  unsigned long long first_error;  // see error_key()
   std::uint64_t head_sum;
   std::uint64_t num_blocks;  // of the item
   WorkItem w;
@@ -109,6 +116,11 @@ struct DecodeTally {
   }
   template <class Access>
   __device__ void add(const Work& work, const DecodeJob& job, std::uint64_t ticket, Reason reason) {
+    if (work.items == nullptr) {
+      if (reason != kReasonNone)
+        first_error = max(first_error, error_key(Code::kCorrupt, reason, ticket));
+      return;
+    }
     if (done != 0 && w.idx != job.w.idx) flush<Access>(work);
     const std::uint64_t block = ticket - job.w.first_block;
     if (job.num_blocks == 0) {

@@ -164,7 +164,6 @@ __device__ __forceinline__ void produce_blocks(const Work& work, std::uint8_t* s
   const auto finish_next = [&] {
     const unsigned s = finished % num_stages;
     wait_barrier(shared_address(&smem.empty[s]), finished / num_stages & 1);
-    if (finished == 0) wait_for_preparation();
     finish_block<Access, kWidth>(work, smem.stages[s], stages + s * stage_bytes, tally);
     ++finished;
   };
@@ -218,8 +217,8 @@ __device__ __forceinline__ void produce_blocks(const Work& work, std::uint8_t* s
     if (job.ends) break;
   }
   while (finished < produced) finish_next();
-  wait_for_preparation();
   if (lane == 0) tally.flush<Access>(work);
+  if (lane == 0) work.errors[blockIdx.x] = tally.first_error;
 }
 
 template <class Access, int kWidth>
@@ -228,12 +227,13 @@ __global__ void __launch_bounds__(kConsumerThreads + kWarp, 1)
                        unsigned num_stages) {
   extern __shared__ __align__(1024) std::uint8_t stages[];
   __shared__ WideSmem smem;
+  let_next_kernel_start();
   if (threadIdx.x < num_stages) {
     init_barrier(shared_address(&smem.full[threadIdx.x]), 2);  // payload and info
     init_barrier(shared_address(&smem.empty[threadIdx.x]), kConsumers);
   }
   __syncthreads();
-  // What one tensor in one piece needs of the workspace, it needs at the end only.
+  // One tensor in one piece needs nothing that was prepared.
   if (work.items != nullptr || work.segments != nullptr) wait_for_preparation();
   if (threadIdx.x < kConsumerThreads)
     consume_blocks<Access, kWidth>(work, stages, stage_bytes, num_stages, smem);

@@ -142,12 +142,15 @@ struct WarpTeam {
   __device__ static std::uint64_t sum(std::uint64_t v) { return warp_sum64(v); }
 };
 
-// Errors of the lowest block win, so that all runs report the same one.
+// Errors as numbers: that of the lowest block is the largest and wins, so that all runs
+// report the same one.
+__device__ __forceinline__ unsigned long long error_key(Code code, Reason reason,
+                                                        std::uint64_t block) {
+  return ((~block & 0xFFFFFFFFFFFFull) << 16) | static_cast<std::uint64_t>(reason) << 8 |
+         static_cast<std::uint64_t>(code);
+}
 __device__ inline void report(ItemState* state, Code code, Reason reason, std::uint64_t block) {
-  const std::uint64_t key = ((~block & 0xFFFFFFFFFFFFull) << 16) |
-                            static_cast<std::uint64_t>(reason) << 8 |
-                            static_cast<std::uint64_t>(code);
-  atomicMax(&state->first_error, static_cast<unsigned long long>(key));
+  atomicMax(&state->first_error, error_key(code, reason, block));
 }
 
 __device__ inline void write_result(DeviceResult* result, std::uint64_t first_error,
@@ -246,7 +249,48 @@ __device__ inline void refuse(DeviceHeader& h, Code code, Reason reason) {
   h.num_blocks = 0;
 }
 
-// The same checks, in the same order, as frame::read_header and open_frame.
+// The same checks, in the same order, as frame::read_header and open_frame; a to d are
+// the header's vectors. What is wrong is asked only if something is: loads of all four
+// are then under way together.
+__device__ __forceinline__ DeviceHeader parse_device_header(uint4 a, uint4 b, uint4 c, uint4 d,
+                                                            std::uint64_t room,
+                                                            std::uint64_t tensor_room,
+                                                            DType dtype) {
+  DeviceHeader h;
+  const unsigned width = width_of(dtype);
+  h.log2_block = a.y >> 16 & 0xFF;
+  h.num_tail_bytes = a.y >> 24;
+  h.num_elems = a.z | std::uint64_t{a.w} << 32;
+  h.frame_bytes = b.x | std::uint64_t{b.y} << 32;
+  h.tail = b.z | std::uint64_t{b.w} << 32;
+  h.checksum = c.x;
+  const bool known = (a.x == frame::kMagic) & ((a.y & 0xFF) == frame::kVersion) &
+                     ((a.y >> 8 & 0xFF) == static_cast<unsigned>(dtype));
+  const bool in_range = (h.log2_block >= frame::kMinLog2Block) &
+                        (h.log2_block <= frame::kMaxLog2Block) & (h.num_tail_bytes < width) &
+                        ((h.tail >> (8 * (h.num_tail_bytes & 7))) == 0) &
+                        ((c.y | c.z | c.w | d.x | d.y | d.z | d.w) == 0) &
+                        (h.num_elems <= elems_in(frame::kMaxRawBytes, dtype));
+  h.num_blocks =
+      (h.num_elems + (std::uint64_t{1} << (h.log2_block & 31)) - 1) >> (h.log2_block & 31);
+  const bool whole = (h.frame_bytes % frame::kAlign == 0) & (h.frame_bytes >= h.payload_start());
+  const bool fits =
+      (h.frame_bytes <= room) & (h.num_elems * width + h.num_tail_bytes <= tensor_room);
+  if (known & in_range & whole & fits) return h;
+  if (a.x != frame::kMagic)
+    refuse(h, Code::kBadMagic, kReasonMagic);
+  else if ((a.y & 0xFF) != frame::kVersion)
+    refuse(h, Code::kUnsupportedVersion, kReasonVersion);
+  else if (!known)
+    refuse(h, Code::kCorrupt, kReasonDType);
+  else if (!in_range || !whole)
+    refuse(h, Code::kCorrupt, kReasonHeader);
+  else if (h.frame_bytes > room)
+    refuse(h, Code::kCorrupt, kReasonCutShort);
+  else
+    refuse(h, Code::kDstTooSmall, kReasonTensorRoom);
+  return h;
+}
 inline __device__ __noinline__ DeviceHeader read_device_header(const std::uint8_t* frame,
                                                                std::uint64_t room,
                                                                std::uint64_t tensor_room,
@@ -262,35 +306,7 @@ inline __device__ __noinline__ DeviceHeader read_device_header(const std::uint8_
   }
   const uint4* p = reinterpret_cast<const uint4*>(frame);
   const uint4 a = __ldg(p), b = __ldg(p + 1), c = __ldg(p + 2), d = __ldg(p + 3);
-  const unsigned width = width_of(dtype);
-  h.log2_block = a.y >> 16 & 0xFF;
-  h.num_tail_bytes = a.y >> 24;
-  h.num_elems = a.z | std::uint64_t{a.w} << 32;
-  h.frame_bytes = b.x | std::uint64_t{b.y} << 32;
-  h.tail = b.z | std::uint64_t{b.w} << 32;
-  h.checksum = c.x;
-  if (a.x != frame::kMagic) {
-    refuse(h, Code::kBadMagic, kReasonMagic);
-  } else if ((a.y & 0xFF) != frame::kVersion) {
-    refuse(h, Code::kUnsupportedVersion, kReasonVersion);
-  } else if ((a.y >> 8 & 0xFF) != static_cast<unsigned>(dtype)) {
-    refuse(h, Code::kCorrupt, kReasonDType);
-  } else if (h.log2_block < frame::kMinLog2Block || h.log2_block > frame::kMaxLog2Block ||
-             h.num_tail_bytes >= width || (h.tail >> (8 * h.num_tail_bytes)) != 0 ||
-             (c.y | c.z | c.w | d.x | d.y | d.z | d.w) != 0 ||
-             h.num_elems > frame::kMaxRawBytes / width) {
-    refuse(h, Code::kCorrupt, kReasonHeader);
-  } else {
-    h.num_blocks = (h.num_elems + (std::uint64_t{1} << h.log2_block) - 1) >> h.log2_block;
-    if (h.frame_bytes % frame::kAlign != 0 || h.frame_bytes < h.payload_start()) {
-      refuse(h, Code::kCorrupt, kReasonHeader);
-    } else if (h.frame_bytes > room) {
-      refuse(h, Code::kCorrupt, kReasonCutShort);
-    } else if (h.num_elems * width + h.num_tail_bytes > tensor_room) {
-      refuse(h, Code::kDstTooSmall, kReasonTensorRoom);
-    }
-  }
-  return h;
+  return parse_device_header(a, b, c, d, room, tensor_room, dtype);
 }
 
 struct DeviceEntry {

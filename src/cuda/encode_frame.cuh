@@ -43,39 +43,46 @@ inline __device__ __noinline__ EncodeJob make_encode_job(const Work& work, std::
   return job;
 }
 
-// The header, by one thread, once all blocks are done.
+// The header and the result, by one thread, once all blocks are done. `sum` has the
+// checksum terms of the index; the other two are as in ItemState.
 template <class Access>
-__device__ __noinline__ void finish_frame(const Work& work, EncodeJob job, Access src) {
-  ItemState& state = work.states[job.w.idx];
+__device__ __noinline__ void write_header(const Work& work, const EncodeJob& job, Access src,
+                                          std::uint64_t sum, std::uint64_t frame_end,
+                                          std::uint64_t first_error) {
   const unsigned width = width_of(work.dtype);
   const std::uint64_t raw = job.w.item.tensor_bytes, elems = elems_in(raw, work.dtype);
   const auto num_tail = static_cast<unsigned>(raw & (width - 1));
-  const std::uint64_t end =
-      job.num_blocks == 0 ? job.payload_start() : atomicAdd(&state.frame_end, 0ull);
-  if (!job.fits) report(&state, Code::kDstTooSmall, kReasonFrameRoom, kNowhere);
+  const std::uint64_t end = job.num_blocks == 0 ? job.payload_start() : frame_end;
   if (job.fits) {
     std::uint64_t tail = 0;
     for (unsigned i = 0; i < num_tail; ++i)
       tail |= std::uint64_t{src.load_byte(elems * width + i)} << (8 * i);
-    std::uint32_t head[frame::kHeaderBytes / 4] = {};
-    head[0] = frame::kMagic;
-    head[1] = frame::kVersion | static_cast<std::uint32_t>(work.dtype) << 8 |
-              work.log2_block << 16 | num_tail << 24;
-    head[2] = static_cast<std::uint32_t>(elems);
-    head[3] = static_cast<std::uint32_t>(elems >> 32);
-    head[4] = static_cast<std::uint32_t>(end);
-    head[5] = static_cast<std::uint32_t>(end >> 32);
-    head[6] = static_cast<std::uint32_t>(tail);
-    head[7] = static_cast<std::uint32_t>(tail >> 32);
-    std::uint64_t sum = atomicAdd(&state.head_sum, 0ull);
-#pragma unroll
-    for (unsigned i = 0; i < 8; ++i) sum += checksum_term(head[i], i);
-    head[8] = checksum_finish(sum, job.payload_start());
-    auto* out = static_cast<std::uint32_t*>(job.w.item.frame);
-#pragma unroll
-    for (unsigned i = 0; i < frame::kHeaderBytes / 4; ++i) out[i] = head[i];
+    const uint4 a = {frame::kMagic,
+                     frame::kVersion | static_cast<std::uint32_t>(work.dtype) << 8 |
+                         work.log2_block << 16 | num_tail << 24,
+                     static_cast<std::uint32_t>(elems), static_cast<std::uint32_t>(elems >> 32)};
+    const uint4 b = {static_cast<std::uint32_t>(end), static_cast<std::uint32_t>(end >> 32),
+                     static_cast<std::uint32_t>(tail), static_cast<std::uint32_t>(tail >> 32)};
+    sum += checksum_term(a, 0) + checksum_term(b, 1);
+    auto* out = static_cast<uint4*>(job.w.item.frame);
+    out[0] = a;
+    out[1] = b;
+    out[2] = {checksum_finish(sum, job.payload_start()), 0, 0, 0};
+    out[3] = {};
+  } else {
+    first_error = max(static_cast<unsigned long long>(first_error),
+                      error_key(Code::kDstTooSmall, kReasonFrameRoom, kNowhere));
   }
-  write_result(&work.results[job.w.idx], atomicAdd(&state.first_error, 0ull), end);
+  write_result(&work.results[job.w.idx], first_error, end);
+}
+
+// The same for an item of a batch; for one tensor encode_verdict_kernel does it.
+template <class Access>
+__device__ __forceinline__ void finish_frame(const Work& work, const EncodeJob& job, Access src) {
+  if (work.items == nullptr) return;
+  ItemState& state = work.states[job.w.idx];
+  write_header(work, job, src, atomicAdd(&state.head_sum, 0ull), atomicAdd(&state.frame_end, 0ull),
+               atomicAdd(&state.first_error, 0ull));
 }
 
 // The finished blocks of one item that a thread has not told the others about yet:
@@ -104,10 +111,16 @@ struct Tally {
     item = job.w.idx;
     ++done;
   }
-  // `job` is any of the item. The last to come writes the header.
+  // `job` is any of the item. The last to come writes the header of a batch's item.
   template <class Access>
   __device__ void flush(const Work& work, const EncodeJob& job, const Access& src) {
     if (done == 0) return;
+    if (work.items == nullptr) {
+      atomicAdd(&work.head_sums[blockIdx.x], static_cast<unsigned long long>(head_sum));
+      head_sum = 0;
+      done = 0;
+      return;
+    }
     ItemState& state = work.states[item];
     atomicAdd(&state.head_sum, static_cast<unsigned long long>(head_sum));
     __threadfence();
@@ -120,17 +133,10 @@ struct Tally {
   }
 };
 
-// Whether the call this one depends on (a decode, for transcoding) went well;
-// if not, the holder of ticket 0 says so.
-__device__ inline bool upstream_failed(const Work& work, std::uint64_t ticket) {
-  if (work.upstream == nullptr) return false;
-  const DeviceResult before = *work.upstream;
-  if (before.code == 0 && before.num_bytes == work.single.tensor_bytes) return false;
-  if (ticket == 0 && lane_id() == 0)
-    *work.results = {
-        0, before.code != 0 ? before.code : static_cast<std::uint32_t>(Code::kDstTooSmall),
-        kReasonUpstream, before.block};
-  return true;
+// Whether the call this one depends on (a decode, for transcoding) went wrong.
+__device__ inline bool upstream_failed(const Work& work) {
+  return work.upstream != nullptr &&
+         (work.upstream->code != 0 || work.upstream->num_bytes != work.single.tensor_bytes);
 }
 
 }  // namespace snug::cuda

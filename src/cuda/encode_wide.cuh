@@ -18,7 +18,7 @@ __device__ __forceinline__ bool draw_job(const Work& work, std::uint64_t num_tic
                                          EncodeJob& job) {
   for (;;) {
     const std::uint64_t ticket = warp_ticket(work.ticket);
-    if (ticket >= num_tickets || upstream_failed(work, ticket)) return false;
+    if (ticket >= num_tickets || upstream_failed(work)) return false;
     if (lane_id() == 0) job = make_encode_job(work, ticket);
     __syncwarp();
     if (job.num_blocks != 0) return true;
@@ -124,6 +124,7 @@ __global__ void __launch_bounds__(kEncodeWideThreads, 1)
     encode_wide_kernel(const __grid_constant__ Work work, unsigned num_stages) {
   extern __shared__ __align__(1024) std::uint8_t stages[];
   __shared__ EncodeWideSmem smem;
+  let_next_kernel_start();
   if (threadIdx.x < num_stages) {
     init_barrier(shared_address(&smem.full[threadIdx.x]), 1);
     init_barrier(shared_address(&smem.counted[threadIdx.x]), kSurveyors);

@@ -62,11 +62,15 @@ std::uint64_t batch_blocks(std::uint64_t total_bytes, std::uint64_t num_items, D
 }
 
 WorkspaceLayout layout_of(const Call& call, bool encodes, int num_sms) {
-  const std::uint64_t scratch =
-      encodes ? encode_slots(call.dtype, call.codec, call.log2_block, call.num_blocks, num_sms) *
-                    encode_scratch_bytes(call.dtype, call.codec, call.log2_block)
-              : 0;
-  return {call.num_items, call.num_blocks, call.num_segments, scratch, encodes};
+  const std::uint64_t slots =
+      encodes ? encode_slots(call.dtype, call.codec, call.log2_block, call.num_blocks, num_sms) : 0;
+  const auto most_ctas = static_cast<std::uint64_t>(num_sms);
+  return {call.num_items,
+          call.num_blocks,
+          call.num_segments,
+          slots * (encodes ? encode_scratch_bytes(call.dtype, call.codec, call.log2_block) : 0),
+          slots > most_ctas ? slots : most_ctas,
+          encodes};
 }
 
 Status enqueue(const Call& call, bool decodes, Target workspace, DeviceResult* result,
@@ -96,19 +100,23 @@ Status enqueue(const Call& call, bool decodes, Target workspace, DeviceResult* r
   work.ticket = reinterpret_cast<unsigned*>(base + layout.ticket);
   work.states = reinterpret_cast<ItemState*>(base + layout.states);
   work.sizes = reinterpret_cast<unsigned long long*>(base + layout.sizes);
+  work.head_sums = reinterpret_cast<unsigned long long*>(base + layout.head_sums);
   work.results = result;
   work.scratch = base + layout.scratch;
   work.scratch_bytes = decodes ? 0 : encode_scratch_bytes(call.dtype, call.codec, call.log2_block);
+  work.errors = reinterpret_cast<unsigned long long*>(base + layout.errors);
   work.upstream = call.upstream;
 
-  const std::uint64_t num_vecs = layout.zeroed / 16, ctas = num_vecs / kPrepareThreads + 1;
-  prepare_kernel<<<static_cast<unsigned>(ctas < 64 ? ctas : 64), kPrepareThreads, 0, stream>>>(
-      work, reinterpret_cast<uint4*>(base), num_vecs,
-      reinterpret_cast<std::uint64_t*>(base + layout.first_block),
-      reinterpret_cast<std::uint64_t*>(base + layout.segment_starts), decodes, call.num_blocks);
-  cudaError_t error = cudaGetLastError();
   const bool direct = call.items == nullptr && call.segments == nullptr &&
                       reinterpret_cast<std::uintptr_t>(call.single.tensor) % 16 == 0;
+  if (!decodes || call.items != nullptr || call.segments != nullptr) {
+    const std::uint64_t num_vecs = layout.zeroed / 16, ctas = num_vecs / kPrepareThreads + 1;
+    prepare_kernel<<<static_cast<unsigned>(ctas < 64 ? ctas : 64), kPrepareThreads, 0, stream>>>(
+        work, reinterpret_cast<uint4*>(base), num_vecs,
+        reinterpret_cast<std::uint64_t*>(base + layout.first_block),
+        reinterpret_cast<std::uint64_t*>(base + layout.segment_starts), decodes, call.num_blocks);
+  }
+  cudaError_t error = cudaGetLastError();
   if (error == cudaSuccess)
     error = decodes ? launch_decode(work, direct, call.num_blocks, num_sms, stream)
                     : launch_encode(work, direct, call.num_blocks, num_sms, stream);

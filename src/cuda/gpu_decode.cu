@@ -7,6 +7,7 @@
 #include "cuda/decode_any.cuh"
 #include "cuda/decode_frame.cuh"
 #include "cuda/decode_palette.cuh"
+#include "cuda/decode_verdict.cuh"
 #include "cuda/kernels.cuh"
 #include "cuda/prepared_launch.cuh"
 
@@ -61,12 +62,15 @@ __global__ void __launch_bounds__(kDecodeWarps* kWarp, kDecodeCtas)
   __shared__ SlotTable slots_of[kDecodeWarps];
   __shared__ StreamSmem smem_of[kDecodeWarps];
   __shared__ DecodeTally tally_of[kDecodeWarps];
+  __shared__ unsigned long long first_error;
   __shared__ DecodeJob jobs_of[kDecodeWarps][kJobsAhead];
   const unsigned warp = threadIdx.x / kWarp;
   const std::uint32_t slots = shared_address(&slots_of[warp]);
   StreamSmem& smem = smem_of[warp];
   if (lane_id() == 0) tally_of[warp] = {};
-  wait_for_preparation();
+  if (threadIdx.x == 0) first_error = 0;
+  let_next_kernel_start();
+  if (work.items != nullptr || work.segments != nullptr) wait_for_preparation();
   const std::uint64_t num_tickets = last_ticket(work);
   // The first lanes each open one of the warp's next blocks and ask for the start of
   // its coded plane: waits for index and section come once for several blocks.
@@ -101,6 +105,11 @@ __global__ void __launch_bounds__(kDecodeWarps* kWarp, kDecodeCtas)
     __syncwarp();
   }
   if (lane_id() == 0) tally_of[warp].template flush<Access>(work);
+  __syncthreads();
+  if (lane_id() == 0 && tally_of[warp].first_error != 0)
+    atomicMax(&first_error, tally_of[warp].first_error);
+  __syncthreads();
+  if (threadIdx.x == 0) work.errors[blockIdx.x] = first_error;
 }
 
 }  // namespace
@@ -109,17 +118,20 @@ template <class Access>
 static cudaError_t launch(const Work& work, std::uint64_t num_blocks, int num_sms,
                           cudaStream_t stream) {
   const std::uint64_t wanted = (num_blocks + kDecodeWarps - 1) / kDecodeWarps;
-  const auto most = static_cast<std::uint64_t>(num_sms) * kDecodeCtas;
+  auto most = static_cast<std::uint64_t>(num_sms) * kDecodeCtas;
+  if (most > kMaxErrors) most = kMaxErrors;
   const auto num_ctas = static_cast<unsigned>(wanted == 0 ? 1 : wanted < most ? wanted : most);
   const auto kernel = width_of(work.dtype) == 1   ? decode_kernel<Access, 1>
                       : width_of(work.dtype) == 2 ? decode_kernel<Access, 2>
                       : width_of(work.dtype) == 4 ? decode_kernel<Access, 4>
                                                   : decode_kernel<Access, 8>;
-  return launch_prepared(kernel, num_ctas, kDecodeWarps * kWarp, 0, stream, work);
+  return launch_decoder<Access>(kernel, num_ctas, kDecodeWarps * kWarp, 0, stream, work);
 }
 
 cudaError_t launch_decode(const Work& work, bool direct, std::uint64_t num_blocks, int num_sms,
                           cudaStream_t stream) {
+  if (uses_straight_decode(work))
+    return launch_decode_straight(work, direct, num_blocks, num_sms, stream);
   if (work.codec != Codec::kEntropy)
     return launch_decode_wide(work, direct, num_blocks, num_sms, stream);
   return direct ? launch<DirectAccess>(work, num_blocks, num_sms, stream)

@@ -1,6 +1,7 @@
 // The decode kernel for frames that are not entropy-coded, and its launch.
 #include <cuda_runtime.h>
 
+#include "cuda/decode_verdict.cuh"
 #include "cuda/decode_wide.cuh"
 #include "cuda/kernels.cuh"
 
@@ -21,12 +22,12 @@ cudaError_t launch(const Work& work, std::uint64_t num_blocks, int num_sms, cuda
   const unsigned num_stages = room.stages_of(stage_bytes, kMaxStages);
   const std::uint32_t half = room.num_bytes / 2 + 1024,
                       smem = num_stages * stage_bytes > half ? num_stages * stage_bytes : half;
-  const auto most = static_cast<std::uint64_t>(num_sms);
+  const std::uint64_t most = num_sms < static_cast<int>(kMaxErrors) ? num_sms : kMaxErrors;
   const auto num_ctas = static_cast<unsigned>(num_blocks == 0     ? 1
                                               : num_blocks < most ? num_blocks
                                                                   : most);
-  return launch_prepared(kernel, num_ctas, kConsumerThreads + kWarp, smem, stream, work,
-                         stage_bytes, num_stages);
+  return launch_decoder<Access>(kernel, num_ctas, kConsumerThreads + kWarp, smem, stream, work,
+                                stage_bytes, num_stages);
 }
 
 template <class Access>

@@ -7,6 +7,7 @@
 #include "cuda/encode_any.cuh"
 #include "cuda/encode_frame.cuh"
 #include "cuda/encode_palette.cuh"
+#include "cuda/encode_verdict.cuh"
 #include "cuda/kernels.cuh"
 #include "cuda/prepared_launch.cuh"
 
@@ -220,6 +221,7 @@ __global__ void __launch_bounds__(kWarp, max_warps_per_sm(kWidth, kFast))
     encode_kernel(const __grid_constant__ Work work, std::uint32_t smem_bytes) {
   extern __shared__ __align__(1024) std::uint8_t shared[];
   const unsigned lane = lane_id();
+  let_next_kernel_start();
   wait_for_preparation();
   const std::uint64_t total = num_tickets(work);
   std::uint8_t* scratch = work.scratch + blockIdx.x * work.scratch_bytes;
@@ -227,7 +229,7 @@ __global__ void __launch_bounds__(kWarp, max_warps_per_sm(kWidth, kFast))
   Tally tally;
   for (;;) {
     const std::uint64_t ticket = warp_ticket(work.ticket);
-    const bool ends = ticket >= total || upstream_failed(work, ticket);
+    const bool ends = ticket >= total || upstream_failed(work);
     if (ends || tally.is_of_another_item(work, ticket)) {
       if (lane == 0 && tally.done != 0)
         tally.flush(work, job, access_item<Access>(work, job.w.item));
@@ -284,7 +286,8 @@ cudaError_t launch_warps(const Work& work, std::uint64_t slots, cudaStream_t str
                       : width_of(work.dtype) == 4     ? encode_kernel<Access, 4, false>
                                                       : encode_kernel<Access, 8, false>;
   const std::uint32_t all = smem + static_cast<std::uint32_t>(sizeof(EncodeJob));
-  return launch_prepared(kernel, slots, kWarp, all, stream, work, smem);
+  const cudaError_t error = launch_prepared(kernel, slots, kWarp, all, stream, work, smem);
+  return error == cudaSuccess ? launch_encode_verdict<Access>(work, slots, stream) : error;
 }
 
 }  // namespace

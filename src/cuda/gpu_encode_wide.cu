@@ -1,6 +1,7 @@
 // The encode kernel of the `fixed` codec and of raw frames, and its launch.
 #include <cuda_runtime.h>
 
+#include "cuda/encode_verdict.cuh"
 #include "cuda/encode_wide.cuh"
 #include "cuda/kernels.cuh"
 #include "cuda/prepared_launch.cuh"
@@ -17,8 +18,10 @@ cudaError_t launch(const Work& work, std::uint64_t num_blocks, int num_sms, cuda
   if (error != cudaSuccess) return error;
   const unsigned num_stages = room.stages_of(block_bytes, kMaxEncodeStages);
   const auto most = static_cast<std::uint64_t>(num_sms);
-  return launch_prepared(kernel, num_blocks < most ? num_blocks : most, kEncodeWideThreads,
-                         num_stages * block_bytes, stream, work, num_stages);
+  const std::uint64_t num_ctas = num_blocks < most ? num_blocks : most;
+  error = launch_prepared(kernel, num_ctas, kEncodeWideThreads, num_stages * block_bytes, stream,
+                          work, num_stages);
+  return error == cudaSuccess ? launch_encode_verdict<Access>(work, num_ctas, stream) : error;
 }
 
 template <class Access>

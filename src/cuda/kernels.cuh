@@ -12,9 +12,14 @@ cudaError_t launch_decode(const Work& work, bool direct, std::uint64_t num_block
 cudaError_t launch_encode(const Work& work, bool direct, std::uint64_t num_blocks, int num_sms,
                           cudaStream_t stream);
 
-// What launch_decode uses where the frame is not said to be entropy-coded.
+// What launch_decode uses for all others of frames not said to be entropy-coded.
 cudaError_t launch_decode_wide(const Work& work, bool direct, std::uint64_t num_blocks, int num_sms,
                                cudaStream_t stream);
+
+// What launch_decode uses for one BF16 tensor that is not said to be entropy-coded.
+bool uses_straight_decode(const Work& work);
+cudaError_t launch_decode_straight(const Work& work, bool direct, std::uint64_t num_blocks,
+                                   int num_sms, cudaStream_t stream);
 
 // What launch_encode uses for fixed and raw frames of blocks up to 64 KiB.
 bool uses_wide_encode(DType dtype, Codec codec, int log2_block);

@@ -1,5 +1,5 @@
-// cuda/prepared_launch.cuh - launches of the kernels that need the workspace which
-// prepare_kernel (cuda/workspace.cuh) zeroes right before them on the stream.
+// cuda/prepared_launch.cuh - launches of kernels that start while the one before them on
+// the stream still runs, and wait for its end when they need it.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -7,24 +7,28 @@
 
 namespace snug::cuda {
 
-// By all threads, before they touch what prepare_kernel wrote: they may have started
+// By all threads, before they touch what the kernel before wrote: they may have started
 // before its end. What was on the stream before it has ended then.
-__device__ __forceinline__ void wait_for_preparation() {
+__device__ __forceinline__ void wait_for_kernel_before() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-// By prepare_kernel: the next kernel may start to start.
+// The same where that is prepare_kernel (cuda/workspace.cuh).
+__device__ __forceinline__ void wait_for_preparation() { wait_for_kernel_before(); }
+// By the kernel before: the next one may start to start.
 __device__ __forceinline__ void let_next_kernel_start() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
-// Starting takes a while: where the hardware can, that runs beside the preparation.
+// `early`: the kernel may start, where the hardware can, when all thread blocks of the one
+// before have called let_next_kernel_start().
 template <class... Params, class... Args>
-cudaError_t launch_prepared(void (*kernel)(Params...), std::uint64_t num_ctas, unsigned num_threads,
-                            std::uint32_t smem_bytes, cudaStream_t stream, const Args&... args) {
+cudaError_t launch_kernel(bool early, void (*kernel)(Params...), std::uint64_t num_ctas,
+                          unsigned num_threads, std::uint32_t smem_bytes, cudaStream_t stream,
+                          const Args&... args) {
   int device = 0, major = 0;
   cudaError_t error = cudaGetDevice(&device);
   if (error == cudaSuccess)
@@ -33,17 +37,24 @@ cudaError_t launch_prepared(void (*kernel)(Params...), std::uint64_t num_ctas, u
     error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  static_cast<int>(smem_bytes));
   if (error != cudaSuccess) return error;
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(num_ctas));
   config.blockDim = dim3(num_threads);
   config.dynamicSmemBytes = smem_bytes;
   config.stream = stream;
-  config.attrs = &early;
-  config.numAttrs = major >= 9 ? 1 : 0;
+  config.attrs = &attribute;
+  config.numAttrs = early && major >= 9 ? 1 : 0;
   return cudaLaunchKernelEx(&config, kernel, args...);
+}
+
+// Starting takes a while: that runs beside the preparation.
+template <class... Params, class... Args>
+cudaError_t launch_prepared(void (*kernel)(Params...), std::uint64_t num_ctas, unsigned num_threads,
+                            std::uint32_t smem_bytes, cudaStream_t stream, const Args&... args) {
+  return launch_kernel(true, kernel, num_ctas, num_threads, smem_bytes, stream, args...);
 }
 
 // Shared memory that a thread block of `kernel` can have for stages.

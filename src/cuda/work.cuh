@@ -4,6 +4,8 @@
 
 namespace snug::cuda {
 
+inline constexpr unsigned kMaxErrors = 4096;
+
 // Kernel parameters. Blocks of all items are numbered through; warps (or thread
 // blocks) draw tickets, so that a block's predecessors have always started.
 struct Work {
@@ -20,9 +22,11 @@ struct Work {
   unsigned* ticket;
   ItemState* states;
   DeviceResult* results;
-  unsigned long long* sizes;  // encode: one a block, for the look-back
-  std::uint8_t* scratch;      // scratch_bytes a warp
+  unsigned long long* sizes;      // encode: one a block, for the look-back
+  unsigned long long* head_sums;  // encode, one tensor: one a thread block
+  std::uint8_t* scratch;          // scratch_bytes a warp
   std::uint64_t scratch_bytes;
+  unsigned long long* errors;    // decode: at most kMaxErrors, see cuda/decode_verdict.cuh
   const DeviceResult* upstream;  // encode only if this call went well, or null
 };
 

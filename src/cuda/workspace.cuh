@@ -12,16 +12,19 @@ constexpr std::uint64_t align256(std::uint64_t n) { return (n + 255) & ~std::uin
 
 // One struct computes every offset; the first part is zeroed before each call.
 struct WorkspaceLayout {
-  std::uint64_t ticket = 0, states, sizes, zeroed, first_block, segment_starts, scratch, total;
+  std::uint64_t ticket = 0, states, sizes, head_sums, zeroed, first_block, segment_starts, errors,
+                scratch, total;
 
   WorkspaceLayout(std::uint64_t num_items, std::uint64_t num_blocks, std::uint64_t num_segments,
-                  std::uint64_t all_scratch, bool encodes) {
+                  std::uint64_t all_scratch, std::uint64_t encode_ctas, bool encodes) {
     states = 256;
     sizes = align256(states + num_items * sizeof(ItemState));
-    zeroed = align16(sizes + (encodes ? num_blocks * 8 : 0));
+    head_sums = align256(sizes + (encodes ? num_blocks * 8 : 0));
+    zeroed = align16(head_sums + (encodes ? encode_ctas * 8 : 0));
     first_block = align256(zeroed);
     segment_starts = align256(first_block + (num_items + 1) * 8);
-    scratch = align256(segment_starts + (num_segments + 1) * 8);
+    errors = align256(segment_starts + (num_segments + 1) * 8);
+    scratch = align256(errors + (encodes ? 0 : kMaxErrors * 8));
     total = scratch + all_scratch;
   }
 };

@@ -1,0 +1,38 @@
+// cuda/encode_verdict.cuh - what the encoding of one tensor ends with: header and result.
+#pragma once
+#include "cuda/encode_frame.cuh"
+#include "cuda/verdict.cuh"
+
+namespace snug::cuda {
+
+// After a kernel of num_ctas thread blocks, each of which left its share of head_sums.
+template <class Access>
+__global__ void __launch_bounds__(kVerdictThreads)
+    encode_verdict_kernel(const __grid_constant__ Work work, unsigned num_ctas) {
+  const EncodeJob job = make_encode_job(work, 0);
+  wait_for_kernel_before();
+  const ItemState state = *work.states;
+  unsigned long long sum = 0;
+  for (unsigned i = threadIdx.x; i < num_ctas; i += kVerdictThreads) sum += work.head_sums[i];
+  sum = combine_all(sum, [](unsigned long long a, unsigned long long b) { return a + b; });
+  if (threadIdx.x != 0) return;
+  if (!upstream_failed(work)) {
+    write_header(work, job, access_item<Access>(work, work.single), sum, state.frame_end,
+                 state.first_error);
+    return;
+  }
+  const DeviceResult& before = *work.upstream;
+  *work.results = {0,
+                   before.code != 0 ? before.code : static_cast<std::uint32_t>(Code::kDstTooSmall),
+                   kReasonUpstream, before.block};
+}
+
+// Ends the call whose encode kernel of num_ctas thread blocks has just been launched.
+template <class Access>
+cudaError_t launch_encode_verdict(const Work& work, std::uint64_t num_ctas, cudaStream_t stream) {
+  if (work.items != nullptr) return cudaSuccess;
+  return launch_kernel(true, encode_verdict_kernel<Access>, 1, kVerdictThreads, 0, stream, work,
+                       static_cast<unsigned>(num_ctas));
+}
+
+}  // namespace snug::cuda
