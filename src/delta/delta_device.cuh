@@ -33,13 +33,6 @@ struct CallState {
 };
 static_assert(sizeof(CallState) <= kStateBytes);
 
-// Errors of the lowest block win, so that all runs report the same one; as
-// report() of cuda/device_frame.cuh.
-__device__ inline u64 error_key(Code code, Reason reason, u64 block) {
-  return ((~block & 0xFFFFFFFFFFFFull) << 16) | static_cast<u64>(reason) << 8 |
-         static_cast<u64>(code);
-}
-
 __device__ inline u64 read_state(u64* value) { return atomicAdd(value, u64{0}); }
 
 __device__ __forceinline__ u32 lane() { return threadIdx.x % 32; }
