@@ -3,6 +3,7 @@
 // its time at the set rate has come, one copy after the other.
 #pragma once
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <deque>
 #include <memory>
@@ -17,6 +18,7 @@ class LinkPace {
   using Clock = std::chrono::steady_clock;
   explicit LinkPace(double bytes_per_second) : rate_(bytes_per_second) {}
   Clock::time_point pass(std::size_t num_bytes, Clock::time_point now) {
+    if (rate_ == 0) return now;
     free_at_ = std::max(free_at_, now) +
                std::chrono::duration_cast<Clock::duration>(
                    std::chrono::duration<double>(static_cast<double>(num_bytes) / rate_));
@@ -30,11 +32,16 @@ class LinkPace {
 
 class PacedEngine : public wire::SendEngine {
  public:
-  PacedEngine(std::unique_ptr<wire::SendEngine> inner, double bytes_per_second)
-      : inner_(std::move(inner)), pace_(bytes_per_second) {}
+  // No rate: as fast as it goes. While `allows_frames` is false, everything travels raw.
+  PacedEngine(std::unique_ptr<wire::SendEngine> inner, double bytes_per_second,
+              const std::atomic<bool>* allows_frames = nullptr)
+      : inner_(std::move(inner)), pace_(bytes_per_second), allows_frames_(allows_frames) {}
 
   int num_frames() const override { return inner_->num_frames(); }
   int max_encoding() const override { return inner_->max_encoding(); }
+  bool can_encode(const wire::PipeTensor& tensor) override {
+    return (allows_frames_ == nullptr || *allows_frames_) && inner_->can_encode(tensor);
+  }
   Status encode(int frame, const wire::PipeTensor& tensor, wire::PipeSpan span,
                 Codec codec) override {
     return inner_->encode(frame, tensor, span, codec);
@@ -59,6 +66,7 @@ class PacedEngine : public wire::SendEngine {
  private:
   const std::unique_ptr<wire::SendEngine> inner_;
   LinkPace pace_;
+  const std::atomic<bool>* const allows_frames_;
   std::deque<LinkPace::Clock::time_point> due_;
 };
 

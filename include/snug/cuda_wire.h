@@ -34,10 +34,10 @@ Result<std::shared_ptr<wire::Sink>> wire_sink(DType dtype,
 // chunks are encoded only where they will arrive, decoded, before they would have arrived
 // raw. Small messages and fast links are raw by that rule. stats() shows what was chosen.
 //
-// Memory:  12 MiB of staging memory, and 49 MiB more in an end that has sent frames: no more
-//          than 64 MiB of device memory. Tensors themselves are never exported, so any
-//          allocator will do.
-// Threads: four per end. They spin while messages are on their way and 5 ms longer.
+// Memory:  12 MiB of staging memory, and 49 MiB more in an end that has sent 1 MiB or more in
+//          Mode::kAuto: no more than 64 MiB of device memory. Tensors themselves are never
+//          exported, so any allocator will do.
+// Threads: two per end. They spin while messages are on their way and 5 ms longer.
 // Trust:   the peer has the connection's token. It may write anything into the staging and
 //          the shared memory: lengths and places are checked, frames as always.
 class DeviceLink {
@@ -45,8 +45,8 @@ class DeviceLink {
   // Both ends call this, each with its end of one connection, which must stay open that
   // long; the current device is used. Messages of the connection are not affected.
   // Errors: kNoDevice, kUsage, kPeer (another host or container, or CUDA IPC is refused:
-  // the connection works on, though the end that is called may wait for the timeout before
-  // it knows), kTimeout (the other end does not call: that ends the connection too).
+  // both ends learn so at once, and the connection works on), kTimeout (the other end does
+  // not call: that ends the connection too).
   static Result<DeviceLink> open(wire::Connection& connection,
                                  const wire::Options& options = {}) noexcept;
 

@@ -1,5 +1,6 @@
 #include "gpu_wire/device_link.h"
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <cstring>
@@ -48,6 +49,22 @@ class Staging {
   void* data_ = nullptr;
 };
 
+// What the driver says about memory that a peer claims to be so large; 0 where it does not know.
+std::size_t size_of_mapping(void* data) {
+  void* entry = nullptr;
+  cudaDriverEntryPointQueryResult found;
+  std::size_t num_bytes = 0;
+  const auto address = static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(data));
+  CUdeviceptr start = 0;
+  if (cudaGetDriverEntryPointByVersion("cuMemGetAddressRange", &entry, 12000, cudaEnableDefault,
+                                       &found) != cudaSuccess ||
+      found != cudaDriverEntryPointSuccess ||
+      reinterpret_cast<decltype(&cuMemGetAddressRange)>(entry)(&start, &num_bytes, address) !=
+          CUDA_SUCCESS)
+    return 0;
+  return num_bytes - static_cast<std::size_t>(address - start);
+}
+
 Result<PeerMemory> reach_staging(const wire::PipeMeeting& meeting) {
   StagingHello peer;
   std::memcpy(&peer, meeting.peer().data(), sizeof peer);
@@ -60,6 +77,10 @@ Result<PeerMemory> reach_staging(const wire::PipeMeeting& meeting) {
                                                    cudaIpcMemLazyEnablePeerAccess) != cudaSuccess) {
     (void)cudaGetLastError();
     return kNoIpc;
+  }
+  if (size_of_mapping(memory.data) < kPipeStagingBytes) {
+    (void)cudaIpcCloseMemHandle(memory.data);
+    return Status{Code::kPeer, "the peer's staging memory is smaller than it says"};
   }
   return memory;
 }
@@ -97,12 +118,15 @@ class DeviceLink::Impl {
     if (!meeting) return meeting.status();
     meeting_ = std::move(*meeting);
     const auto peer = reach_staging(meeting_);
+    std::unique_ptr<wire::SendEngine> engine;
+    if (peer) engine = make_gpu_sender(device, *peer);  // unmaps it, too
+    const Status agreed = meeting_.agree(peer.ok(), options.timeout);
     if (!peer) return peer.status();
+    if (!agreed.ok()) return agreed;
     wire::PipeOptions pipe;
     pipe.mode = options.mode;
     pipe.timeout = options.timeout;
     pipe.check_peer = [this] { return meeting_.check_peer(); };
-    auto engine = make_gpu_sender(device, *peer);
     if (wrap) engine = wrap(std::move(engine));
     sender_.emplace(meeting_.outgoing(), std::move(engine), kPipeStagingBytes, kPipeChunkBytes,
                     pipe);

@@ -2,7 +2,6 @@
 #pragma once
 #include <cuda_runtime_api.h>
 
-#include <atomic>
 #include <initializer_list>
 
 #include "gpu_wire/pipe_gpu.h"
@@ -101,10 +100,11 @@ class EventOwner {
 // The pieces of one chunk.
 class PieceTable {
  public:
+  cudaError_t ensure() { return host_.ensure(kBytes); }
   // What `segments` has at the span. False where that is one piece: no table needed.
   Result<bool> load(const SegmentList& segments, wire::PipeSpan span) {
     if (segments.in_one_piece(span.offset, span.num_bytes) != nullptr) return false;
-    if (Status s = cuda_status(host_.ensure(kBytes)); !s.ok()) return s;
+    if (Status s = cuda_status(ensure()); !s.ok()) return s;
     num_pieces_ = segments.cut(span.offset, span.num_bytes, {host_.as<Segment>(), kMaxPipePieces});
     if (num_pieces_ > kMaxPipePieces) return Status{Code::kUsage, "too many pieces in a chunk"};
     return true;
@@ -112,19 +112,14 @@ class PieceTable {
   Status copy(CopyWay way, void* memory, cudaStream_t stream) const {
     return cuda_status(copy_segments(way, {host_.as<Segment>(), num_pieces_}, memory, stream));
   }
-  // For kernels that want them in device memory. Not to be loaded again before these end.
-  Status upload(cudaStream_t stream) {
-    return cuda_status(
-        {device_.ensure(kBytes),
-         cudaMemcpyAsync(device_.as<void>(), host_.as<void>(), num_pieces_ * sizeof(Segment),
-                         cudaMemcpyHostToDevice, stream)});
-  }
-  const Segment* on_device() const { return device_.as<Segment>(); }
+  // For kernels, which read it where it is: that is sooner done than a copy, for which copies of
+  // chunks would be in the way. Not to be loaded again before they end.
+  const Segment* list() const { return host_.as<Segment>(); }
   std::size_t num_pieces() const { return num_pieces_; }
 
  private:
   static constexpr std::size_t kBytes = kMaxPipePieces * sizeof(Segment);
-  Memory host_{Memory::Where::kHost}, device_;
+  Memory host_{Memory::Where::kHost};
   std::size_t num_pieces_ = 0;
 };
 
@@ -142,7 +137,6 @@ class ResultSlot {
     const volatile std::uint32_t* words = host_.as<std::uint32_t>();
     for (std::size_t i = 0; i < kWords; ++i)
       if (words[i] == kUnset) return false;
-    std::atomic_thread_fence(std::memory_order_acquire);
     return true;
   }
 
@@ -153,27 +147,22 @@ class ResultSlot {
 };
 
 // A call whose result comes in host memory, and what tells that its kernel has ended: only
-// then may others use what it has written. Started on one thread, asked on another.
+// then may others use what it has written.
 class CodecCall {
  public:
   cudaError_t ensure() {
     const cudaError_t error = result_.ensure();
     return error == cudaSuccess ? event_.ensure() : error;
   }
-  void prepare() { is_started_.store(false, std::memory_order_relaxed); }
   DeviceResult* expect_result() {
     result_.expect();
     return result_.get();
   }
   Status started(const Status& status, cudaStream_t stream) {
-    if (!status.ok()) return status;
-    const Status recorded = cuda_status(event_.record(stream));
-    is_started_.store(true, std::memory_order_release);
-    return recorded;
+    return status.ok() ? cuda_status(event_.record(stream)) : status;
   }
   // A kernel that ends without a result was given nonsense, or the GPU has failed.
   Result<bool> is_done() {
-    if (!is_started_.load(std::memory_order_acquire)) return false;
     if (!result_.is_there() && ++num_polls_ % 1024 != 0) return false;
     const auto ended = event_.happened();
     if (!ended || !*ended) return ended;
@@ -185,7 +174,6 @@ class CodecCall {
  private:
   ResultSlot result_;
   EventOwner event_;
-  std::atomic<bool> is_started_{false};
   std::uint64_t num_polls_ = 0;
 };
 

@@ -1,22 +1,27 @@
 #include <algorithm>
 
-#include "gpu_wire/launcher.h"
+#include "gpu_wire/codec_graph.h"
 #include "gpu_wire/pipe_gpu_parts.h"
 
 namespace snug::cuda {
 namespace {
 
 constexpr int kNumPlacers = 4;
+constexpr DType kUsualType = DType::kBF16;
+constexpr int kSmallestBlock = 12;  // has the most of them
 constexpr Status kDamaged{Code::kCorrupt, "a chunk was damaged on its way"};
 
-std::size_t decode_room(DType dtype) {
+// What calls with any dtype and codec need for the largest chunk in the most pieces.
+std::size_t decode_room() {
   std::size_t most = 0;
-  for (const Codec codec : {Codec::kFixed, Codec::kEntropy}) {
-    DecodeOptions options;
-    options.dtype = dtype;
-    options.codec = codec;
-    most = std::max(most, decode_workspace_bytes(kPipeChunkBytes, options));
-  }
+  for (int dtype = 0; dtype < kNumDTypes; ++dtype)
+    for (const Codec codec : {Codec::kFixed, Codec::kEntropy}) {
+      DecodeOptions options;
+      options.dtype = static_cast<DType>(dtype);
+      options.codec = codec;
+      options.log2_block = kSmallestBlock;
+      most = std::max(most, decode_workspace_bytes(kPipeChunkBytes, options));
+    }
   return most + 8 * (kMaxPipePieces + 64);
 }
 
@@ -26,18 +31,25 @@ struct Placer {
   Memory workspace;
   CodecCall call;
   PieceTable pieces;
+  GraphSet graphs;
+  CopyGraph copy;
   bool is_frame = false;
   std::size_t num_bytes = 0;
 
-  Status ensure(DType dtype) {
-    return cuda_status(
-        {stream.ensure(), event.ensure(), call.ensure(), workspace.ensure(decode_room(dtype))});
+  Status ensure(std::size_t room) {
+    return cuda_status({stream.ensure(), event.ensure(), call.ensure(), workspace.ensure(room)});
   }
 };
 
 class GpuReceiveEngine : public wire::ReceiveEngine {
  public:
-  GpuReceiveEngine(int device, const void* staging) : device_(device), staging_(staging) {}
+  // On this device. What fails here fails again where a chunk needs it, and is reported then.
+  GpuReceiveEngine(int device, const void* staging) : device_(device), staging_(staging) {
+    for (Placer& placer : placers_)
+      if (!placer.ensure(room_).ok()) return;
+    load_kernels();
+    for (Placer& placer : placers_) record_graphs(placer);
+  }
 
   int num_placers() const override { return kNumPlacers; }
 
@@ -45,20 +57,14 @@ class GpuReceiveEngine : public wire::ReceiveEngine {
                std::size_t place, std::size_t payload_bytes) override {
     Placer& placer = placers_[idx];
     placer.is_frame = mode != wire::Mode::kRaw;
-    placer.call.prepare();
     placer.num_bytes = span.num_bytes;
     const Source from{static_cast<const std::byte*>(staging_) + place, payload_bytes};
-    if (!placer.is_frame) return start(placer, static_cast<const GpuTensor&>(tensor), span, from);
-    launcher_.add([this, &placer, &tensor, span, from, mode] {
-      return start(placer, static_cast<const GpuTensor&>(tensor), span, from, mode);
-    });
-    return {};
+    return start(placer, static_cast<const GpuTensor&>(tensor), span, from, mode);
   }
 
   Result<bool> placed(int idx) override {
     Placer& placer = placers_[idx];
     if (!placer.is_frame) return placer.event.happened();
-    if (Status s = launcher_.status(); !s.ok()) return s;
     const auto done = placer.call.is_done();
     if (!done || !*done) return done;
     const DeviceResult& result = placer.call.result();
@@ -67,16 +73,52 @@ class GpuReceiveEngine : public wire::ReceiveEngine {
   }
 
   void drain() noexcept override {
-    launcher_.stop();
     for (const Placer& placer : placers_) placer.stream.wait();
   }
 
  private:
-  // For frames on the launcher's thread: they take more calls.
+  // Kernels are loaded when they are first used, which takes a hundred times as long as they do:
+  // the usual ones, by frames that are none.
+  void load_kernels() {
+    Placer& placer = placers_[0];
+    const cudaStream_t stream = placer.stream.get();
+    const Target room = placers_[1].workspace.target();
+    if (cudaMemsetAsync(room.data, 0, room.num_bytes, stream) != cudaSuccess) return;
+    for (const Codec codec : {Codec::kFixed, Codec::kEntropy}) {
+      DecodeOptions options;
+      options.codec = codec;
+      (void)decode({room.data, 4096}, {room.data, 4096}, placer.workspace.target(),
+                   placer.call.expect_result(), options, stream);
+    }
+    placer.stream.wait();
+  }
+
+  void record_graphs(Placer& placer) {
+    if (placer.pieces.ensure() != cudaSuccess) return;
+    placer.graphs.record(kUsualType, [&](Codec codec, std::size_t num_bytes, bool is_paged) {
+      const Target room = placer.workspace.target();
+      const CodecGraph::Call call{is_paged ? nullptr : room.data, const_cast<void*>(staging_),
+                                  num_bytes / 2, placer.call.expect_result(),
+                                  is_paged ? kMaxPipePieces : 0};
+      const Source frame{call.frame, call.frame_bytes};
+      DecodeOptions options;
+      options.dtype = kUsualType;
+      options.codec = codec;
+      CodecGraph graph;
+      graph.record(call, placer.stream.get(), [&](cudaStream_t stream) {
+        return is_paged
+                   ? decode_paged(frame, placer.pieces.list(), kMaxPipePieces, num_bytes, room,
+                                  call.result, options, stream)
+                   : decode(frame, {call.tensor, num_bytes}, room, call.result, options, stream);
+      });
+      return graph;
+    });
+  }
+
   Status start(Placer& placer, const GpuTensor& tensor, wire::PipeSpan span, Source from,
-               wire::Mode mode = wire::Mode::kRaw) {
+               wire::Mode mode) {
     if (Status s = cuda_status(cudaSetDevice(device_)); !s.ok()) return s;
-    if (Status s = placer.ensure(tensor.dtype); !s.ok()) return s;
+    if (Status s = placer.ensure(room_); !s.ok()) return s;
     const auto paged = placer.pieces.load(tensor.segments, span);
     if (!paged) return paged.status();
     void* to = *paged ? nullptr : tensor.segments.in_one_piece(span.offset, span.num_bytes);
@@ -91,29 +133,32 @@ class GpuReceiveEngine : public wire::ReceiveEngine {
     const cudaStream_t stream = placer.stream.get();
     DeviceResult* result = placer.call.expect_result();
     const Target workspace = placer.workspace.target();
+    const std::size_t num_pieces = to == nullptr ? placer.pieces.num_pieces() : 0;
+    if (CodecGraph* graph = placer.graphs.find(dtype, options.codec, placer.num_bytes, to)) {
+      const CodecGraph::Call call{to, const_cast<void*>(frame.data), frame.num_bytes, result,
+                                  num_pieces};
+      if (graph->launch(call, stream)) return placer.call.started({}, stream);
+    }
     if (to != nullptr)
       return placer.call.started(
           decode(frame, {to, placer.num_bytes}, workspace, result, options, stream), stream);
-    if (Status s = placer.pieces.upload(stream); !s.ok()) return s;
-    return placer.call.started(
-        decode_paged(frame, placer.pieces.on_device(), placer.pieces.num_pieces(), placer.num_bytes,
-                     workspace, result, options, stream),
-        stream);
+    return placer.call.started(decode_paged(frame, placer.pieces.list(), placer.pieces.num_pieces(),
+                                            placer.num_bytes, workspace, result, options, stream),
+                               stream);
   }
 
   Status copy_raw(Placer& placer, const void* from, void* to) {
     const cudaStream_t stream = placer.stream.get();
     const Status s = to == nullptr
                          ? placer.pieces.copy(CopyWay::kScatter, const_cast<void*>(from), stream)
-                         : cuda_status(cudaMemcpyAsync(to, from, placer.num_bytes,
-                                                       cudaMemcpyDeviceToDevice, stream));
+                         : cuda_status(placer.copy.copy(to, from, placer.num_bytes, stream));
     return s.ok() ? cuda_status(placer.event.record(stream)) : s;
   }
 
   const int device_;
   const void* const staging_;
+  const std::size_t room_ = decode_room();
   Placer placers_[kNumPlacers];
-  Launcher launcher_;
 };
 
 }  // namespace

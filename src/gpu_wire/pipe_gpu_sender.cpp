@@ -1,9 +1,12 @@
 #include <algorithm>
+#include <atomic>
 #include <deque>
+#include <system_error>
+#include <thread>
 #include <utility>
 #include <vector>
 
-#include "gpu_wire/launcher.h"
+#include "gpu_wire/codec_graph.h"
 #include "gpu_wire/pipe_gpu_parts.h"
 
 namespace snug::cuda {
@@ -31,6 +34,7 @@ struct Encoder {
   StreamOwner stream;
   Target workspace;
   PieceTable pieces;
+  GraphSet graphs;
 };
 
 struct Frame {
@@ -42,6 +46,7 @@ struct Frame {
 struct Copy {
   EventOwner event;
   PieceTable pieces;
+  CopyGraph graph;
 };
 
 class GpuSendEngine : public wire::SendEngine {
@@ -49,26 +54,34 @@ class GpuSendEngine : public wire::SendEngine {
   GpuSendEngine(int device, PeerMemory staging) : device_(device), staging_(staging) {
     for (int i = 0; i < kMaxEncoding; ++i) idle_encoders_.push_back(i);
   }
-  ~GpuSendEngine() override { release(); }
+  ~GpuSendEngine() override {
+    if (getting_ready_.joinable()) getting_ready_.join();
+    release();
+  }
 
   int num_frames() const override { return kNumFrames; }
   int max_encoding() const override { return kMaxEncoding; }
+
+  bool can_encode(const wire::PipeTensor& tensor) override {
+    if (is_ready_.load(std::memory_order_acquire)) return true;
+    if (std::exchange(is_asked_, true)) return false;
+    try {
+      getting_ready_ = std::thread([this, dtype = tensor.dtype] { get_ready(dtype); });
+    } catch (const std::system_error&) {  // then everything travels raw
+    }
+    return false;
+  }
 
   Status encode(int idx, const wire::PipeTensor& tensor, wire::PipeSpan span,
                 Codec codec) override {
     Frame& frame = frames_[idx];
     frame.encoder = idle_encoders_.back();
     idle_encoders_.pop_back();
-    frame.call.prepare();
-    launcher_.add([this, &frame, &tensor, span, codec] {
-      return start(frame, static_cast<const GpuTensor&>(tensor), span, codec);
-    });
-    return {};
+    return start(frame, static_cast<const GpuTensor&>(tensor), span, codec);
   }
 
   Result<std::size_t> encoded(int idx) override {
     Frame& frame = frames_[idx];
-    if (Status s = launcher_.status(); !s.ok()) return s;
     const auto done = frame.call.is_done();
     if (!done) return done.status();
     if (!*done) return std::size_t{0};
@@ -80,9 +93,10 @@ class GpuSendEngine : public wire::SendEngine {
   }
 
   Status copy_frame(int idx, std::size_t num_bytes, std::size_t place) override {
-    return copy(place, [&](Copy&, void* to) {
-      return cuda_status(cudaMemcpyAsync(to, frames_[idx].data.data, num_bytes, cudaMemcpyDefault,
-                                         copies_stream_.get()));
+    // Places are multiples of 256 bytes; copies that are not take two calls inside CUDA.
+    return copy(place, [&](Copy& slot, void* to) {
+      return cuda_status(
+          slot.graph.copy(to, frames_[idx].data.data, up(num_bytes), copies_stream_.get()));
     });
   }
 
@@ -94,7 +108,7 @@ class GpuSendEngine : public wire::SendEngine {
       if (!paged) return paged.status();
       if (*paged) return slot.pieces.copy(CopyWay::kGather, to, stream);
       const void* data = segments.in_one_piece(span.offset, span.num_bytes);
-      return cuda_status(cudaMemcpyAsync(to, data, span.num_bytes, cudaMemcpyDefault, stream));
+      return cuda_status(slot.graph.copy(to, data, span.num_bytes, stream));
     });
   }
 
@@ -106,7 +120,7 @@ class GpuSendEngine : public wire::SendEngine {
   }
 
   void drain() noexcept override {
-    launcher_.stop();
+    if (getting_ready_.joinable()) getting_ready_.join();
     (void)cudaSetDevice(device_);
     for (const Encoder& encoder : encoders_) encoder.stream.wait();
     copies_stream_.wait();
@@ -114,9 +128,61 @@ class GpuSendEngine : public wire::SendEngine {
   }
 
  private:
-  // On the launcher's thread, before the first frame. One block: small ones would be rounded up.
+  // On a thread of its own, before the first frame, for the type that most will have. Where it
+  // fails, as for want of memory, everything travels raw.
+  void get_ready(DType dtype) {
+    if (cudaSetDevice(device_) == cudaSuccess && allocate().ok() && load_kernels(dtype).ok()) {
+      record_graphs(dtype);
+      is_ready_.store(true, std::memory_order_release);
+    }
+    (void)cudaGetLastError();
+  }
+
+  // Kernels are loaded when they are first used, which takes a hundred times as long as they do.
+  Status load_kernels(DType dtype) {
+    const Encoder& encoder = encoders_[0];
+    const cudaStream_t stream = encoder.stream.get();
+    if (Status s = cuda_status(cudaMemsetAsync(frames_[0].data.data, 0, kPipeChunkBytes, stream));
+        !s.ok())
+      return s;
+    for (const Codec codec : {Codec::kFixed, Codec::kEntropy}) {
+      EncodeOptions options;
+      options.dtype = dtype;
+      options.codec = codec;
+      if (Status s =
+              cuda::encode({frames_[0].data.data, kPipeChunkBytes / 4}, frames_[1].data,
+                           encoder.workspace, frames_[1].call.expect_result(), options, stream);
+          !s.ok())
+        return s;
+    }
+    return cuda_status(cudaStreamSynchronize(stream));
+  }
+
+  void record_graphs(DType dtype) {
+    for (Encoder& encoder : encoders_) {
+      if (encoder.pieces.ensure() != cudaSuccess) return;
+      encoder.graphs.record(dtype, [&](Codec codec, std::size_t num_bytes, bool is_paged) {
+        const Target target = frames_[1].data;
+        const CodecGraph::Call call{is_paged ? nullptr : frames_[0].data.data, target.data,
+                                    target.num_bytes, frames_[1].call.expect_result(),
+                                    is_paged ? kMaxPipePieces : 0};
+        EncodeOptions options;
+        options.dtype = dtype;
+        options.codec = codec;
+        CodecGraph graph;
+        graph.record(call, encoder.stream.get(), [&](cudaStream_t stream) {
+          return is_paged ? encode_paged(encoder.pieces.list(), kMaxPipePieces, num_bytes, target,
+                                         encoder.workspace, call.result, options, stream)
+                          : cuda::encode({call.tensor, num_bytes}, target, encoder.workspace,
+                                         call.result, options, stream);
+        });
+        return graph;
+      });
+    }
+  }
+
+  // One block: small ones would be rounded up.
   Status allocate() {
-    if (memory_.as<void>() != nullptr) return {};
     const std::size_t room = encode_room();
     if (Status s = cuda_status(memory_.ensure(kNumFrames * kPipeChunkBytes + kMaxEncoding * room));
         !s.ok())
@@ -135,11 +201,9 @@ class GpuSendEngine : public wire::SendEngine {
     return {};
   }
 
-  // On the launcher's thread.
   Status start(Frame& frame, const GpuTensor& tensor, wire::PipeSpan span, Codec codec) {
     Encoder& encoder = encoders_[frame.encoder];
     if (Status s = cuda_status(cudaSetDevice(device_)); !s.ok()) return s;
-    if (Status s = allocate(); !s.ok()) return s;
     const cudaStream_t stream = encoder.stream.get();
     const auto paged = encoder.pieces.load(tensor.segments, span);
     if (!paged) return paged.status();
@@ -148,14 +212,16 @@ class GpuSendEngine : public wire::SendEngine {
     options.codec = codec;
     DeviceResult* result = frame.call.expect_result();
     const Target room = encoder.workspace;
-    if (*paged) {
-      if (Status s = encoder.pieces.upload(stream); !s.ok()) return s;
-      return frame.call.started(
-          encode_paged(encoder.pieces.on_device(), encoder.pieces.num_pieces(), span.num_bytes,
-                       frame.data, room, result, options, stream),
-          stream);
+    void* data = *paged ? nullptr : tensor.segments.in_one_piece(span.offset, span.num_bytes);
+    const std::size_t num_pieces = *paged ? encoder.pieces.num_pieces() : 0;
+    if (CodecGraph* graph = encoder.graphs.find(tensor.dtype, codec, span.num_bytes, data)) {
+      const CodecGraph::Call call{data, frame.data.data, frame.data.num_bytes, result, num_pieces};
+      if (graph->launch(call, stream)) return frame.call.started({}, stream);
     }
-    const void* data = tensor.segments.in_one_piece(span.offset, span.num_bytes);
+    if (*paged)
+      return frame.call.started(encode_paged(encoder.pieces.list(), num_pieces, span.num_bytes,
+                                             frame.data, room, result, options, stream),
+                                stream);
     return frame.call.started(
         cuda::encode({data, span.num_bytes}, frame.data, room, result, options, stream), stream);
   }
@@ -181,10 +247,12 @@ class GpuSendEngine : public wire::SendEngine {
   const int device_;
   PeerMemory staging_;
   Memory memory_;
+  bool is_asked_ = false;
+  std::atomic<bool> is_ready_{false};
   Encoder encoders_[kMaxEncoding];
   std::vector<int> idle_encoders_;
   Frame frames_[kNumFrames];
-  Launcher launcher_;  // of encoders
+  std::thread getting_ready_;
   StreamOwner copies_stream_;
   Copy copies_[kNumCopies];
   int next_copy_ = 0;

@@ -34,28 +34,27 @@ Transfer give_up(Connection::Core& core) noexcept {
 void Transfer::State::finish(const Status& result) noexcept {
   const std::lock_guard lock(mutex);
   if (done) return;
-  done = true;
   status = result;
+  done = true;
   changed.notify_all();
 }
 
 bool Transfer::done() const noexcept {
-  if (!state_) return true;
-  const std::lock_guard lock(state_->mutex);
-  return state_->done;
+  // No lock: whoever asks again and again must not keep finish() from its work.
+  return !state_ || state_->done;
 }
 
 Status Transfer::wait() const noexcept {
   if (!state_) return kNotConnected;
   std::unique_lock lock(state_->mutex);
-  state_->changed.wait(lock, [&] { return state_->done; });
+  state_->changed.wait(lock, [&] { return state_->done.load(); });
   return state_->status;
 }
 
 Status Transfer::wait_for(std::chrono::milliseconds patience) const noexcept {
   if (!state_) return kNotConnected;
   std::unique_lock lock(state_->mutex);
-  if (!state_->changed.wait_for(lock, patience, [&] { return state_->done; }))
+  if (!state_->changed.wait_for(lock, patience, [&] { return state_->done.load(); }))
     return {Code::kTimeout, "the message is still on its way"};
   return state_->status;
 }

@@ -46,7 +46,7 @@ Status guarded(Work work) noexcept {
 struct Transfer::State {
   std::mutex mutex;
   std::condition_variable changed;
-  bool done = false;
+  std::atomic<bool> done{false};  // set with the mutex held, after `status`
   Status status;
   std::atomic<std::uint64_t> done_bytes{0};
 

@@ -30,11 +30,15 @@ class SendEngine {
   virtual ~SendEngine() = default;
   virtual int num_frames() const = 0;    // that there is memory for
   virtual int max_encoding() const = 0;  // how many can be made at the same time
+  // False while the engine gets ready, which takes long (memory, code) and starts with the first
+  // call, best for tensors like that one.
+  virtual bool can_encode(const PipeTensor& tensor) = 0;
   virtual Status encode(int frame, const PipeTensor& tensor, PipeSpan span, Codec codec) = 0;
   // The size of the frame, or 0 while it is being made.
   virtual Result<std::size_t> encoded(int frame) = 0;
 
-  // Copies to the peer's staging memory; copies end in the order in which they started.
+  // Copies to the peer's staging memory; copies end in the order in which they started. Frames
+  // may be copied with what follows them, up to a multiple of 256 bytes.
   virtual Status copy_frame(int frame, std::size_t num_bytes, std::size_t place) = 0;
   virtual Status copy_raw(const PipeTensor& tensor, PipeSpan span, std::size_t place) = 0;
   // Whether the oldest copy that was not reported yet has arrived.

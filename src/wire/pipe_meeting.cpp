@@ -21,8 +21,10 @@ namespace {
 
 // No application should use this one: the greeting of two pipes.
 constexpr std::uint64_t kHelloTag = 0x534E55475F504950;
-constexpr char kMagic[8] = {'S', 'N', 'U', 'G', 'P', 'I', 'P', '1'};
+constexpr char kMagic[8] = {'S', 'N', 'U', 'G', 'P', 'I', 'P', '2'};
 constexpr Status kGone{Code::kPeer, "the peer closed the pipe"};
+constexpr Status kCannot{Code::kPeer,
+                         "the peer cannot use the pipe; the connection itself works on"};
 constexpr Status kBroken{Code::kPeer, "the peer made a pipe that makes no sense"};
 constexpr Status kNotThere{
     Code::kPeer,
@@ -92,35 +94,51 @@ Descriptor listen_at(const Hello& own) {
   return socket;
 }
 
-Status exchange(Connection& connection, const Hello& own, Hello& peer,
-                std::chrono::milliseconds timeout) {
-  const std::span<const std::byte> out[] = {std::as_bytes(std::span(&own, 1))};
-  const std::span<std::byte> in[] = {std::as_writable_bytes(std::span(&peer, 1))};
-  const Transfer received = connection.recv(kHelloTag, in);
-  const Transfer sent = connection.send(kHelloTag, DType::kBytes, out);
-  for (const Transfer& transfer : {received, sent}) {
+template <class T>
+Transfer post(Connection& connection, T& place) {
+  const std::span<std::byte> in[] = {std::as_writable_bytes(std::span(&place, 1))};
+  return connection.recv(kHelloTag, in);
+}
+template <class T>
+Transfer say(Connection& connection, const T& word) {
+  const std::span<const std::byte> out[] = {std::as_bytes(std::span(&word, 1))};
+  return connection.send(kHelloTag, DType::kBytes, out);
+}
+
+// Until both are done, or fails. Their buffers are about to go: nothing may be written there later.
+Status finish(Connection& connection, const Transfer& a, const Transfer& b,
+              std::chrono::milliseconds timeout) {
+  for (const Transfer& transfer : {a, b}) {
     const Status s = transfer.wait_for(timeout);
     if (s.ok()) continue;
-    // These buffers are about to go: nothing may be written there later.
     connection.close();
-    (void)received.wait();
-    (void)sent.wait();
+    (void)a.wait();
+    (void)b.wait();
     return s.code == Code::kTimeout
                ? Status{Code::kTimeout, "the peer did not open the other end of the pipe"}
                : s;
   }
+  return {};
+}
+
+Status exchange(Connection& connection, const Hello& own, Hello& peer,
+                std::chrono::milliseconds timeout) {
+  const Transfer received = post(connection, peer), sent = say(connection, own);
+  if (Status s = finish(connection, received, sent, timeout); !s.ok()) return s;
   return std::memcmp(peer.magic, kMagic, sizeof kMagic) == 0 ? Status{} : kBroken;
 }
 
 // Who has not heard the secret over the connection is nobody.
-bool knows_secret(int socket, const Hello& own, Deadline deadline) {
-  std::uint64_t secret[2] = {};
+using Secret = std::uint64_t[2];
+
+bool knows_secret(int socket, const Secret& own, Deadline deadline) {
+  Secret secret = {};
   const timeval second{1, 0};  // for whoever sends half of it
   if (::setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &second, sizeof second) != 0 ||
       !wait_readable(socket, deadline))
     return false;
   return ::recv(socket, secret, sizeof secret, MSG_WAITALL) == sizeof secret &&
-         ((secret[0] ^ own.secret[0]) | (secret[1] ^ own.secret[1])) == 0;
+         ((secret[0] ^ own[0]) | (secret[1] ^ own[1])) == 0;
 }
 
 // The kernel's word, not the peer's.
@@ -190,9 +208,55 @@ Status PipeMeeting::answer(int client, Deadline deadline) {
   return ::send(client, "k", 1, MSG_NOSIGNAL) == 1 ? Status{} : kGone;
 }
 
+Status PipeMeeting::agree(bool is_ready, std::chrono::milliseconds timeout) {
+  const char own = is_ready ? 'y' : 'n';
+  char peer = 0;
+  if (::send(socket_.get(), &own, 1, MSG_NOSIGNAL) != 1 ||
+      !wait_readable(socket_.get(), Deadline::clock::now() + timeout) ||
+      ::recv(socket_.get(), &peer, 1, 0) != 1)
+    return kGone;
+  return peer == 'y' ? Status{} : kCannot;
+}
+
+// Whoever dials says over the connection how that went: the other end need not wait for nothing.
+Result<PipeMeeting> PipeMeeting::go_there(Connection& connection, const std::uint64_t (&secret)[2],
+                                          const sockaddr_un& address, std::uint32_t length,
+                                          std::chrono::milliseconds timeout) {
+  PipeMeeting meeting;
+  const Status dialled = meeting.dial(address, length, secret, Deadline::clock::now() + timeout);
+  const std::uint64_t word = dialled.ok() ? 1 : 0;
+  const Transfer said = say(connection, word);
+  const Status s = finish(connection, said, said, timeout);
+  if (!dialled.ok()) return dialled;
+  return s.ok() ? Result<PipeMeeting>(std::move(meeting)) : s;
+}
+
+Result<PipeMeeting> PipeMeeting::wait_here(Connection& connection, int listener,
+                                           const std::uint64_t (&secret)[2],
+                                           std::chrono::milliseconds timeout) {
+  PipeMeeting meeting;
+  const Deadline deadline = Deadline::clock::now() + timeout;
+  std::uint64_t word = 0;
+  const Transfer heard = post(connection, word);
+  Status s = kNotThere;
+  while (Deadline::clock::now() < deadline && !heard.done()) {
+    const auto moment = Deadline::clock::now() + std::chrono::milliseconds(20);
+    if (!wait_readable(listener, std::min(deadline, moment))) continue;
+    Descriptor client(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
+    const auto soon = std::min(deadline, Deadline::clock::now() + std::chrono::seconds(1));
+    if (client.get() < 0 || !knows_secret(client.get(), secret, soon)) continue;
+    s = meeting.answer(client.get(), deadline);
+    if (s.ok()) meeting.socket_ = std::move(client);
+    break;
+  }
+  const Status told = finish(connection, heard, heard, timeout);
+  if (!s.ok()) return s;
+  if (!told.ok()) return told;
+  return word == 1 ? Result<PipeMeeting>(std::move(meeting)) : kGone;
+}
+
 Result<PipeMeeting> PipeMeeting::meet(Connection& connection, const PipeBlob& blob,
                                       std::chrono::milliseconds timeout) {
-  const Deadline deadline = Deadline::clock::now() + timeout;
   const Hello own = make_hello(blob);
   const Descriptor listener = listen_at(own);
   if (listener.get() < 0) return Status{Code::kIo, "cannot listen for the other end of the pipe"};
@@ -200,28 +264,16 @@ Result<PipeMeeting> PipeMeeting::meet(Connection& connection, const PipeBlob& bl
   if (Status s = exchange(connection, own, peer, timeout); !s.ok()) return s;
   if (std::memcmp(own.host, peer.host, sizeof own.host) != 0) return kNotThere;
   if (own.meeting == peer.meeting) return kBroken;
-  PipeMeeting meeting;
-  meeting.peer_ = peer.blob;
-  const bool claims_same_process = std::equal(own.process, own.process + 2, peer.process);
-  if (own.meeting < peer.meeting) {
-    sockaddr_un address;
-    const socklen_t length = socket_name(peer, address);
-    const Status s = meeting.dial(address, length, peer.secret, deadline);
-    meeting.is_same_process_ = claims_same_process && is_own_process(meeting.socket_.get());
-    return s.ok() ? Result<PipeMeeting>(std::move(meeting)) : s;
-  }
-  while (Deadline::clock::now() < deadline && connection.status().ok()) {
-    const auto moment = Deadline::clock::now() + std::chrono::milliseconds(100);
-    if (!wait_readable(listener.get(), std::min(deadline, moment))) continue;
-    Descriptor client(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    const auto soon = std::min(deadline, Deadline::clock::now() + std::chrono::seconds(1));
-    if (client.get() < 0 || !knows_secret(client.get(), own, soon)) continue;
-    const Status s = meeting.answer(client.get(), deadline);
-    meeting.socket_ = std::move(client);
-    meeting.is_same_process_ = claims_same_process && is_own_process(meeting.socket_.get());
-    return s.ok() ? Result<PipeMeeting>(std::move(meeting)) : s;
-  }
-  return kNotThere;
+  sockaddr_un address;
+  const socklen_t length = socket_name(peer, address);
+  auto meeting = own.meeting < peer.meeting
+                     ? go_there(connection, peer.secret, address, length, timeout)
+                     : wait_here(connection, listener.get(), own.secret, timeout);
+  if (!meeting) return meeting;
+  meeting->peer_ = peer.blob;
+  meeting->is_same_process_ = std::equal(own.process, own.process + 2, peer.process) &&
+                              is_own_process(meeting->socket_.get());
+  return meeting;
 }
 
 }  // namespace snug::wire

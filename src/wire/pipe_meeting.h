@@ -20,8 +20,8 @@ using PipeBlob = std::array<std::byte, 192>;
 // Shared memory, and a socket that closes with the other process.
 class PipeMeeting {
  public:
-  // Both sides call this. Errors: kPeer where the peer is on another host or does not
-  // answer, kTimeout.
+  // Both sides call this. Errors: kPeer where the peer is on another host, which both ends
+  // learn at once; kTimeout, which ends the connection.
   static Result<PipeMeeting> meet(Connection& connection, const PipeBlob& own,
                                   std::chrono::milliseconds timeout);
 
@@ -38,6 +38,8 @@ class PipeMeeting {
   }
   const PipeBlob& peer() const noexcept { return peer_; }
   bool is_same_process() const noexcept { return is_same_process_; }
+  // Both sides call this once, before the first message. OK if both can go on.
+  Status agree(bool is_ready, std::chrono::milliseconds timeout);
   // kPeer once the other process is gone.
   Status check_peer() const noexcept;
 
@@ -46,6 +48,12 @@ class PipeMeeting {
   Status dial(const sockaddr_un& address, std::uint32_t length, const std::uint64_t (&secret)[2],
               Deadline deadline);
   Status answer(int client, Deadline deadline);
+  static Result<PipeMeeting> go_there(Connection& connection, const std::uint64_t (&secret)[2],
+                                      const sockaddr_un& address, std::uint32_t length,
+                                      std::chrono::milliseconds timeout);
+  static Result<PipeMeeting> wait_here(Connection& connection, int listener,
+                                       const std::uint64_t (&secret)[2],
+                                       std::chrono::milliseconds timeout);
 
   PipeMemory* memory_ = nullptr;
   Descriptor socket_;

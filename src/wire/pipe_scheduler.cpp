@@ -10,39 +10,49 @@ namespace {
 constexpr double kMicro = 1e-6;
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 
-// Where to start from, as one H200 needs it: seconds for a call and for each MiB.
+// Where to start from, as one H200 needs it: seconds for a call, for each MiB, and more for
+// chunks from kLarge on, whose blocks are twice as large: slower, but they need less space.
 struct Usual {
-  double call, each_mib;
+  double call, each_mib, large;
 };
+constexpr std::size_t kLarge = 4 * kMiB;
 constexpr Usual kEncode[kNumModes] = {
-    {0, 0}, {26 * kMicro, 0.5 * kMicro}, {32 * kMicro, 2.8 * kMicro}};
-constexpr Usual kPlace[kNumModes] = {
-    {12 * kMicro, 0.4 * kMicro}, {20 * kMicro, 1.7 * kMicro}, {30 * kMicro, 2.5 * kMicro}};
+    {0, 0, 0}, {22 * kMicro, 1.2 * kMicro, 0}, {32 * kMicro, 0.8 * kMicro, 7 * kMicro}};
+constexpr Usual kPlace[kNumModes] = {{10 * kMicro, 0.5 * kMicro, 0},
+                                     {19 * kMicro, 0.8 * kMicro, 0},
+                                     {26 * kMicro, 0.4 * kMicro, 8 * kMicro}};
 constexpr double kUsualRatio[kNumModes] = {1.0, 0.7531, 0.6702};
+constexpr double kSmallRatio[kNumModes] = {1.0, 1.003, 1.015};  // over that of large chunks
 
-// Shorter pieces say more about launches than about the link.
-constexpr std::size_t kMinPiece = 8 * PipeScheduler::kGrain;
+constexpr std::size_t kMinPiece = 4 * PipeScheduler::kGrain;  // raw, worth a call
+// Shorter copies say more about calls than about the link.
+constexpr std::size_t kMinSample = 6 * PipeScheduler::kGrain;
+constexpr std::size_t kFirstPiece = 8 * PipeScheduler::kGrain;  // while the rate is not known
 constexpr double kPieceSeconds = 20 * kMicro;
-constexpr std::size_t kMinChunk = kMiB;
 constexpr std::size_t kMaxFrames = 8;
 // Less is not worth what coding takes from other work on the GPU.
 constexpr double kMinGain = 1.1;
 constexpr double kMargin = 3 * kMicro;
+constexpr double kBetween = 1.5 * kMicro;  // that the link loses with each frame
 // What the link must save by a frame: both ends spend about that much on two more calls.
-constexpr double kMinSaved = 6 * kMicro;
-constexpr double kHardlySmaller = 0.95;  // ratio from which on data counts as random
-constexpr double kNew = 0.25;            // weight of a new sample
-constexpr double kForget = 0.03;         // of what is known, at each message
+constexpr double kMinSaved = 4 * kMicro;
+constexpr double kRateBytes = 4.0 * kMiB;  // of which a rate is made
+constexpr double kHardlySmaller = 0.95;    // ratio from which on data counts as random
+constexpr double kNew = 0.25;              // weight of a new sample
+// Where the quick ones count: the weight of a slow one, and from which factor on it says no more.
+constexpr double kRise = 0.15, kUnlucky = 1.25;
+constexpr double kForget = 0.03;  // of what is known, at each message
 // Messages from here on pay for one attempt, after others did not compress.
 constexpr std::uint64_t kProbeBytes = 8 * kMiB;
 
 // Of so many messages of a size, one goes the other way; the first soon.
 constexpr std::uint64_t kTryOther = 64, kTryAt = 4;
-constexpr double kSecondChance = 0.998;
+constexpr double kClearly = 0.97;
 
 constexpr int idx(Mode mode) { return static_cast<int>(mode); }
 double usual(const Usual& u, std::size_t num_bytes) {
-  return u.call + u.each_mib * static_cast<double>(num_bytes) / static_cast<double>(kMiB);
+  return u.call + u.each_mib * static_cast<double>(num_bytes) / static_cast<double>(kMiB) +
+         (num_bytes >= kLarge ? u.large : 0);
 }
 void blend(double& value, double sample, double weight = kNew) {
   value += weight * (sample - value);
@@ -59,6 +69,9 @@ void learn_factor(double& factor, double seconds, double usual_seconds) {
 double PipeScheduler::encode_seconds(Mode mode, std::size_t raw_bytes) const noexcept {
   return codecs_[idx(mode)].encode_factor * usual(kEncode[idx(mode)], raw_bytes);
 }
+double PipeScheduler::ratio(Mode mode, std::size_t raw_bytes) const noexcept {
+  return codecs_[idx(mode)].ratio * (raw_bytes < kLarge ? kSmallRatio[idx(mode)] : 1);
+}
 double PipeScheduler::place_seconds(Mode mode, std::size_t raw_bytes) const noexcept {
   return codecs_[idx(mode)].place_factor * usual(kPlace[idx(mode)], raw_bytes);
 }
@@ -74,10 +87,10 @@ bool PipeScheduler::begin_message(std::uint64_t num_bytes) noexcept {
   }
   SizeClass& size = classes_[std::bit_width(num_bytes)];
   const std::uint64_t turn = size.num_messages++ % kTryOther;
-  const double raw = size.seconds_a_byte[0];
-  double& coded = size.seconds_a_byte[1];
+  const double raw = size.seconds_a_byte[0], coded = size.seconds_a_byte[1];
+  // Raw takes as long as the link, at least: where frames take less, there is nothing to try.
+  if (coded > 0 && coded * link_rate_ < kClearly) return true;
   const bool codes = coded == 0 || raw == 0 || coded < raw;
-  if (!codes) coded *= kSecondChance;  // it may have been another tensor, or a busy time
   return turn == kTryAt ? !codes : codes;
 }
 
@@ -86,10 +99,12 @@ void PipeScheduler::message_done(std::uint64_t num_bytes, bool had_frames,
   if (num_bytes < kMinChunk || seconds <= 0) return;
   double& known = classes_[std::bit_width(num_bytes)].seconds_a_byte[had_frames ? 1 : 0];
   const double sample = seconds / static_cast<double>(num_bytes);
-  if (known == 0)
+  // The first after a pause waits for threads and caches, and any may have been unlucky: only
+  // the quick ones tell what a way can do, as long as there are some.
+  if (known == 0 || sample < known)
     known = sample;
   else
-    blend(known, std::min(sample, 2 * known));
+    blend(known, std::min(sample, kUnlucky * known), kRise);
 }
 
 // Rarely, where nothing has compressed for long: after 1, 3, 7, ... messages.
@@ -103,10 +118,11 @@ void PipeScheduler::attempt_again() noexcept {
 
 // The encoders make E bytes a second, which leave room for raw ones on the link.
 double PipeScheduler::goodput(Mode mode, std::size_t chunk_bytes) const noexcept {
-  const double ratio = codecs_[idx(mode)].ratio;
-  const double encoders =
-      max_encoding_ * static_cast<double>(chunk_bytes) / encode_seconds(mode, chunk_bytes);
-  return std::min(link_rate_ / ratio, link_rate_ + (1 - ratio) * encoders);
+  const double ratio = this->ratio(mode, chunk_bytes);
+  const auto bytes = static_cast<double>(chunk_bytes);
+  const double encoders = max_encoding_ * bytes / encode_seconds(mode, chunk_bytes);
+  const double link = bytes / (ratio * bytes / link_rate_ + kBetween);
+  return std::min(link, link_rate_ + (1 - ratio) * encoders);
 }
 
 double PipeScheduler::finish(double rest, double link_busy, std::span<const PipeFrame> frames,
@@ -115,11 +131,11 @@ double PipeScheduler::finish(double rest, double link_busy, std::span<const Pipe
   double raw = rest / link_rate_, now = link_busy, end = 0;
   for (const PipeFrame& frame : frames) {
     // Raw pieces fill the time until the frame is there, while there are any.
-    const double gap = std::max(0.0, frame.ready - now);
+    const double gap = frame.ready - now > kLate ? frame.ready - now : 0;
     double filler = gap > 0 ? std::max(gap, piece) : 0;
     if (gap > 0 && raw < filler + piece) filler = raw;  // as gap_piece does
     raw -= filler;
-    now = std::max(now + filler, frame.ready) + frame.on_link;
+    now = std::max(now + filler, frame.ready) + frame.on_link + kBetween;
     end = std::max(end, now + frame.place);
   }
   return std::max(end, now + raw * link_rate_ / tail_rate + place_seconds(Mode::kRaw, kMinPiece));
@@ -136,13 +152,13 @@ std::optional<PipePlan> PipeScheduler::plan_coded(
   double best = 0;
   for (const Mode mode : {Mode::kEntropy, Mode::kFixed}) {
     if (wanted_ != Mode::kAuto && wanted_ != mode) continue;
-    for (std::size_t chunk = max_chunk_bytes_; chunk >= kMinChunk; chunk /= 2) {
+    for (const std::size_t chunk : kChunks) {
       const double rate = goodput(mode, chunk);
-      if (chunk > rest || rate < kMinGain * link_rate_) continue;
+      if (chunk > rest || chunk > max_chunk_bytes_ || rate < kMinGain * link_rate_) continue;
       const auto bytes = static_cast<double>(chunk);
-      if ((1 - ratio(mode)) * bytes < kMinSaved * link_rate_) continue;
+      if ((1 - ratio(mode, chunk)) * bytes < kMinSaved * link_rate_) continue;
       PipeFrame with[kMaxFrames + 1];
-      const PipeFrame frame{encode_seconds(mode, chunk), ratio(mode) * bytes / link_rate_,
+      const PipeFrame frame{encode_seconds(mode, chunk), ratio(mode, chunk) * bytes / link_rate_,
                             place_seconds(mode, chunk)};
       std::copy(frames.begin(), frames.end(), with);
       with[frames.size()] = frame;
@@ -161,28 +177,42 @@ std::optional<PipePlan> PipeScheduler::plan_coded(
   return plan;
 }
 
-std::size_t PipeScheduler::gap_piece(std::uint64_t rest, double seconds) const noexcept {
-  const double wanted = std::min(link_rate_ * seconds, static_cast<double>(max_chunk_bytes_));
-  const std::size_t piece =
-      std::max(kMinPiece, (static_cast<std::size_t>(wanted) + kGrain - 1) / kGrain * kGrain);
-  // A short last piece is not worth a call of its own.
+// A short last piece is not worth a call of its own.
+std::size_t PipeScheduler::cut(std::uint64_t rest, std::size_t piece) const noexcept {
   return static_cast<std::size_t>(rest < piece + kMinPiece && rest <= max_chunk_bytes_
                                       ? rest
                                       : std::min<std::uint64_t>(piece, rest));
 }
 
-std::size_t PipeScheduler::raw_piece(std::uint64_t rest) const noexcept {
-  return gap_piece(rest, kPieceSeconds);
+std::size_t PipeScheduler::gap_piece(std::uint64_t rest, double seconds) const noexcept {
+  const double wanted = std::min(link_rate_ * seconds, static_cast<double>(max_chunk_bytes_));
+  return cut(
+      rest, std::max(kMinPiece, (static_cast<std::size_t>(wanted) + kGrain - 1) / kGrain * kGrain));
 }
 
-void PipeScheduler::sent(std::size_t num_bytes, double seconds) noexcept {
-  if (num_bytes < kMinPiece || seconds <= 0) return;
-  const double rate = static_cast<double>(num_bytes) / seconds;
-  if (link_rate_ == 0) link_rate_ = rate;
-  // Times are averaged, not rates: one chunk that a wait held up must not look like many.
+std::size_t PipeScheduler::raw_piece(std::uint64_t rest) const noexcept {
+  // A power of two: how messages are cut must not depend on how well the rate is known.
+  const double wanted = kPieceSeconds * link_rate_ / 1.4;
+  std::size_t piece = kFirstPiece;
+  while (piece < max_chunk_bytes_ && static_cast<double>(piece) < wanted) piece *= 2;
+  return cut(rest, piece);
+}
+
+void PipeScheduler::sent(std::size_t num_bytes, double since_call, double since_last) noexcept {
+  if (num_bytes < kMinSample || since_call <= 0) return;
+  // So fast it is at least. Where copies end before the next one starts, that is all there is.
+  const auto bytes = static_cast<double>(num_bytes);
+  link_rate_ = std::max(link_rate_, bytes / since_call);
+  if (since_last <= 0) return;
+  // An arrival that is noticed late makes one copy look slow and the next one fast: sums are
+  // right. Times are averaged, not rates: one wait must not look like many.
+  sent_bytes_ += bytes;
+  sent_seconds_ += since_last;
+  if (sent_bytes_ < kRateBytes) return;
   double seconds_a_byte = 1 / link_rate_;
-  blend(seconds_a_byte, 1 / rate, 0.1);
+  blend(seconds_a_byte, sent_seconds_ / sent_bytes_);
   link_rate_ = 1 / seconds_a_byte;
+  sent_bytes_ = sent_seconds_ = 0;
 }
 
 void PipeScheduler::encoded(Mode mode, std::size_t raw_bytes, std::size_t frame_bytes,
@@ -197,7 +227,7 @@ void PipeScheduler::encoded(Mode mode, std::size_t raw_bytes, std::size_t frame_
     for (const Mode other : {Mode::kFixed, Mode::kEntropy}) codecs_[idx(other)].ratio = ratio;
   } else {
     num_failures_ = 0;
-    blend(codec.ratio, ratio);
+    blend(codec.ratio, raw_bytes < kLarge ? ratio / kSmallRatio[idx(mode)] : ratio);
   }
   is_probing_ = false;
 }

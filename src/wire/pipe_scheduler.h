@@ -48,30 +48,37 @@ class PipeScheduler {
   std::size_t raw_piece(std::uint64_t rest) const noexcept;
   std::size_t gap_piece(std::uint64_t rest, double seconds) const noexcept;
 
-  // Measurements: what the link took, what a codec took and made.
-  void sent(std::size_t num_bytes, double seconds) noexcept;
+  // Measurements: what the link took (from the call until the arrival was noticed, and, where it
+  // had no pause, from the last arrival to this one), what a codec took and made.
+  void sent(std::size_t num_bytes, double since_call, double since_last) noexcept;
   void encoded(Mode mode, std::size_t raw_bytes, std::size_t frame_bytes, double seconds) noexcept;
   void placed(Mode mode, std::size_t raw_bytes, double seconds) noexcept;
 
   double link_rate() const noexcept { return link_rate_; }  // bytes a second; 0: not known yet
-  double ratio(Mode mode) const noexcept { return codecs_[static_cast<int>(mode)].ratio; }
+  double ratio(Mode mode, std::size_t raw_bytes = ~std::size_t{0}) const noexcept;
   // From the call until the frame is there, and from the arrival until the chunk is.
   double encode_seconds(Mode mode, std::size_t raw_bytes) const noexcept;
   double place_seconds(Mode mode, std::size_t raw_bytes) const noexcept;
 
   static constexpr std::size_t kGrain = std::size_t{64} << 10;  // chunks start at multiples
+  // To be encoded; others are raw.
+  static constexpr std::size_t kMinChunk = std::size_t{1} << 20;
+  static constexpr std::size_t kChunks[] = {4 * kMinChunk, 3 * kMinChunk, 2 * kMinChunk,
+                                            3 * kMinChunk / 2, kMinChunk};
+  static constexpr double kLate = 3e-6;  // a frame for which the link waits, with nothing to do
 
  private:
   struct CodecState {
-    double ratio;
+    double ratio;                                // of large chunks
     double encode_factor = 1, place_factor = 1;  // measured time over the usual one
   };
   // Messages of about one size, without and with frames.
   struct SizeClass {
-    double seconds_a_byte[2] = {};  // 0: not known
+    double seconds_a_byte[2] = {};  // of the quick ones of late; 0: not known
     std::uint64_t num_messages = 0;
   };
   void attempt_again() noexcept;
+  std::size_t cut(std::uint64_t rest, std::size_t piece) const noexcept;
   // Original bytes a second with this codec if the rest is long.
   double goodput(Mode mode, std::size_t chunk_bytes) const noexcept;
   // When everything is in its place, if `rest` travels raw around the frames; what is
@@ -83,6 +90,7 @@ class PipeScheduler {
   const int max_encoding_;
   const std::size_t max_chunk_bytes_;
   double link_rate_ = 0;
+  double sent_bytes_ = 0, sent_seconds_ = 0;  // since then
   SizeClass classes_[64];
   bool is_probing_ = false;                 // the next frame is an attempt
   int num_failures_ = 0, num_skipped_ = 0;  // messages in a row that did not compress; untried

@@ -1,6 +1,7 @@
 #include "wire/pipe_sender.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 namespace snug::wire {
@@ -9,8 +10,9 @@ namespace {
 // One on the link, one to follow without a gap, one for the time it takes to start others.
 constexpr std::size_t kMaxFlying = 3;
 constexpr std::ptrdiff_t kMaxFlyingFrames = 2;
-// A call to the GPU; also how late a frame may be before the link is given something else.
-constexpr double kCallSeconds = 8e-6;
+// A call to the GPU that starts an encoder.
+constexpr double kCallSeconds = 6e-6;
+constexpr double kEarlySeconds = 16e-6;      // before the link has nothing to do, it gets more
 constexpr std::size_t kMaxChunksOpen = 120;  // the queue of chunks has 128 places
 
 double seconds_between(PipeClock::time_point a, PipeClock::time_point b) {
@@ -63,10 +65,11 @@ bool PipeSender::is_busy() const {
 }
 
 Status PipeSender::step(bool& moved) {
-  // Encoders before the link: they take long, and starting them is for others to do.
+  // One call to the GPU at a time, the link's first: it must not run dry. All on this thread: two
+  // that call the GPU at once take longer for each call than one for both.
   for (const auto part :
        {&PipeSender::take_answers, &PipeSender::land_copy, &PipeSender::free_staging,
-        &PipeSender::collect_frames, &PipeSender::feed_encoders, &PipeSender::feed_link,
+        &PipeSender::collect_frames, &PipeSender::feed_link, &PipeSender::feed_encoder,
         &PipeSender::take_requests})
     if (Status s = (this->*part)(moved); !s.ok()) return s;
   return {};
@@ -105,26 +108,36 @@ Status PipeSender::take_answers(bool& moved) {
       message->accepted = true;
       if (message->rest() > 0) to_send_.push_back(message);
       message->accepted_at = PipeClock::now();
-      const std::lock_guard lock(mutex_);
-      message->may_code = scheduler_.begin_message(message->rest());
+      choose_way(*message);
     } else {
       if (!message->accepted || message->rest() > 0 || message->num_pending > 0) return kPipeBroken;
-      close_message(*message);
       messages_.erase(found);
+      {
+        const std::lock_guard lock(mutex_);
+        --num_open_;
+      }
       message->state->finish({});
+      learn_from(*message);
     }
   }
   return {};
 }
 
-// Times that the peer made up harm nobody but itself.
-void PipeSender::close_message(const Message& message) {
+void PipeSender::choose_way(Message& message) {
+  if (options_.mode == Mode::kRaw || message.rest() < PipeScheduler::kMinChunk) return;
+  message.is_choice = engine_->can_encode(*message.tensor);
   const std::lock_guard lock(mutex_);
-  --num_open_;
+  message.may_code = !message.is_choice || scheduler_.begin_message(message.rest());
+}
+
+// Times that the peer made up harm nobody but itself.
+void PipeSender::learn_from(const Message& message) {
+  const std::lock_guard lock(mutex_);
   const auto now = PipeClock::now();
   const auto start = std::max(message.accepted_at, std::exchange(last_done_, now));
-  scheduler_.message_done(message.tensor->num_bytes, message.has_frames,
-                          seconds_between(start, now));
+  if (message.is_choice)
+    scheduler_.message_done(message.tensor->num_bytes, message.has_frames,
+                            seconds_between(start, now));
   for (int i = 0; i < kNumModes; ++i) {
     // Packed: nanoseconds for one chunk of this many grains.
     const std::uint64_t told = direction_.place_nanoseconds[i].exchange(0);
@@ -150,14 +163,20 @@ Status PipeSender::land_copy(bool& moved) {
   if (flying_.empty()) return {};
   const auto landed = engine_->copied();
   if (!landed) return landed.status();
-  if (!*landed) return {};
+  const auto now = PipeClock::now();
+  if (!*landed) {
+    last_asked_ = now;
+    return {};
+  }
   const Flying flown = std::move(flying_.front());
   flying_.pop_front();
   const Piece& piece = flown.piece;
-  const auto now = PipeClock::now();
-  // Only what followed another copy without a gap tells how fast the link is.
-  const double seconds = piece.since < link_free_ ? seconds_between(link_free_, now) : 0;
-  link_free_ = now;
+  // A call to the GPU may have kept this thread: since it last asked, at the time that was to be
+  // expected. Only what followed another copy without a gap tells how fast the link is.
+  const auto then = std::max(std::min(flown.due, now), last_asked_);
+  const double seconds = piece.since < link_free_ ? seconds_between(link_free_, then) : 0;
+  link_free_ = then;
+  for (Flying& other : flying_) other.due += then - flown.due;
   direction_.chunks.put(num_chunks_,
                         {piece.message->offer.number, piece.span.offset, piece.span.num_bytes,
                          flown.place, piece.payload_bytes, static_cast<std::uint64_t>(piece.mode)});
@@ -170,7 +189,7 @@ Status PipeSender::land_copy(bool& moved) {
   }
   moved = true;
   const std::lock_guard lock(mutex_);
-  scheduler_.sent(piece.payload_bytes, seconds);
+  scheduler_.sent(piece.payload_bytes, seconds_between(piece.since, now), seconds);
   stats_.raw_bytes += piece.span.num_bytes;
   stats_.wire_bytes += piece.payload_bytes + sizeof(PipeChunk);
   ++stats_.num_chunks[static_cast<int>(piece.mode)];
@@ -183,10 +202,18 @@ Status PipeSender::collect_frames(bool& moved) {
     if (frame.stage != Stage::kEncoding) continue;
     const auto made = engine_->encoded(static_cast<int>(i));
     if (!made) return made.status();
-    if (*made == 0) continue;
+    const auto now = PipeClock::now();
+    if (*made == 0) {
+      frame.last_asked = now;
+      continue;
+    }
     moved = true;
     Piece& piece = frame.piece;
-    const double seconds = seconds_between(piece.since, PipeClock::now());
+    // As in land_copy: since this thread last asked, when it was to be expected.
+    const double seconds =
+        std::max(std::min(scheduler_.encode_seconds(piece.mode, piece.span.num_bytes),
+                          seconds_between(piece.since, now)),
+                 seconds_between(piece.since, std::max(piece.since, frame.last_asked)));
     {
       const std::lock_guard lock(mutex_);
       scheduler_.encoded(piece.mode, piece.span.num_bytes, *made, seconds);
@@ -231,8 +258,8 @@ bool PipeSender::fill_gap(Piece& piece) {
   const auto now = PipeClock::now();
   if (const auto frames = open_frames(now); !frames.empty()) {
     const double busy = link_busy(now);
-    const double gap = std::max(frames.front().ready, kCallSeconds) - busy;
-    if (gap <= 0 || busy > 2 * kCallSeconds) return false;
+    const double gap = frames.front().ready - busy;
+    if (gap <= PipeScheduler::kLate || busy > kEarlySeconds) return false;
     length = std::min<std::uint64_t>(length, scheduler_.gap_piece(message->rest(), gap));
   }
   std::uint64_t start = message->back - length;
@@ -262,20 +289,24 @@ Status PipeSender::feed_link(bool& moved) {
   }
   moved = true;
   piece.since = PipeClock::now();
-  flying_.push_back({piece, *place});
+  const auto free_at = flying_.empty() ? piece.since : std::max(piece.since, flying_.back().due);
+  flying_.push_back({piece, *place, free_at + on_link(static_cast<double>(piece.payload_bytes))});
   return piece.frame >= 0 ? engine_->copy_frame(piece.frame, piece.payload_bytes, *place)
                           : engine_->copy_raw(*piece.message->tensor, piece.span, *place);
+}
+
+PipeClock::duration PipeSender::on_link(double num_bytes) const {
+  if (scheduler_.link_rate() == 0) return {};
+  return std::chrono::duration_cast<PipeClock::duration>(
+      std::chrono::duration<double>(num_bytes / scheduler_.link_rate()));
 }
 
 // Seconds until the link has sent all that it was given.
 double PipeSender::link_busy(PipeClock::time_point now) const {
   double num_bytes = 0;
-  for (const Flying& flown : flying_) num_bytes += static_cast<double>(flown.piece.payload_bytes);
   for (const Piece& piece : claimed_raw_) num_bytes += static_cast<double>(piece.payload_bytes);
-  double seconds = num_bytes / scheduler_.link_rate();
-  if (!flying_.empty())
-    seconds -= seconds_between(std::max(link_free_, flying_.front().piece.since), now);
-  return std::max(0.0, seconds);
+  const auto free_at = flying_.empty() ? now : std::max(now, flying_.back().due);
+  return seconds_between(now, free_at + on_link(num_bytes));
 }
 
 // Frames that the link will get, the first to be ready first.
@@ -286,11 +317,12 @@ std::vector<PipeFrame> PipeSender::open_frames(PipeClock::time_point now) const 
     const Piece& piece = frame.piece;
     const std::size_t n = piece.span.num_bytes;
     const double on_link =
-        scheduler_.ratio(piece.mode) * static_cast<double>(n) / scheduler_.link_rate();
+        scheduler_.ratio(piece.mode, n) * static_cast<double>(n) / scheduler_.link_rate();
     double ready = 0;
+    // One that is late will be a while: as long as it is late already.
     if (frame.stage == Stage::kEncoding)
-      ready = std::max(
-          0.0, scheduler_.encode_seconds(piece.mode, n) - seconds_between(piece.since, now));
+      ready =
+          std::abs(scheduler_.encode_seconds(piece.mode, n) - seconds_between(piece.since, now));
     frames.push_back({ready, on_link, scheduler_.place_seconds(piece.mode, n)});
   }
   std::sort(frames.begin(), frames.end(),
@@ -298,15 +330,7 @@ std::vector<PipeFrame> PipeSender::open_frames(PipeClock::time_point now) const 
   return frames;
 }
 
-Status PipeSender::feed_encoders(bool& moved) {
-  for (bool started = true; started; moved = moved || started) {
-    started = false;
-    if (Status s = feed_encoder(started); !s.ok()) return s;
-  }
-  return {};
-}
-
-Status PipeSender::feed_encoder(bool& started) {
+Status PipeSender::feed_encoder(bool& moved) {
   if (to_send_.empty() || scheduler_.link_rate() == 0) return {};
   const auto num_encoding = std::count_if(frames_.begin(), frames_.end(), [](const Frame& frame) {
     return frame.stage == Stage::kEncoding;
@@ -316,9 +340,15 @@ Status PipeSender::feed_encoder(bool& started) {
                                  [](const Frame& frame) { return frame.stage == Stage::kIdle; });
   if (idle == frames_.end()) return {};
   const MessagePtr message = to_send_.front();
-  if (!message->may_code) return {};
+  if (!message->may_code || !engine_->can_encode(*message->tensor)) return {};
   const auto now = PipeClock::now();
-  const auto plan = scheduler_.plan_coded(message->rest(), link_busy(now), open_frames(now));
+  const auto frames = open_frames(now);
+  const double busy = link_busy(now);
+  // This call takes a while, and the next frame should not wait for it.
+  if (!frames.empty() && std::max(frames.front().ready, busy) < kCallSeconds) return {};
+  const auto plan = scheduler_.plan_coded(message->rest(), busy, frames);
+  // What does not pay now pays even less later, when less is left.
+  if (!plan && frames.empty()) message->may_code = false;
   if (!plan) return {};
   Piece piece;
   piece.message = message;
@@ -329,8 +359,8 @@ Status PipeSender::feed_encoder(bool& started) {
   message->front += plan->num_bytes;
   ++message->num_pending;
   if (message->rest() == 0) to_send_.pop_front();
-  *idle = {Stage::kEncoding, piece};
-  started = true;
+  *idle = {Stage::kEncoding, piece, now};
+  moved = true;
   return engine_->encode(piece.frame, *message->tensor, piece.span, codec_of(piece.mode));
 }
 

@@ -31,7 +31,9 @@ class PipeSender : public PipeWorker {
     std::shared_ptr<Transfer::State> state = std::make_shared<Transfer::State>();
     std::uint64_t front = 0, back = 0;  // what lies between is claimed by nobody
     int num_pending = 0;                // chunks that were claimed and have not arrived
-    bool accepted = false, may_code = true, has_frames = false;
+    bool accepted = false, has_frames = false;
+    bool may_code = false;   // if the engine can
+    bool is_choice = false;  // raw or not: the engine could from the start
     PipeClock::time_point accepted_at{};
     std::uint64_t rest() const { return back - front; }
   };
@@ -48,10 +50,12 @@ class PipeSender : public PipeWorker {
   struct Frame {
     Stage stage = Stage::kIdle;
     Piece piece;
+    PipeClock::time_point last_asked{};  // when it was not ready yet
   };
   struct Flying {
     Piece piece;
     std::size_t place = 0;
+    PipeClock::time_point due{};  // to arrive, at the link's rate
   };
 
   Status step(bool& moved) override;
@@ -64,13 +68,14 @@ class PipeSender : public PipeWorker {
   Status land_copy(bool& moved);
   Status collect_frames(bool& moved);
   Status feed_link(bool& moved);
-  Status feed_encoders(bool& moved);
-  Status feed_encoder(bool& started);
+  Status feed_encoder(bool& moved);
   bool next_piece(Piece& piece);
   bool fill_gap(Piece& piece);
+  PipeClock::duration on_link(double num_bytes) const;
   double link_busy(PipeClock::time_point now) const;
   std::vector<PipeFrame> open_frames(PipeClock::time_point now) const;
-  void close_message(const Message& message);
+  void choose_way(Message& message);
+  void learn_from(const Message& message);
 
   const std::unique_ptr<SendEngine> engine_;
   PipeScheduler scheduler_;  // guarded by mutex_ where others look
@@ -79,8 +84,9 @@ class PipeSender : public PipeWorker {
   std::deque<int> ready_;          // frames for the link, oldest first
   std::deque<Piece> claimed_raw_;  // was to be encoded, but does not get smaller
   std::deque<Flying> flying_;
-  PipeClock::time_point link_free_{};  // when the last copy ended
-  PipeClock::time_point last_done_{};  // when the last message was there
+  PipeClock::time_point link_free_{};   // when the last copy ended
+  PipeClock::time_point last_asked_{};  // when the oldest copy had not ended yet
+  PipeClock::time_point last_done_{};   // when the last message was there
 
   std::deque<MessagePtr> requests_;  // guarded by mutex_
   std::uint64_t next_number_ = 1;    // guarded by mutex_

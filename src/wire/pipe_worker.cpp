@@ -29,6 +29,18 @@ Status failure_of_peer(std::uint32_t code) {
   }
 }
 
+// Leaves the core to its other thread, and now and then to whoever waits for it.
+void relax(std::uint64_t num_looks, int num_pauses) {
+  if (num_looks % 64 == 0) return std::this_thread::yield();
+  for (int i = 0; i < num_pauses; ++i) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+  }
+}
+
 }  // namespace
 
 Status PipeWorker::start() {
@@ -102,7 +114,7 @@ Status PipeWorker::look_around(bool moved) {
 void PipeWorker::rest(std::uint32_t seen) {
   const auto waited = PipeClock::now() - last_moved_;
   if (waited < kSpin)
-    std::this_thread::yield();
+    relax(++num_looks_, is_busy() ? 1 : 8);
   else
     own_bell_.sleep(seen, is_busy() ? std::chrono::nanoseconds(kNapBusy) : kNapIdle);
 }

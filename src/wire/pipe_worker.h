@@ -64,6 +64,7 @@ class PipeWorker {
   std::thread thread_;
   std::atomic<bool> stopping_{false};
   PipeClock::time_point last_moved_{}, last_look_{};
+  std::uint64_t num_looks_ = 0;
 };
 
 }  // namespace snug::wire

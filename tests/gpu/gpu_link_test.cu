@@ -13,9 +13,9 @@
 #include <thread>
 
 #include "../../bench/wire/paced_engine.h"
-#include "gpu_wire/device_link.h"
 #include "gpu/gpu_buffers.h"
 #include "gpu/gpu_pages.h"
+#include "gpu_wire/device_link.h"
 #include "snug/cuda_wire.h"
 #include "snug/wire.h"
 
@@ -88,11 +88,11 @@ Bytes weights(std::size_t num_bytes) {
 }
 
 void expect_arrives(DeviceLink& from, DeviceLink& to, const Bytes& data, std::size_t page_from,
-                    std::size_t page_to) {
+                    std::size_t page_to, DType dtype = DType::kBF16) {
   const Pages source(data.size(), page_from), sink(data.size(), page_to);
   source.fill(data);
-  const auto received = to.recv(1, DType::kBF16, sink.segments());
-  const auto sent = from.send(1, DType::kBF16, source.segments());
+  const auto received = to.recv(1, dtype, sink.segments());
+  const auto sent = from.send(1, dtype, source.segments());
   expect_done(received);
   expect_done(sent);
   EXPECT_TRUE(sink.read() == data)
@@ -134,6 +134,19 @@ TEST(GpuLink, PagesAreGatheredAndScattered) {
                                    {10'001, 4098}})
       expect_arrives(ends->a, ends->b, data, from, to);
   EXPECT_GT(slow.a.sent().num_chunks[1] + slow.a.sent().num_chunks[2], 0u);
+}
+
+// The first type of a link has its graphs, the others do without; 6 bytes off, so has nobody.
+TEST(GpuLink, TypesAndPlacesThatAreNotUsual) {
+  Ends ends(Mode::kAuto, 5e9);
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF8E4M3, DType::kBytes}) {
+    const Bytes data = make_input(input_named("gaussian"), dtype, 12 * kMiB / elem_bytes(dtype));
+    for (int i = 0; i < 3; ++i) {
+      expect_arrives(ends.a, ends.b, data, data.size(), data.size(), dtype);
+      expect_arrives(ends.a, ends.b, data, (2 * kMiB) + 6, (3 * kMiB) + 2, dtype);
+    }
+  }
+  EXPECT_GT(ends.a.sent().num_chunks[1] + ends.a.sent().num_chunks[2], 12u);
 }
 
 TEST(GpuLink, MemoryIsBounded) {

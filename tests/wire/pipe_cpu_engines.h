@@ -31,6 +31,7 @@ class CpuSendEngine : public wire::SendEngine {
   explicit CpuSendEngine(std::byte* staging) : staging_(staging) {}
   int num_frames() const override { return kNumFrames; }
   int max_encoding() const override { return 2; }
+  bool can_encode(const wire::PipeTensor&) override { return true; }
   Status encode(int frame, const wire::PipeTensor& tensor, wire::PipeSpan span,
                 Codec codec) override {
     frames_[frame].resize(encode_bound(span.num_bytes));

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "wire/pipe_simulation.h"
 #include "wire/staging_ring.h"
 
 namespace snug::test {
@@ -16,82 +17,41 @@ using wire::Mode;
 using wire::PipePlan;
 using wire::PipeScheduler;
 
-constexpr double kGB = 1e9, kMicro = 1e-6;
+constexpr double kGB = 1e9;
 constexpr std::size_t kMB = 1'000'000, kMiB = std::size_t{1} << 20;
-constexpr int kEncoders = 3, kFrames = 4;
+constexpr int kEncoders = 3;
 
 PipeScheduler on_link(double rate, Mode mode = Mode::kAuto) {
   PipeScheduler scheduler(mode, kEncoders, 4 * kMiB);
-  for (int i = 0; i < 100; ++i) scheduler.sent(kMiB, static_cast<double>(kMiB) / rate);
+  const double seconds = static_cast<double>(kMiB) / rate;
+  for (int i = 0; i < 100; ++i) scheduler.sent(kMiB, 2 * seconds, seconds);
   return scheduler;
 }
 
-// Seconds until the last chunk is in its place, by the loop of PipeSender: the link
-// always gets a frame if there is one, else a raw piece from the back.
-double simulate(const PipeScheduler& scheduler, std::uint64_t rest, double true_ratio = 0.6702) {
-  using Frame = wire::PipeFrame;  // `ready` by the clock
-  const double rate = scheduler.link_rate();
-  std::vector<Frame> frames;  // of encoders at work
-  double now = 0, link_free = 0, end = 0;
-  const auto num_encoding = [&] {
-    return std::count_if(frames.begin(), frames.end(),
-                         [&](const Frame& f) { return f.ready > now; });
-  };
-  while (rest > 0 || !frames.empty()) {
-    for (;;) {  // start what encoders can take now
-      if (frames.size() >= kFrames || num_encoding() >= kEncoders) break;
-      std::vector<Frame> from_now = frames;
-      for (Frame& frame : from_now) frame.ready -= now;
-      const auto plan = rest > 0
-                            ? scheduler.plan_coded(rest, std::max(0.0, link_free - now), from_now)
-                            : std::nullopt;
-      if (!plan) break;
-      const double ratio = plan->mode == Mode::kEntropy ? true_ratio : 0.7531;
-      frames.push_back({now + scheduler.encode_seconds(plan->mode, plan->num_bytes),
-                        ratio * static_cast<double>(plan->num_bytes) / rate,
-                        scheduler.place_seconds(plan->mode, plan->num_bytes)});
-      rest -= plan->num_bytes;
-      std::sort(frames.begin(), frames.end(),
-                [](const Frame& a, const Frame& b) { return a.ready < b.ready; });
-    }
-    const auto ready = std::find_if(frames.begin(), frames.end(),
-                                    [&](const Frame& frame) { return frame.ready <= now; });
-    double on_link, place;
-    if (ready != frames.end()) {
-      on_link = ready->on_link;
-      place = ready->place;
-      frames.erase(ready);
-    } else if (rest > 0) {
-      const std::size_t piece = frames.empty()
-                                    ? scheduler.raw_piece(rest)
-                                    : scheduler.gap_piece(rest, frames.front().ready - now);
-      EXPECT_LE(piece, rest);
-      EXPECT_GT(piece, 0u);
-      on_link = static_cast<double>(piece) / rate;
-      place = scheduler.place_seconds(Mode::kRaw, piece);
-      rest -= piece;
-    } else {
-      now = frames.front().ready;
-      continue;
-    }
-    link_free = std::max(now, link_free) + on_link;
-    end = std::max(end, link_free + place);
-    now = link_free;
+// Of the median message, once the scheduler knows the link.
+double gain_over_raw(double rate, std::uint64_t num_bytes, const TrueCosts& costs = {}) {
+  double seconds[2] = {};
+  for (const bool is_raw : {false, true}) {
+    PipeSimulation pipe(rate, is_raw ? Mode::kRaw : Mode::kAuto, costs);
+    for (int i = 0; i < 3; ++i) (void)pipe.send(32 * kMB);
+    std::vector<double> all;
+    for (int i = 0; i < 21; ++i) all.push_back(pipe.send(num_bytes));
+    std::sort(all.begin(), all.end());
+    seconds[is_raw] = all[10];
   }
-  return end;
-}
-
-double gain_over_raw(double rate, std::uint64_t num_bytes) {
-  return simulate(on_link(rate, Mode::kRaw), num_bytes) / simulate(on_link(rate), num_bytes) - 1;
+  return seconds[1] / seconds[0] - 1;
 }
 
 TEST(PipeScheduler, KnowsTheLinkFromWhatItSends) {
   PipeScheduler scheduler(Mode::kAuto, kEncoders, 4 * kMiB);
   EXPECT_EQ(scheduler.link_rate(), 0);
   EXPECT_FALSE(scheduler.plan_coded(1000 * kMB, 0, {}));  // nothing is known yet: raw
-  scheduler.sent(1000, 1);                                // a crumb says nothing
+  scheduler.sent(1000, 1, 1);                             // a crumb says nothing
   EXPECT_EQ(scheduler.link_rate(), 0);
-  for (int i = 0; i < 200; ++i) scheduler.sent(kMiB, static_cast<double>(kMiB) / (50 * kGB));
+  const double seconds = static_cast<double>(kMiB) / (50 * kGB);
+  scheduler.sent(kMiB, 4 * seconds, 0);  // one that came alone: so fast at least
+  EXPECT_NEAR(scheduler.link_rate(), 12.5 * kGB, 0.1 * kGB);
+  for (int i = 0; i < 200; ++i) scheduler.sent(kMiB, 2 * seconds, seconds);
   EXPECT_NEAR(scheduler.link_rate(), 50 * kGB, 1 * kGB);
 }
 
@@ -160,21 +120,41 @@ TEST(PipeScheduler, SlowCodecsAreNoticed) {
 
 TEST(PipeScheduler, TheClockHasTheLastWord) {
   constexpr std::uint64_t kBytes = 64 * kMB;
-  for (const double coded_seconds : {1.0, 1.2}) {  // against 1.1 raw
+  const double raw_seconds = 1.1 * kBytes / (50 * kGB);  // a little longer than the link
+  for (const double of_raw : {0.5, 0.95, 1.05}) {
     PipeScheduler scheduler = on_link(50 * kGB);
     int num_coded = 0;
     for (int i = 0; i < 640; ++i) {
       const bool codes = scheduler.begin_message(kBytes);
       num_coded += codes;
-      scheduler.message_done(kBytes, codes, codes ? coded_seconds : 1.1);
+      scheduler.message_done(kBytes, codes, raw_seconds * (codes ? of_raw : 1));
     }
-    if (coded_seconds < 1.1)
+    if (of_raw < 0.9)
+      EXPECT_EQ(num_coded, 640);  // faster than any raw message can be
+    else if (of_raw < 1)
       EXPECT_EQ(num_coded, 630);  // one of 64 goes the other way
     else
-      EXPECT_LE(num_coded, 70);                       // less than 1 % of the time
+      EXPECT_LE(num_coded, 14);
     EXPECT_TRUE(scheduler.begin_message(300 * kMB));  // another size
     EXPECT_TRUE(scheduler.begin_message(1000));
   }
+}
+
+TEST(PipeScheduler, OneSlowMessageIsNoReason) {
+  constexpr std::uint64_t kBytes = 8 * kMB;
+  PipeScheduler scheduler = on_link(50 * kGB);
+  int num_coded = 0;
+  for (int i = 0; i < 64; ++i) {
+    const bool codes = scheduler.begin_message(kBytes);
+    num_coded += codes;
+    // The first one allocates, one of ten is unlucky.
+    const double usual = codes ? 160 : 185;
+    scheduler.message_done(kBytes, codes,
+                           kMicro * (i == 0        ? 20'000
+                                     : i % 10 == 9 ? 3 * usual
+                                                   : usual));
+  }
+  EXPECT_GE(num_coded, 60);
 }
 
 TEST(PipeScheduler, OneSlowCallIsNoReason) {
@@ -194,24 +174,46 @@ TEST(PipeScheduler, APeerThatLiesIsBounded) {
 
 // The shape of the whole table, by arithmetic. The measured one is in bench/results.
 TEST(PipeScheduler, NeverSlowerThanRaw) {
-  for (const double rate : {5.0, 12.5, 25.0, 50.0, 100.0, 200.0, 400.0, 1500.0})
-    for (const std::uint64_t mb : {1, 2, 3, 4, 6, 8, 11, 16, 32, 64, 214, 1024})
-      EXPECT_GE(gain_over_raw(rate * kGB, mb * kMB), -0.005) << rate << " GB/s, " << mb << " MB";
+  for (const double slowness : {1.0, 1.5, 4.0})
+    for (const double rate : {5.0, 12.5, 25.0, 50.0, 100.0, 200.0, 400.0, 1500.0})
+      for (const std::uint64_t mb : {1, 2, 3, 4, 6, 8, 11, 16, 32, 64, 214})
+        EXPECT_GE(gain_over_raw(rate * kGB, mb * kMB, {.slowness = slowness}), -0.01)
+            << rate << " GB/s, " << mb << " MB, codecs that take " << slowness << " times as long";
 }
 
-TEST(PipeScheduler, LongMessagesGainWhatTheRatioAllows) {
-  EXPECT_GE(gain_over_raw(50 * kGB, 8 * kMB), 0.12);
-  EXPECT_GE(gain_over_raw(50 * kGB, 16 * kMB), 0.25);
-  EXPECT_GE(gain_over_raw(50 * kGB, 32 * kMB), 0.35);
-  EXPECT_GE(gain_over_raw(50 * kGB, 214 * kMB), 0.45);
+TEST(PipeScheduler, MessagesGainWhatTheLinkAllows) {
+  EXPECT_GE(gain_over_raw(50 * kGB, 8 * kMB), 0.18);
+  EXPECT_GE(gain_over_raw(50 * kGB, 16 * kMB), 0.28);
+  EXPECT_GE(gain_over_raw(50 * kGB, 32 * kMB), 0.37);
+  EXPECT_GE(gain_over_raw(50 * kGB, 214 * kMB), 0.46);
   EXPECT_GE(gain_over_raw(12.5 * kGB, 1024 * kMB), 0.48);
+  // Twice as many bytes in the time of a codec: the same picture at twice the size.
+  EXPECT_GE(gain_over_raw(100 * kGB, 16 * kMB), 0.15);
+  EXPECT_GE(gain_over_raw(100 * kGB, 32 * kMB), 0.28);
+  EXPECT_GE(gain_over_raw(100 * kGB, 214 * kMB), 0.43);
+}
+
+// What was measured: the first message of a size took three times as long, whatever way it went,
+// and the very first one with frames waited for memory.
+TEST(PipeScheduler, SlowFirstMessagesCondemnNothing) {
+  PipeSimulation pipe(100 * kGB, Mode::kAuto);
+  pipe.stall_next(0.007);
+  for (const std::uint64_t mb : {8, 16, 32, 64, 214}) {
+    pipe.stall_next(0.001);
+    std::uint64_t wire_bytes = 0;
+    for (int i = 0; i < 40; ++i) {
+      (void)pipe.send(mb * kMB);
+      wire_bytes += pipe.wire_bytes();
+    }
+    EXPECT_LT(static_cast<double>(wire_bytes), 0.96 * 40.0 * static_cast<double>(mb * kMB)) << mb;
+  }
 }
 
 TEST(PipeScheduler, GapsAreFilled) {
   const PipeScheduler scheduler = on_link(50 * kGB);
   EXPECT_NEAR(static_cast<double>(scheduler.gap_piece(64 * kMiB, 40 * kMicro)), 2e6, 1e5);
   EXPECT_EQ(scheduler.gap_piece(64 * kMiB, 1), 4 * kMiB);
-  EXPECT_EQ(scheduler.gap_piece(700'000, 1e-9), 700'000u);
+  EXPECT_EQ(scheduler.gap_piece(500'000, 1e-9), 500'000u);
 }
 
 TEST(PipeScheduler, RawPiecesFit) {

@@ -1,8 +1,10 @@
 // Messages through a pipe whose GPU is played by a CPU.
+#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 
 #include "wire/pipe_ends.h"
@@ -188,6 +190,37 @@ TEST(PipeTransfer, AKilledPeerIsNoticed) {
   EXPECT_EQ(::kill(child, SIGKILL), 0);
   EXPECT_EQ(received.wait_for(60s).code, Code::kPeer);
   EXPECT_EQ(::waitpid(child, nullptr, 0), child);
+}
+
+// A thread in a network of its own cannot reach the socket of the other end, nor be reached.
+TEST(PipeMeeting, EndsThatCannotMeetBothKnowAtOnce) {
+  Pair pair = make_pair();
+  std::atomic<bool> is_apart{true};
+  Status there;
+  const auto start = std::chrono::steady_clock::now();
+  std::thread other([&] {
+    if (::unshare(CLONE_NEWNET) != 0) is_apart = false;
+    there = wire::PipeMeeting::meet(pair.a, {}, 60s).status();
+  });
+  const Status here = wire::PipeMeeting::meet(pair.b, {}, 60s).status();
+  other.join();
+  if (!is_apart) GTEST_SKIP() << "no right to make a network";
+  EXPECT_EQ(here.code, Code::kPeer);
+  EXPECT_EQ(there.code, Code::kPeer);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 50s);
+  EXPECT_TRUE(pair.a.status().ok() && pair.b.status().ok());
+}
+
+TEST(PipeMeeting, BothMustBeReady) {
+  for (const bool ready : {true, false}) {
+    PipeEnds ends;
+    Status there;
+    std::thread other([&] { there = ends.at_a->agree(ready, 60s); });
+    const Status here = ends.at_b->agree(true, 60s);
+    other.join();
+    EXPECT_EQ(here.ok(), ready);
+    EXPECT_TRUE(there.ok());
+  }
 }
 
 TEST(PipeMeeting, NobodyAtTheOtherEnd) {

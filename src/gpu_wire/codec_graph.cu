@@ -1,0 +1,96 @@
+#include <utility>
+
+#include "cuda/work.cuh"
+#include "gpu_wire/codec_graph.h"
+
+namespace snug::cuda {
+namespace {
+
+// All kernels of the codecs take it as their first argument.
+Work& work_of(const cudaKernelNodeParams& params) {
+  return *static_cast<Work*>(params.kernelParams[0]);
+}
+
+}  // namespace
+
+CodecGraph::CodecGraph(CodecGraph&& other) noexcept
+    : graph_(std::exchange(other.graph_, nullptr)),
+      exec_(std::exchange(other.exec_, nullptr)),
+      nodes_(std::move(other.nodes_)) {}
+
+CodecGraph::~CodecGraph() {
+  if (exec_ != nullptr) cudaGraphExecDestroy(exec_);
+  if (graph_ != nullptr) cudaGraphDestroy(graph_);
+}
+
+void CodecGraph::instantiate(const Call& call) {
+  if (!find_nodes(call) || cudaGraphInstantiate(&exec_, graph_, 0) != cudaSuccess) exec_ = nullptr;
+  (void)cudaGetLastError();
+}
+
+bool CodecGraph::find_nodes(const Call& call) {
+  std::size_t num_nodes = 0;
+  if (cudaGraphGetNodes(graph_, nullptr, &num_nodes) != cudaSuccess) return false;
+  std::vector<cudaGraphNode_t> list(num_nodes);
+  if (cudaGraphGetNodes(graph_, list.data(), &num_nodes) != cudaSuccess) return false;
+  for (const cudaGraphNode_t node : list) {
+    cudaKernelNodeParams params{};
+    if (cudaGraphKernelNodeGetParams(node, &params) != cudaSuccess ||
+        params.kernelParams == nullptr)
+      return false;
+    // The arguments are found where they are expected, or there is no graph.
+    const Work& work = work_of(params);
+    if (work.single.tensor != call.tensor || work.single.frame != call.frame ||
+        work.single.frame_bytes != call.frame_bytes || work.results != call.result ||
+        work.num_segments != call.num_pieces)
+      return false;
+    nodes_.push_back({node, params});
+  }
+  return true;
+}
+
+bool CodecGraph::launch(const Call& call, cudaStream_t stream) {
+  for (const Node& node : nodes_) {
+    Work& work = work_of(node.params);
+    work.single.tensor = call.tensor;
+    work.single.frame = call.frame;
+    work.single.frame_bytes = call.frame_bytes;
+    work.results = call.result;
+    work.num_segments = static_cast<std::uint32_t>(call.num_pieces);
+    if (cudaGraphExecKernelNodeSetParams(exec_, node.node, &node.params) == cudaSuccess) continue;
+    // Calls with smaller blocks may have set a lower limit meanwhile.
+    if (cudaFuncSetAttribute(node.params.func, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(node.params.sharedMemBytes)) != cudaSuccess ||
+        cudaGraphExecKernelNodeSetParams(exec_, node.node, &node.params) != cudaSuccess) {
+      (void)cudaGetLastError();
+      return false;
+    }
+  }
+  if (cudaGraphLaunch(exec_, stream) == cudaSuccess) return true;
+  (void)cudaGetLastError();
+  return false;
+}
+
+CopyGraph::~CopyGraph() {
+  if (exec_ != nullptr) cudaGraphExecDestroy(exec_);
+  if (graph_ != nullptr) cudaGraphDestroy(graph_);
+}
+
+cudaError_t CopyGraph::copy(void* to, const void* from, std::size_t num_bytes,
+                            cudaStream_t stream) {
+  constexpr auto kWay = cudaMemcpyDeviceToDevice;
+  if (!std::exchange(is_tried_, true) &&
+      (cudaGraphCreate(&graph_, 0) != cudaSuccess ||
+       cudaGraphAddMemcpyNode1D(&node_, graph_, nullptr, 0, to, from, num_bytes, kWay) !=
+           cudaSuccess ||
+       cudaGraphInstantiate(&exec_, graph_, 0) != cudaSuccess))
+    exec_ = nullptr;
+  if (exec_ != nullptr &&
+      cudaGraphExecMemcpyNodeSetParams1D(exec_, node_, to, from, num_bytes, kWay) == cudaSuccess &&
+      cudaGraphLaunch(exec_, stream) == cudaSuccess)
+    return cudaSuccess;
+  (void)cudaGetLastError();
+  return cudaMemcpyAsync(to, from, num_bytes, cudaMemcpyDefault, stream);
+}
+
+}  // namespace snug::cuda
