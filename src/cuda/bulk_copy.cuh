@@ -9,8 +9,12 @@ namespace snug::cuda {
 inline constexpr std::uint32_t kPieceBytes = 8192;  // of one copy: lanes share the work
 
 // A barrier in shared memory; a load completes one of count 1. One thread sets it up.
-__device__ __forceinline__ void init_barrier(std::uint32_t barrier, unsigned count) {
+__device__ __forceinline__ void set_barrier(std::uint32_t barrier, unsigned count) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
+}
+// The same for bulk copies.
+__device__ __forceinline__ void init_barrier(std::uint32_t barrier, unsigned count) {
+  set_barrier(barrier, count);
 #if __CUDA_ARCH__ >= 900
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif

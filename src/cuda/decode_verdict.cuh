@@ -15,7 +15,7 @@ __global__ void __launch_bounds__(kVerdictThreads)
   const auto* frame = static_cast<const std::uint8_t*>(work.single.frame);
   const DeviceHeader h =
       read_device_header(frame, work.single.frame_bytes, work.single.tensor_bytes, work.dtype);
-  unsigned long long sum = 0;
+  std::uint64_t sum = 0;
   if (h.code == Code::kOk) {
     const uint4* vecs = reinterpret_cast<const uint4*>(frame);
     const std::uint64_t num_vecs = h.payload_start() / 16;
@@ -26,17 +26,25 @@ __global__ void __launch_bounds__(kVerdictThreads)
       sum += checksum_term(v, static_cast<std::uint32_t>(i));
     }
   }
-  sum = combine_all(sum, [](unsigned long long a, unsigned long long b) { return a + b; });
-  wait_for_kernel_before();
+  sum = sum_all(sum);
+  if (threadIdx.x >= kWarp) return;
   unsigned long long error = 0;
-  for (unsigned i = threadIdx.x; i < num_errors; i += kVerdictThreads)
-    error = max(error, __ldcg(work.errors + i));
-  error = combine_all(error, [](unsigned long long a, unsigned long long b) { return max(a, b); });
-  if (threadIdx.x != 0) return;
   if (h.code != Code::kOk)
     error = error_key(h.code, h.reason, kNowhere);
   else if (checksum_finish(sum, h.payload_start()) != h.checksum)
-    error = max(error, error_key(Code::kCorrupt, kReasonHeadChecksum, kNowhere));
+    error = error_key(Code::kCorrupt, kReasonHeadChecksum, kNowhere);
+  wait_for_kernel_before();
+  unsigned long long worst = 0;
+#pragma unroll 8
+  for (unsigned i = lane_id(); i < num_errors; i += kWarp)
+    worst = max(worst, __ldcg(work.errors + i));
+  if (__any_sync(kAll, worst != 0)) {
+#pragma unroll
+    for (unsigned d = kWarp / 2; d != 0; d /= 2)
+      worst = max(worst, __shfl_xor_sync(kAll, worst, d));
+  }
+  if (lane_id() != 0) return;
+  if (h.code == Code::kOk) error = max(error, worst);
   const std::uint64_t elem_bytes = h.num_elems * width_of(work.dtype);
   if (h.code == Code::kOk) {
     const Access dst = access_item<Access>(work, work.single);

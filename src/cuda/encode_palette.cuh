@@ -1,13 +1,15 @@
 // cuda/encode_palette.cuh - one warp codes one BF16 block: exponents as a
 // palette stream, the other bits raw. The coded exponents wait in shared memory
 // until their place in the frame is known; then the block is read again for the
-// raw plane. Keeping that plane in shared memory too reads less, but leaves room
-// for half as many warps: 0.66 against 0.72 TB/s (256 MiB, H200).
+// raw plane.
 #pragma once
+#include "cuda/pair_coder.cuh"
 #include "cuda/palette_sample.cuh"
-#include "cuda/symbol_coder.cuh"
 
 namespace snug::cuda {
+
+inline constexpr std::uint32_t kSectionHeadBytes = codec::kTableOffset + 32;
+inline constexpr std::uint32_t kNoRoom = ~0u;
 
 // Appends the escaped exponents of a group, in natural order, below `used`
 // bytes from the end; returns how many. Writes none beyond `room`. Bit i of
@@ -60,63 +62,136 @@ __device__ __noinline__ uint4 load_last_group(Access src, std::uint64_t at, std:
   return {words[0], words[1], words[2], words[3]};
 }
 
-// Codes the exponents from the last group to the first. num_words is kNoRoom if the block needs
-// more of it than there is.
-inline constexpr std::uint32_t kNoRoom = ~0u;
+// The escapes of a group of which num_values are in the block; as push_exponents.
+// Seldom called: it finds the flags in the table, so that the loop keeps its registers.
+inline __device__ __noinline__ std::uint32_t push_escaped(uint4 v, std::int32_t num_values,
+                                                          std::uint32_t lut,
+                                                          std::uint8_t* escapes_end,
+                                                          std::uint32_t used, std::uint32_t room) {
+  const std::uint32_t w[4] = {v.x, v.y, v.z, v.w};
+  unsigned flags = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    flags |= (load_shared8(lut + (w[i] >> 4 & 0x7F8)).y >> 7 & 1) << 2 * i;
+    flags |= (load_shared8(lut + (w[i] >> 20 & 0x7F8)).y >> 7 & 1) << (2 * i + 1);
+  }
+  const std::int32_t here = num_values - 8 * static_cast<std::int32_t>(lane_id());
+  if (here < 8) flags &= here > 0 ? (1u << here) - 1 : 0;
+  return push_exponents(v, flags, escapes_end, used, room);
+}
 
+__device__ __forceinline__ DirectAccess kept(DirectAccess tensor) {
+  asm volatile("mov.b64 %0, %0;" : "+l"(tensor.data));  // is worked out once
+  return tensor;
+}
+__device__ __forceinline__ ScatteredAccess kept(const ScatteredAccess& tensor) { return tensor; }
+
+// Codes the exponents from the last group to the first. num_words is kNoRoom if the
+// block needs more of it than there is.
 template <class Access>
 __device__ __noinline__ CodedStream encode_palette_bf16(Access src, std::uint64_t pos,
                                                         std::uint32_t n, std::uint32_t block_elems,
                                                         std::uint32_t commonest, EncodeSmem* smem) {
   const unsigned lane = lane_id();
+  const std::uint32_t lut = kept_shared_address(smem->lut);
+  const std::uint32_t words_at = shared_address(smem->rest()),
+                      words_end = words_at + words_room(block_elems);
   const std::uint32_t max_escapes = escapes_room(block_elems);
   std::uint8_t* const escapes_end = smem->rest() + words_room(block_elems) + max_escapes;
-  const auto lut = shared_address(smem->lut);
-  const std::uint32_t words_end = shared_address(smem->rest()) + words_room(block_elems);
-  const std::uint32_t words_low = words_end - words_room(block_elems) + 512;  // two groups
-
-  Coder coder(words_end);
+  std::uint32_t words_low = words_at + 512;  // what two groups may take
+  PairCoder coder(words_end);
   std::uint32_t num_escapes = 0;
   const auto num_full = static_cast<std::int32_t>(n / 256);
   auto group = static_cast<std::int32_t>((n + 255) / 256) - 1;
-  const std::uint64_t lane_pos = pos + 16 * lane;
-  // Loaded one group ahead: it is in the cache.
-  const Access mine = advanced(src, lane_pos);
-  uint4 v{};
-  if (num_full > 0) v = mine.peek16(512 * static_cast<std::uint64_t>(min(group, num_full - 1)));
-#pragma unroll 1
-  for (; group >= 0; --group) {
-    if (coder.end < words_low) return {kNoRoom, 0, 0};
-    if (group >= num_full)
-      v = load_last_group(
-          src, lane_pos + 512 * static_cast<std::uint64_t>(group),
-          static_cast<std::int32_t>(n) - 256 * group - 8 * static_cast<std::int32_t>(lane),
-          commonest);
+  const Access mine = kept(advanced(src, pos + 16 * lane));
+  const auto load = [&](std::int32_t g) {
+    return mine.peek16(512 * static_cast<std::uint64_t>(static_cast<std::uint32_t>(g)));
+  };
+  // The lines of 8 groups down to this one.
+  constexpr std::int32_t kAhead = 8;
+  const auto prefetch = [&](std::int32_t g) {
+    const std::int32_t at = 512 * g - 128 * static_cast<std::int32_t>(lane);
+    if (at >= 0) src.prefetch(pos + static_cast<std::uint64_t>(at));
+  };
+  const auto look_up = [&](uint4 v, uint2(&symbols)[8]) {
     const std::uint32_t w[4] = {v.x, v.y, v.z, v.w};
-    uint2 symbols[8];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      symbols[2 * i] = load_shared8(lut + (w[i] >> 4 & 0x7F8));
-      symbols[2 * i + 1] = load_shared8(lut + (w[i] >> 20 & 0x7F8));
+      const std::uint32_t shifted = w[i] << 1;  // exponents are bytes 1 and 3
+      symbols[2 * i] = load_shared8(__dp4a(shifted, 0x800u, lut));
+      symbols[2 * i + 1] = load_shared8(__dp4a(shifted, 0x8000000u, lut));
     }
+  };
+  const auto push = [&](std::int32_t g, uint4 v, const uint2(&symbols)[8]) {
     unsigned any_escape = 0;
 #pragma unroll
     for (int i = 0; i < 8; ++i) any_escape |= symbols[i].y;
-    if (__any_sync(kAll, any_escape & 128)) {
-      unsigned flags = 0;
+    const unsigned holders = __ballot_sync(kAll, any_escape & 128);
+    if (holders == 0) return;
+    unsigned flags = 0;
 #pragma unroll
-      for (int i = 0; i < 8; ++i) flags |= (symbols[i].y >> 7 & 1) << i;
-      const std::int32_t here =
-          static_cast<std::int32_t>(n) - 256 * group - 8 * static_cast<std::int32_t>(lane);
-      if (here < 8) flags &= here > 0 ? (1u << here) - 1 : 0;
-      num_escapes += push_exponents(v, flags, escapes_end, num_escapes, max_escapes);
-      if (num_escapes > max_escapes) return {kNoRoom, 0, 0};
+    for (int i = 0; i < 8; ++i) flags |= (symbols[i].y >> 7 & 1) << i;
+    if (g >= num_full || __any_sync(kAll, (flags & (flags - 1)) != 0)) {
+      num_escapes += push_escaped(v, static_cast<std::int32_t>(n) - 256 * g, lut, escapes_end,
+                                  num_escapes, max_escapes);
+    } else {
+      // Most often: no lane has more than one.
+      const std::uint32_t pair =
+          flags & 0x0F ? (flags & 0x03 ? v.x : v.y) : (flags & 0x30 ? v.z : v.w);
+      const std::uint32_t exponent = pair >> (flags & 0x55 ? 7 : 23);
+      num_escapes += static_cast<std::uint32_t>(__popc(holders));
+      if (flags != 0 && num_escapes <= max_escapes)
+        *(escapes_end - num_escapes + __popc(holders & ~coder.lanes_from)) =
+            static_cast<std::uint8_t>(exponent);
     }
-    if (group > 0) v = mine.peek16(512 * static_cast<std::uint64_t>(group - 1));
-    coder.code_group<true>(symbols);
+    if (num_escapes > max_escapes) words_low = kNoRoom;
+  };
+  prefetch(group);
+  prefetch(group - kAhead);
+  uint4 a, b, c;
+  if (group >= num_full)
+    a = load_last_group(
+        src, pos + 16 * lane + 512 * static_cast<std::uint64_t>(group),
+        static_cast<std::int32_t>(n) - 256 * group - 8 * static_cast<std::int32_t>(lane),
+        commonest);
+  else
+    a = load(group);
+  b = group > 0 ? load(group - 1) : a;
+  c = group > 1 ? load(group - 2) : a;
+  uint2 sa[8], sb[8];
+  look_up(a, sa);
+  // sa are the symbols of a, the values of `group`. While they are coded those of b, the
+  // group below, are looked up; c is on its way, and what is below that is asked for.
+#pragma unroll 1
+  for (; group >= 4; group -= 2) {
+    if ((group & 6) == 0) prefetch(group - kAhead - 2);
+    push(group, a, sa);
+    a = load(group - 3);
+    coder.code_group(sa, [&] { look_up(b, sb); });
+    push(group - 1, b, sb);
+    const uint4 below = load(group - 4);
+    coder.code_group(sb, [&] { look_up(c, sa); });
+    b = a;
+    a = c;
+    c = below;
+    if (coder.end < words_low) return {kNoRoom, 0, 0};
   }
+#pragma unroll 1
+  for (; group >= 0; --group) {
+    if (coder.end < words_at + 256) return {kNoRoom, 0, 0};
+    if (group > 0) look_up(b, sb);
+    push(group, a, sa);
+    coder.code_group(sa, [] {});
+    a = b;
+    b = c;
+    if (group >= 3) c = load(group - 3);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sa[i] = sb[i];
+  }
+  if (coder.end < words_at + 256) return {kNoRoom, 0, 0};
   coder.put_words();
   __syncwarp();
+  if (num_escapes > max_escapes) return {kNoRoom, 0, 0};
   return {(words_end - coder.end) / 2, num_escapes, coder.x};
 }
 
@@ -172,15 +247,13 @@ __device__ __noinline__ std::uint64_t write_low_plane(Access src, std::uint64_t 
 // Header, states, table, words and escapes behind the raw plane.
 inline __device__ __noinline__ std::uint64_t write_palette_section(
     std::uint8_t* payload, std::uint32_t n, std::uint32_t block_elems, DevicePalette palette,
-    CodedStream coded, EncodeSmem* smem_at) {
-  EncodeSmem& smem = *smem_at;
+    CodedStream coded, EncodeSmem* smem) {
   const unsigned lane = lane_id();
   uint4* out = reinterpret_cast<uint4*>(payload);
   std::uint64_t sum = 0;
-  const std::uint32_t low_vecs = static_cast<std::uint32_t>(align16(n) / 16);
+  const auto low_vecs = static_cast<std::uint32_t>(align16(n) / 16);
   // Header, states and table take shape where the histogram was.
-  std::uint32_t* head = smem.histogram;
-  __syncwarp();
+  std::uint32_t* head = smem->histogram;
   if (lane == 0) {
     head[0] = coded.num_words;
     head[1] = coded.num_escapes;
@@ -188,54 +261,40 @@ inline __device__ __noinline__ std::uint64_t write_palette_section(
     head[3] = 0;
   }
   head[4 + lane] = coded.state;
-  auto* table = reinterpret_cast<std::uint8_t*>(head + 36);
+  auto* table = reinterpret_cast<std::uint8_t*>(head) + codec::kTableOffset;
   if (lane < 16) {
     table[lane] = static_cast<std::uint8_t>(palette.value);
     table[16 + lane] = static_cast<std::uint8_t>(palette.freq);
   }
   __syncwarp();
-  constexpr unsigned kHeadVecs = (codec::kTableOffset + 32) / 16;
+  constexpr unsigned kHeadVecs = kSectionHeadBytes / 16;
   if (lane < kHeadVecs) {
-    const uint4 v = reinterpret_cast<const uint4*>(head)[lane];
+    const uint4 v = load_shared16(shared_address(head) + 16 * lane);
     __stcs(out + low_vecs + lane, v);
     sum += checksum_term(v, low_vecs + lane);
   }
-  const std::uint32_t word_bytes = 2 * coded.num_words, tail_bytes = word_bytes + coded.num_escapes;
-  const std::uint8_t* words_end = smem.rest() + words_room(block_elems);
-  const std::uint8_t* words = words_end - word_bytes;
+  // The escapes move to the words, and zeros behind them.
+  std::uint8_t* words_end = smem->rest() + words_room(block_elems);
   const std::uint8_t* escapes = words_end + escapes_room(block_elems) - coded.num_escapes;
+#pragma unroll 1
+  for (std::uint32_t base = 0; base < coded.num_escapes + 16; base += kWarp) {
+    const std::uint32_t i = base + lane;
+    const std::uint8_t byte = i < coded.num_escapes ? escapes[i] : 0;
+    __syncwarp();
+    if (i < coded.num_escapes + 16) words_end[i] = byte;
+    __syncwarp();
+  }
+  const std::uint32_t word_bytes = 2 * coded.num_words, all_bytes = word_bytes + coded.num_escapes;
   const std::uint32_t first_vec = low_vecs + kHeadVecs;
   // Words are at even addresses: whole registers, or registers shifted by half.
-  const std::uint32_t odd =
-      static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(words) & 2) * 8;
-  const std::uint32_t* aligned = reinterpret_cast<const std::uint32_t*>(words - odd / 8);
-#pragma unroll 1
-  for (std::uint32_t i = lane; 16 * i < tail_bytes; i += kWarp) {
-    std::uint32_t w[4] = {};
-    if (16 * i + 16 <= word_bytes) {
-      std::uint32_t next = aligned[4 * i];
+  const std::uint32_t start = shared_address(words_end) - word_bytes, odd = (start & 2) * 8;
+#pragma unroll 2
+  for (std::uint32_t i = lane; 16 * i < all_bytes; i += kWarp) {
+    std::uint32_t w[5];
 #pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        const std::uint32_t low = next;
-        next = aligned[4 * i + k + 1];  // at worst the bytes after the words
-        w[k] = __funnelshift_r(low, next, odd);
-      }
-    } else {
-      std::uint64_t half[2] = {};
-#pragma unroll 1
-      for (unsigned k = 0; k < 16; ++k) {
-        const std::uint32_t at = 16 * i + k;
-        const std::uint64_t byte = at < word_bytes   ? words[at]
-                                   : at < tail_bytes ? escapes[at - word_bytes]
-                                                     : 0;
-        half[0] |= k < 8 ? byte << (8 * k) : 0;
-        half[1] |= k < 8 ? 0 : byte << (8 * (k - 8));
-      }
-#pragma unroll
-      for (unsigned k = 0; k < 4; ++k)
-        w[k] = static_cast<std::uint32_t>(half[k / 2] >> (k % 2 * 32));
-    }
-    const uint4 v = {w[0], w[1], w[2], w[3]};
+    for (unsigned k = 0; k < 5; ++k) w[k] = load_shared_u32((start & ~3u) + 16 * i + 4 * k);
+    const uint4 v = {__funnelshift_r(w[0], w[1], odd), __funnelshift_r(w[1], w[2], odd),
+                     __funnelshift_r(w[2], w[3], odd), __funnelshift_r(w[3], w[4], odd)};
     __stcs(out + first_vec + i, v);
     sum += checksum_term(v, first_vec + i);
   }

@@ -12,9 +12,10 @@ __global__ void __launch_bounds__(kVerdictThreads)
   const EncodeJob job = make_encode_job(work, 0);
   wait_for_kernel_before();
   const ItemState state = *work.states;
-  unsigned long long sum = 0;
+  std::uint64_t sum = 0;
+#pragma unroll 4
   for (unsigned i = threadIdx.x; i < num_ctas; i += kVerdictThreads) sum += work.head_sums[i];
-  sum = combine_all(sum, [](unsigned long long a, unsigned long long b) { return a + b; });
+  sum = sum_all(sum);
   if (threadIdx.x != 0) return;
   if (!upstream_failed(work)) {
     write_header(work, job, access_item<Access>(work, work.single), sum, state.frame_end,

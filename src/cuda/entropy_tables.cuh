@@ -79,6 +79,17 @@ inline __device__ __noinline__ bool worth_coding(std::uint32_t count) {
   return cost < __reduce_add_sync(kAll, count) * (4 * 256 - 4 * 256 / 32);
 }
 
+// Whether coding a plane cannot pay: its collision entropy, which is at most the
+// cost, is high enough. Few instructions; noise passes nearly always.
+__device__ __forceinline__ bool is_surely_noise(std::uint32_t count) {
+  const bool low = lane_id() < 16;
+  const std::uint64_t total = __reduce_add_sync(kAll, low ? count : 0);
+  const std::uint64_t a = __reduce_add_sync(kAll, low ? count * count : 0);
+  const std::uint64_t b = __reduce_add_sync(kAll, low ? 0 : count * count);
+  // Two symbols of 7.75 bits together are what worth_coding() asks for: 2^7.75 < 216.
+  return a * b * 216 <= total * total * total * total;
+}
+
 // entropy::Palette; value and freq belong to the lane's symbol (lanes 0-15).
 struct DevicePalette {
   std::uint32_t size;

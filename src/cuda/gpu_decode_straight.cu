@@ -1,4 +1,4 @@
-// The decode kernel for BF16 frames that are not entropy-coded, and its launch.
+// The decode kernel for one BF16 tensor that is not entropy-coded, and its launch.
 #include <cuda_runtime.h>
 
 #include "cuda/decode_straight.cuh"
@@ -8,13 +8,26 @@
 namespace snug::cuda {
 namespace {
 
+// Few blocks are spread over all warps of as many thread blocks; of many, as few warps share
+// one as have eight rows each, or sixteen.
 template <class Access>
 cudaError_t launch(const Work& work, std::uint64_t num_blocks, int num_sms, cudaStream_t stream) {
   std::uint64_t num_ctas = static_cast<unsigned>(num_sms);
   if (num_ctas > kMaxErrors) num_ctas = kMaxErrors;
   if (num_ctas > num_blocks) num_ctas = num_blocks == 0 ? 1 : num_blocks;
-  return launch_decoder<Access>(decode_straight_kernel<Access>, num_ctas, kStraightThreads, 0,
-                                stream, work);
+  const unsigned rows = (1u << work.log2_block) / kRowValues;
+  unsigned log2_warps = 4;
+  static_assert(1u << 4 == kStraightWarps && kStraightWarps >> 1 == kMaxGroups);
+  const unsigned wanted = num_blocks >= 4 * num_ctas ? 16 : 8;
+  while (log2_warps > 1 && rows >> log2_warps < wanted &&
+         num_blocks << (log2_warps - 1) >= num_ctas * (kStraightWarps - 1))
+    --log2_warps;
+  const auto kernel = rows >> log2_warps >= 8   ? decode_straight_kernel<Access, 8>
+                      : rows >> log2_warps >= 4 ? decode_straight_kernel<Access, 4>
+                      : rows >> log2_warps >= 2 ? decode_straight_kernel<Access, 2>
+                                                : decode_straight_kernel<Access, 1>;
+  return launch_decoder<Access>(kernel, num_ctas, kStraightThreads + kWarp, 0, stream, work,
+                                log2_warps);
 }
 
 }  // namespace

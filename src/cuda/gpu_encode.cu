@@ -127,9 +127,6 @@ template <class Access>
 __device__ __forceinline__ bool encode_block_bf16(const Work& work, const Access& src,
                                                   std::uint64_t pos, std::uint32_t n,
                                                   EncodeSmem& smem, Encoded& e) {
-#pragma unroll 1
-  for (std::uint32_t line = lane_id(); line < n / 64; line += kWarp)
-    src.prefetch(pos + 128 * std::uint64_t{line});
   if (sample_bf16(src, pos, n, &smem)) {
     if (n % 8 != 0) return false;  // the general path sees to it
     if (is_constant_bf16(src, pos, n)) {
@@ -140,7 +137,8 @@ __device__ __forceinline__ bool encode_block_bf16(const Work& work, const Access
       return true;
     }
   }
-  const bool noisy_lows = !worth_coding((&smem.nibbles[0][0])[lane_id()]);
+  const std::uint32_t nibbles = (&smem.nibbles[0][0])[lane_id()];
+  const bool noisy_lows = is_surely_noise(nibbles) || !worth_coding(nibbles);
   e.palette = make_palette(smem.histogram, smem.list);
   if (!noisy_lows) return false;
   if (e.palette.cost >= e.palette.total * 5 * 256) {
@@ -152,7 +150,7 @@ __device__ __forceinline__ bool encode_block_bf16(const Work& work, const Access
     set_raw(e, 2 * n);
     return true;
   }
-  if (!fill_palette_lut(e.palette.freq, e.palette.value, e.palette.size, smem.lut)) return false;
+  if (!fill_pair_lut(e.palette.freq, e.palette.value, e.palette.size, smem.lut)) return false;
   const std::uint32_t commonest = __shfl_sync(kAll, e.palette.value, 0);
   e.coded = encode_palette_bf16(src, pos, n, 1u << work.log2_block, commonest, &smem);
   if (e.coded.num_words == kNoRoom) return false;
@@ -181,12 +179,10 @@ __device__ __forceinline__ DeviceEntry encode_and_write(const Work& work, const 
   if (!done)
     e = encode_block_any<kWidth>(work, src, pos, job.n, reinterpret_cast<PlaneSmem*>(shared),
                                  scratch);
-  // Most blocks are looked at again when their place is known; much of this one has
-  // left the cache by now and can come back meanwhile.
+  // Raw planes are looked at again when the place is known; much of the block has left
+  // the cache by now and can come back meanwhile.
   constexpr std::uint32_t kLinesBack = 128;
-  const bool again = e.origin == Origin::kTensor || e.origin == Origin::kShared ||
-                     (e.origin == Origin::kScratch && e.raw_bytes != 0);
-  if (again)
+  if (e.origin == Origin::kTensor || (!done && e.raw_bytes != 0))
     for (std::uint32_t line = lane_id(); line < min(job.n * kWidth / 128, kLinesBack);
          line += kWarp)
       src.prefetch(pos + 128 * std::uint64_t{line});
@@ -216,13 +212,33 @@ __device__ __forceinline__ DeviceEntry encode_and_write(const Work& work, const 
   return e.entry;
 }
 
+// Warps that start together go on together: all load, then all code, then all write.
+// Where they have many blocks, the waves of thread blocks start one after the other.
+struct StaggeredStart {
+  std::uint32_t wave_ctas, nanoseconds;
+
+  __device__ __forceinline__ void wait() const {
+    if (nanoseconds == 0) return;
+    const auto now = [] {
+      std::uint64_t t;
+      asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t)::"memory");
+      return t;
+    };
+    const std::uint64_t start = now(), delay = std::uint64_t{blockIdx.x / wave_ctas} * nanoseconds;
+    while (now() - start < delay) __nanosleep(200);
+    __syncwarp();
+  }
+};
+
 template <class Access, int kWidth, bool kFast>
 __global__ void __launch_bounds__(kWarp, max_warps_per_sm(kWidth, kFast))
-    encode_kernel(const __grid_constant__ Work work, std::uint32_t smem_bytes) {
+    encode_kernel(const __grid_constant__ Work work, std::uint32_t smem_bytes,
+                  StaggeredStart start) {
   extern __shared__ __align__(1024) std::uint8_t shared[];
   const unsigned lane = lane_id();
   let_next_kernel_start();
   wait_for_preparation();
+  if constexpr (kFast) start.wait();
   const std::uint64_t total = num_tickets(work);
   std::uint8_t* scratch = work.scratch + blockIdx.x * work.scratch_bytes;
   EncodeJob& job = *reinterpret_cast<EncodeJob*>(shared + smem_bytes);
@@ -277,7 +293,8 @@ int warps_per_sm(DType dtype, Codec codec, int log2_block) {
 }
 
 template <class Access>
-cudaError_t launch_warps(const Work& work, std::uint64_t slots, cudaStream_t stream) {
+cudaError_t launch_warps(const Work& work, std::uint64_t slots, StaggeredStart start,
+                         cudaStream_t stream) {
   const std::uint32_t smem =
       encode_smem_bytes(work.dtype, work.codec, static_cast<int>(work.log2_block));
   const auto kernel = is_fast(work.dtype, work.codec) ? encode_kernel<Access, 2, true>
@@ -286,7 +303,7 @@ cudaError_t launch_warps(const Work& work, std::uint64_t slots, cudaStream_t str
                       : width_of(work.dtype) == 4     ? encode_kernel<Access, 4, false>
                                                       : encode_kernel<Access, 8, false>;
   const std::uint32_t all = smem + static_cast<std::uint32_t>(sizeof(EncodeJob));
-  const cudaError_t error = launch_prepared(kernel, slots, kWarp, all, stream, work, smem);
+  const cudaError_t error = launch_prepared(kernel, slots, kWarp, all, stream, work, smem, start);
   return error == cudaSuccess ? launch_encode_verdict<Access>(work, slots, stream) : error;
 }
 
@@ -312,8 +329,11 @@ cudaError_t launch_encode(const Work& work, bool direct, std::uint64_t num_block
   if (uses_wide_encode(work.dtype, work.codec, log2_block))
     return launch_encode_wide(work, direct, num_blocks, num_sms, stream);
   const std::uint64_t slots = encode_slots(work.dtype, work.codec, log2_block, num_blocks, num_sms);
-  return direct ? launch_warps<DirectAccess>(work, slots, stream)
-                : launch_warps<ScatteredAccess>(work, slots, stream);
+  // At least two blocks a warp: less, and the wait at the start costs more than it gains.
+  const StaggeredStart start{static_cast<std::uint32_t>(num_sms),
+                             num_blocks >= 2 * slots ? 2000u : 0u};
+  return direct ? launch_warps<DirectAccess>(work, slots, start, stream)
+                : launch_warps<ScatteredAccess>(work, slots, start, stream);
 }
 
 }  // namespace snug::cuda

@@ -36,7 +36,8 @@ __host__ __device__ constexpr std::uint32_t escapes_room(std::uint32_t block_ele
 
 __host__ __device__ constexpr std::uint32_t palette_smem_bytes(int log2_block) {
   const std::uint32_t n = 1u << log2_block;
-  return static_cast<std::uint32_t>(sizeof(EncodeSmem)) + words_room(n) + escapes_room(n);
+  // 16 bytes of zeros behind the escapes.
+  return static_cast<std::uint32_t>(sizeof(EncodeSmem)) + words_room(n) + escapes_room(n) + 16;
 }
 
 // The planes of 8 values: low bytes (mantissa and sign) of a vector.

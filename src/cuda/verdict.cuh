@@ -9,18 +9,15 @@ namespace snug::cuda {
 
 inline constexpr unsigned kVerdictThreads = 256;
 
-// The largest or the sum of what all threads have.
-template <class Combine>
-__device__ __forceinline__ unsigned long long combine_all(unsigned long long v, Combine combine) {
-  __shared__ unsigned long long of_warps[kVerdictThreads / kWarp];
-#pragma unroll
-  for (unsigned d = kWarp / 2; d != 0; d /= 2) v = combine(v, __shfl_xor_sync(kAll, v, d));
+// The sum of what all threads have.
+__device__ __forceinline__ std::uint64_t sum_all(std::uint64_t v) {
+  __shared__ std::uint64_t of_warps[kVerdictThreads / kWarp];
+  v = warp_sum64(v);
   if (lane_id() == 0) of_warps[threadIdx.x / kWarp] = v;
   __syncthreads();
-  v = of_warps[0];
+  v = 0;
 #pragma unroll
-  for (unsigned w = 1; w < kVerdictThreads / kWarp; ++w) v = combine(v, of_warps[w]);
-  __syncthreads();
+  for (unsigned w = 0; w < kVerdictThreads / kWarp; ++w) v += of_warps[w];
   return v;
 }
 

@@ -2,6 +2,8 @@
 // and restores it.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstring>
 #include <string>
 
 #include "gpu/gpu_buffers.h"
@@ -60,6 +62,62 @@ TEST(GpuLengths, AnyLengthAndAlignment) {
           check(raw, dtype, codec, 12, misalign, "gaussian");
         if (testing::Test::HasFatalFailure()) return;
       }
+}
+
+// Hints choose how a frame is restored, not what comes out.
+TEST(GpuHints, AnyHintRestoresAnyFrame) {
+  const Bytes raw = make_input(input_named("gaussian"), DType::kBF16, 150001);
+  for (const Codec codec : {Codec::kRaw, Codec::kFixed, Codec::kEntropy})
+    for (const int log2_block : {12, 13, 15, 17}) {
+      const Bytes frame = encode_or_fail(view(raw), {DType::kBF16, codec, log2_block, 1});
+      for (const Codec hint : {Codec::kRaw, Codec::kFixed, Codec::kEntropy})
+        for (const int hint_log2 : {0, 12, 15, 17})
+          for (const int max_sms : {0, 1}) {
+            SCOPED_TRACE(std::string(codec_name(codec)) + " " + std::to_string(log2_block) +
+                         " as " + codec_name(hint) + " " + std::to_string(hint_log2));
+            cuda::DecodeOptions options;
+            options.codec = hint;
+            options.log2_block = hint_log2;
+            options.max_sms = max_sms;
+            const auto restored = gpu_decode(frame, raw.size(), options);
+            ASSERT_TRUE(restored.ok()) << to_string(restored.status());
+            ASSERT_TRUE(*restored == raw);
+          }
+    }
+}
+
+// Many blocks for each thread block, some of them constant or raw; then two damaged ones,
+// the first of which is reported.
+TEST(GpuManyBlocks, FewMultiprocessorsRestoreThem) {
+  constexpr std::size_t kBlockBytes = 2 * 4096, kBlocks = 73;
+  Bytes raw = make_input(input_named("gaussian"), DType::kBF16, kBlocks * 4096 + 321);
+  for (const std::size_t constant : {3, 4, 40})
+    std::fill_n(raw.begin() + constant * kBlockBytes, kBlockBytes, std::byte{0x11});
+  for (const std::size_t noisy : {5, 39, 72})
+    for (std::size_t i = 0; i < kBlockBytes; ++i)
+      raw[noisy * kBlockBytes + i] = static_cast<std::byte>((i * i * 2654435761u) >> 11);
+  Bytes frame = encode_or_fail(view(raw), {DType::kBF16, Codec::kFixed, 12, 1});
+  cuda::DecodeOptions options;
+  options.codec = Codec::kFixed;
+  options.log2_block = 12;
+  for (const int max_sms : {1, 2, 7, 0}) {
+    options.max_sms = max_sms;
+    const auto restored = gpu_decode(frame, raw.size(), options);
+    ASSERT_TRUE(restored.ok()) << to_string(restored.status());
+    EXPECT_TRUE(*restored == raw) << max_sms;
+  }
+  for (const std::size_t damaged : {70, 38}) {
+    std::uint64_t offset = 0;
+    std::memcpy(&offset, frame.data() + 64 + 16 * damaged, 5);
+    frame[offset * 16 + 100] ^= std::byte{4};
+  }
+  for (const int max_sms : {1, 2, 7, 0}) {
+    options.max_sms = max_sms;
+    const auto restored = gpu_decode(frame, raw.size(), options);
+    ASSERT_FALSE(restored.ok());
+    EXPECT_EQ(restored.status().code, Code::kCorrupt);
+    EXPECT_EQ(restored.status().block, 38u) << max_sms;
+  }
 }
 
 }  // namespace
