@@ -18,47 +18,62 @@ __device__ __forceinline__ void publish_size(unsigned long long* p, unsigned lon
   *reinterpret_cast<volatile unsigned long long*>(p) = v;
 }
 
-// Called by one whole warp. `sizes` belongs to the item; `before_item` is what
-// precedes the first block. Returns the units before this block. Windows of 128
-// blocks: with 32, waves of blocks that end together would wait on each other.
-inline __device__ __noinline__ std::uint64_t place_block(unsigned long long* sizes,
-                                                         std::uint64_t block, std::uint64_t units,
-                                                         std::uint64_t before_item) {
+// By one thread: tells the others the size of a block. `sizes` belongs to the item;
+// `before_item` is what precedes its first block.
+__device__ __forceinline__ void publish_block(unsigned long long* sizes, std::uint64_t block,
+                                              std::uint64_t units, std::uint64_t before_item) {
+  publish_size(sizes + block, block == 0 ? kSumSize | (before_item + units) : kOwnSize | units);
+}
+
+// By one whole warp, after that: the units before this block. Looks at 256 blocks at a
+// time, as many as are under way: what is missing of them is read again together, since
+// a read takes longer than most sizes are late.
+inline __device__ __noinline__ std::uint64_t find_place(unsigned long long* sizes,
+                                                        std::uint64_t block, std::uint64_t units,
+                                                        std::uint64_t before_item) {
   const unsigned lane = lane_id();
-  if (lane == 0)
-    publish_size(sizes + block, block == 0 ? kSumSize | (before_item + units) : kOwnSize | units);
   if (block == 0) return before_item;
-  constexpr int kWindows = 4;
+  constexpr int kWindows = 8;
+  constexpr auto kStep = static_cast<std::int64_t>(kWarp);
   std::uint64_t before = 0;
-  for (std::int64_t last = static_cast<std::int64_t>(block) - 1;;
-       last -= kWindows * static_cast<std::int64_t>(kWarp)) {
+  for (std::int64_t last = static_cast<std::int64_t>(block) - 1 - lane;; last -= kWindows * kStep) {
     unsigned long long seen[kWindows];
 #pragma unroll
-    for (int w = 0; w < kWindows; ++w) {
-      const std::int64_t at = last - w * static_cast<std::int64_t>(kWarp) - lane;
-      seen[w] = at >= 0 ? read_size(sizes + at) : kSumSize;
-    }
+    for (int w = 0; w < kWindows; ++w)
+      seen[w] = last - w * kStep >= 0 ? read_size(sizes + (last - w * kStep)) : kSumSize;
+    for (;;) {
+      // Only blocks nearer than the first sum matter.
+      bool complete = true, ends = false;
+      std::uint64_t sum = 0;
 #pragma unroll
-    for (int w = 0; w < kWindows; ++w) {
-      const std::int64_t at = last - w * static_cast<std::int64_t>(kWarp) - lane;
-      unsigned sums;
-      for (;;) {
-        // Only blocks nearer than the first sum matter.
-        sums = __ballot_sync(kAll, (seen[w] & kSumSize) != 0);
-        const unsigned missing = __ballot_sync(kAll, seen[w] == 0);
-        const unsigned needed = sums == 0 ? kAll : (sums & (0u - sums)) - 1;
-        if ((missing & needed) == 0) break;
-        if (seen[w] == 0) seen[w] = read_size(sizes + at);
+      for (int w = 0; w < kWindows; ++w) {
+        if (ends || !complete) break;
+        const unsigned sums = __ballot_sync(kAll, (seen[w] & kSumSize) != 0),
+                       missing = __ballot_sync(kAll, seen[w] == 0),
+                       needed = sums == 0 ? kAll : sums ^ (sums - 1);
+        complete = (missing & needed) == 0;
+        ends = sums != 0;
+        if ((needed >> lane & 1) != 0) sum += seen[w] & kSizeMask;
       }
-      const unsigned nearest =
-          sums == 0 ? kWarp : static_cast<unsigned>(__ffs(static_cast<int>(sums)) - 1);
-      before += warp_sum64(lane <= nearest ? seen[w] & kSizeMask : 0);
-      if (sums != 0) {
+      if (complete) {
+        before += warp_sum64(sum);
+        if (!ends) break;
         if (lane == 0) publish_size(sizes + block, kSumSize | (before + units));
         return before;
       }
+#pragma unroll
+      for (int w = 0; w < kWindows; ++w)
+        if (seen[w] == 0) seen[w] = read_size(sizes + (last - w * kStep));
     }
   }
+}
+
+// Both.
+__device__ __forceinline__ std::uint64_t place_block(unsigned long long* sizes, std::uint64_t block,
+                                                     std::uint64_t units,
+                                                     std::uint64_t before_item) {
+  if (lane_id() == 0) publish_block(sizes, block, units, before_item);
+  return find_place(sizes, block, units, before_item);
 }
 
 }  // namespace snug::cuda

@@ -1,6 +1,5 @@
 // cuda/encode_survey.cuh - what becomes of a block that lies in shared memory: its
-// palette, its escapes, its codec, size and place in the frame. The work of surveyors
-// and placers of cuda/encode_wide.cuh.
+// palette and its escapes. The work of the surveyors of cuda/encode_wide.cuh.
 #pragma once
 #include "codec/sample.h"
 #include "cuda/bulk_copy.cuh"
@@ -10,13 +9,28 @@
 
 namespace snug::cuda {
 
-inline constexpr unsigned kWriters = 16;   // warps that write payloads, a part of each block each
+inline constexpr unsigned kWriters = 16;   // warps that write payloads
 inline constexpr unsigned kSurveyors = 8;  // warps that survey one block after the other
 inline constexpr unsigned kSurveyThreads = kSurveyors * kWarp;
-inline constexpr unsigned kPlacers = 2;  // warps that find places, each those of every other block
+inline constexpr unsigned kPlacers = 3;  // warps that find places, block by block in turn
 inline constexpr unsigned kMaxEncodeStages = 8;
 inline constexpr unsigned kBlockInfos = 2 * kMaxEncodeStages;
 inline constexpr std::uint32_t kRowElems = 8 * kWarp;  // a warp's step, one unit a lane
+inline constexpr unsigned kMaxPieces = 4, kMaxParts = kMaxPieces * kWriters;
+
+// Writers go through a block piece by piece, so that the next block can come to where they
+// have been; of each piece every writer has a part of one or two rows.
+struct Pieces {
+  unsigned num;
+  std::uint32_t rows;  // of a part
+
+  // kWidth as in encode_wide_kernel.
+  template <int kWidth>
+  static __device__ __forceinline__ Pieces of(std::uint32_t block_bytes) {
+    const std::uint32_t rows = block_bytes / ((kWidth == 4 ? 32 : 16) * kWarp * kWriters);
+    return {rows < 2 ? 1 : rows / 2, rows < 2 ? 1u : 2u};
+  }
+};
 
 // What the warps tell each other about a block. Each part is filled in by other ones:
 // producer, surveyors, placers, writers.
@@ -27,11 +41,12 @@ struct BlockInfo {
 
   std::uint32_t differs;  // bits in which values differ from the first
   std::uint32_t num_escapes;
-  std::uint32_t escapes_of[kWriters];  // parts
+  std::uint32_t escapes_of[kMaxParts];
   uint2 palette;
-  PackTables tables;
+  PackTables tables[2];
   std::uint8_t lut[128];        // index of a top byte without its sign; 7: escape
   std::uint8_t is_escape[128];  // 1 for the latter
+  unsigned num_tables;          // that hold all of the palette; 0: two do not
 
   std::uint64_t offset;  // of the payload in the frame
   bool written;          // it fits into the frame
@@ -43,10 +58,11 @@ struct BlockInfo {
 };
 
 struct EncodeWideSmem {
-  unsigned long long full[kMaxEncodeStages];     // barriers: the block has arrived,
-  unsigned long long counted[kMaxEncodeStages];  // its size is known,
-  unsigned long long placed[kMaxEncodeStages];   // and its place,
-  unsigned long long empty[kMaxEncodeStages];    // it has been written
+  unsigned long long full[kMaxEncodeStages];               // barriers: the block has arrived,
+  unsigned long long counted[kMaxEncodeStages];            // its size is known,
+  unsigned long long placed[kMaxEncodeStages];             // and its place,
+  unsigned long long empty[kMaxEncodeStages][kMaxPieces];  // writers have read a piece of it,
+  unsigned long long written[kBlockInfos];                 // and are done with all of it
   BlockInfo infos[kBlockInfos];
   std::uint32_t differs[2];  // after the sample, and after all values
   std::uint32_t histogram[128 * kHistogramCopies];
@@ -124,71 +140,86 @@ __device__ __forceinline__ bool varies_everywhere(std::uint32_t differs) {
 __device__ __forceinline__ void make_tables(const std::uint32_t* histogram, BlockInfo& info) {
   const unsigned lane = lane_id();
   const uint2 palette = make_fixed_palette<kHistogramCopies>(histogram);
-  const auto entry = [&](unsigned i) {
-    return (i < 4 ? palette.x : palette.y) >> (i % 4 * 8) & 255;
-  };
+  // A byte of value or index for each slot; a value with other bits than its slot is never met.
+  auto* words = reinterpret_cast<std::uint32_t*>(info.tables);
+  if (lane < sizeof(info.tables) / 4)
+    words[lane] = lane % 4 == 0 ? 0x02030001u : lane % 4 == 1 ? 0x06070405u : 0;
+  const std::uint32_t entry = (lane < 4 ? palette.x : palette.y) >> (lane % 4 * 8) & 255;
+  const std::uint32_t slot = lane < 7 ? entry & 7 : lane + 1;
+  const unsigned below = __match_any_sync(kAll, slot) & ((1u << lane) - 1);
+  const auto rank = static_cast<unsigned>(__popc(below));
+  const unsigned most = __reduce_max_sync(kAll, rank);
+  __syncwarp();
   if (lane < 7) {
-    info.lut[entry(lane)] = static_cast<std::uint8_t>(lane);
-    info.is_escape[entry(lane)] = 0;
-  }
-  if (lane < 8) {
-    std::uint32_t value = lane ^ 1, index = 0;  // never equals a value with these bits
-#pragma unroll
-    for (unsigned i = 7; i-- > 0;)
-      if ((entry(i) & 7) == lane) value = entry(i), index = i;
-    reinterpret_cast<std::uint8_t*>(&info.tables.value)[lane] = static_cast<std::uint8_t>(value);
-    reinterpret_cast<std::uint8_t*>(&info.tables.index)[lane] = static_cast<std::uint8_t>(index);
-  }
-  if (lane == 0) info.palette = palette;
-}
-
-// Escapes among kBatch rows from `unit` on, this lane's part.
-template <int kWidth, unsigned kBatch>
-__device__ __forceinline__ std::uint32_t count_in_rows(std::uint32_t stage, std::uint32_t unit,
-                                                       std::uint32_t n, uint2 value,
-                                                       std::uint32_t is_escape) {
-  UnitVecs<kWidth> u[kBatch];
-#pragma unroll
-  for (unsigned i = 0; i < kBatch; ++i) u[i].load(stage, unit + i * kWarp);
-  std::uint32_t count = 0;
-#pragma unroll
-  for (unsigned i = 0; i < kBatch; ++i) {
-    const Lookup look(u[i].high(), value);
-    if (!look.misses()) continue;
-    if (8 * (unit + i * kWarp) + 8 <= n) {
-#pragma unroll
-      for (unsigned k = 0; k < 32; k += 8)
-        count += load_shared_u8(is_escape + (look.even >> k & 127)) +
-                 load_shared_u8(is_escape + (look.odd >> k & 127));
-    } else {
-      for (std::uint32_t v = 0; 8 * (unit + i * kWarp) + v < n; ++v)
-        count += load_shared_u8(is_escape + (look.top_byte(v) & 127));
+    info.lut[entry] = static_cast<std::uint8_t>(lane);
+    info.is_escape[entry] = 0;
+    if (rank < 2) {
+      reinterpret_cast<std::uint8_t*>(&info.tables[rank].value)[slot] =
+          static_cast<std::uint8_t>(entry);
+      reinterpret_cast<std::uint8_t*>(&info.tables[rank].index)[slot] =
+          static_cast<std::uint8_t>(lane);
     }
   }
-  return count;
+  if (lane == 0) {
+    info.palette = palette;
+    info.num_tables = most < 2 ? most + 1 : 0;
+  }
 }
 
-// Counts the escapes of the parts that are this warp's. A block with so many that
-// it becomes raw for sure need not be counted to the end (`may_stop`).
-template <int kWidth>
+// Counts the escapes of this warp's parts, two at a time, kRows rows each.
+template <int kWidth, unsigned kRows, unsigned kTables>
 __device__ __forceinline__ void count_escapes(std::uint32_t stage, BlockInfo& info, unsigned warp,
-                                              std::uint32_t block_elems, bool may_stop) {
-  constexpr unsigned kBatch = kWidth == 2 ? 4 : 2, kParts = kWriters / kSurveyors;
+                                              unsigned num_pieces) {
+  static_assert(kWriters == 2 * kSurveyors);
+  const uint2 values[2] = {info.tables[0].value, info.tables[1].value};
+  std::uint32_t total = 0;
+#pragma unroll 1
+  for (unsigned part = 2 * warp * num_pieces; part < 2 * (warp + 1) * num_pieces; part += 2) {
+    UnitVecs<kWidth> u[2 * kRows];
+#pragma unroll
+    for (unsigned i = 0; i < 2 * kRows; ++i)
+      u[i].load(stage, (part * kRows + i) * kWarp + lane_id());
+    std::uint32_t count[2] = {};
+#pragma unroll
+    for (unsigned i = 0; i < 2 * kRows; ++i)
+      count[i / kRows] += __popc(miss_flags<kTables>(u[i].high(), values));
+    const std::uint32_t both = __reduce_add_sync(kAll, count[0] | count[1] << 16);
+    if (lane_id() == 0) {
+      info.escapes_of[part] = both & 0xFFFF;
+      info.escapes_of[part + 1] = both >> 16;
+    }
+    total += (both & 0xFFFF) + (both >> 16);
+  }
+  if (lane_id() == 0 && total != 0) atomicAdd(&info.num_escapes, total);
+}
+
+// The same for blocks that are cut short or have a palette that needs a closer look. A block with
+// so many escapes that it becomes raw for sure need not be counted to the end (`may_stop`).
+template <int kWidth>
+__device__ __forceinline__ void count_with_care(std::uint32_t stage, BlockInfo& info, unsigned warp,
+                                                Pieces pieces, bool may_stop) {
   const unsigned lane = lane_id();
-  const std::uint32_t n = info.job.n, rows = block_elems / kRowElems / kWriters,
-                      is_escape = kept_shared_address(info.is_escape);
-  const uint2 value = info.tables.value;
+  const std::uint32_t n = info.job.n, is_escape = kept_shared_address(info.is_escape);
+  const uint2 value = info.tables[0].value;
 #pragma unroll 1
-  for (unsigned part = warp * kParts; part < (warp + 1) * kParts; ++part) {
-    std::uint32_t count = 0, unit = part * rows * kWarp + lane;
-    if (rows % kBatch == 0) {
+  for (unsigned part = 2 * warp * pieces.num; part < 2 * (warp + 1) * pieces.num; ++part) {
+    std::uint32_t count = 0;
 #pragma unroll 1
-      for (std::uint32_t row = 0; row < rows; row += kBatch, unit += kBatch * kWarp)
-        count += count_in_rows<kWidth, kBatch>(stage, unit, n, value, is_escape);
-    } else {
-#pragma unroll 1
-      for (std::uint32_t row = 0; row < rows; ++row, unit += kWarp)
-        count += count_in_rows<kWidth, 1>(stage, unit, n, value, is_escape);
+    for (std::uint32_t row = part * pieces.rows; row < (part + 1) * pieces.rows; ++row) {
+      const std::uint32_t unit = row * kWarp + lane;
+      UnitVecs<kWidth> u;
+      u.load(stage, unit);
+      const Lookup look(u.high(), value);
+      if (!look.misses()) continue;
+      if (8 * unit + 8 <= n) {
+#pragma unroll
+        for (unsigned k = 0; k < 32; k += 8)
+          count += load_shared_u8(is_escape + (look.even >> k & 127)) +
+                   load_shared_u8(is_escape + (look.odd >> k & 127));
+      } else {
+        for (std::uint32_t v = 0; 8 * unit + v < n; ++v)
+          count += load_shared_u8(is_escape + (look.top_byte(v) & 127));
+      }
     }
     count = __reduce_add_sync(kAll, count);
     std::uint32_t total = 0;
@@ -224,6 +255,7 @@ __device__ __forceinline__ void survey_blocks(const Work& work, std::uint8_t* st
   const unsigned warp = thread / kWarp, width = width_of(work.dtype);
   const std::uint32_t block_elems = 1u << work.log2_block;
   const std::uint32_t counts = kept_shared_address(smem.histogram);
+  const Pieces pieces = Pieces::of<kWidth>(block_bytes);
   for (unsigned j = 0;; ++j) {
     const unsigned s = j % num_stages;
     BlockInfo& info = smem.infos[j % kBlockInfos];
@@ -243,7 +275,9 @@ __device__ __forceinline__ void survey_blocks(const Work& work, std::uint8_t* st
     const std::uint32_t n = info.job.n, num_bytes = n * width;
     if (info.by_hand || n != block_elems) {
       // Long since: the producer has waited for it too.
-      if (j >= num_stages) wait_barrier(shared_address(&smem.empty[s]), (j / num_stages - 1) & 1);
+      if (j >= num_stages)
+        for (unsigned p = 0; p < pieces.num; ++p)
+          wait_barrier(shared_address(&smem.empty[s][p]), (j / num_stages - 1) & 1);
       complete_stage(access_item<Access>(work, info.job.w.item), info, block, num_bytes,
                      block_bytes, thread);
     }
@@ -266,60 +300,19 @@ __device__ __forceinline__ void survey_blocks(const Work& work, std::uint8_t* st
       add_differences(1);
     }
     sync_surveyors();
-    if constexpr (kWidth > 1) count_escapes<kWidth>(stage, info, warp, block_elems, varies);
+    if constexpr (kWidth > 1) {
+      if (info.num_tables == 0 || n != block_elems)
+        count_with_care<kWidth>(stage, info, warp, pieces, varies);
+      else if (info.num_tables == 2)
+        pieces.rows == 2 ? count_escapes<kWidth, 2, 2>(stage, info, warp, pieces.num)
+                         : count_escapes<kWidth, 1, 2>(stage, info, warp, pieces.num);
+      else
+        pieces.rows == 2 ? count_escapes<kWidth, 2, 1>(stage, info, warp, pieces.num)
+                         : count_escapes<kWidth, 1, 1>(stage, info, warp, pieces.num);
+    }
     if (thread == 0) info.differs = differs;
     __syncwarp();
     if (lane_id() == 0) arrive(shared_address(&smem.counted[s]));
-  }
-}
-
-// Codec, modes, size and place of the block, by one warp.
-template <int kWidth>
-__device__ __forceinline__ void settle_block(const Work& work, BlockInfo& info) {
-  const EncodeJob& job = info.job;
-  const std::uint32_t differs = info.differs;
-  const auto room =
-      static_cast<std::uint32_t>(align16(std::uint64_t{job.n} * width_of(work.dtype)));
-  std::uint32_t modes = 0, payload = room;
-  Codec codec = Codec::kRaw;
-  if constexpr (kWidth > 1) {
-    if constexpr (kWidth == 4)
-      for (unsigned p = 0; p < 3; ++p)
-        if ((differs >> (8 * p) & 255) == 0) modes |= 1u << (2 * p);
-    const std::uint64_t coded = FixedParts(job.n, kWidth, modes).head + codec::FixedHeader::kBytes +
-                                align16(4 * std::uint64_t{info.num_escapes});
-    if (coded < room) {
-      codec = Codec::kFixed;
-      payload = static_cast<std::uint32_t>(coded);
-    }
-  }
-  if (work.codec != Codec::kRaw && differs == 0) {
-    codec = Codec::kConstant;
-    payload = 16;
-  }
-  const std::uint64_t units = place_block(work.sizes + job.w.first_block, job.block, payload / 16,
-                                          job.payload_start() / 16);
-  if (lane_id() != 0) return;
-  info.offset = units * 16;
-  info.written = job.fits && info.offset + payload <= job.w.item.frame_bytes;
-  info.codec = static_cast<std::uint32_t>(codec);
-  info.plane_modes = codec == Codec::kFixed ? modes : 0;
-  info.payload_bytes = payload;
-}
-
-template <int kWidth>
-__device__ __forceinline__ void place_blocks(const Work& work, unsigned num_stages,
-                                             unsigned num_placers, unsigned placer,
-                                             EncodeWideSmem& smem) {
-  if (placer >= num_placers) return;
-  for (unsigned j = placer;; j += num_placers) {
-    const unsigned s = j % num_stages;
-    wait_barrier(shared_address(&smem.counted[s]), j / num_stages & 1);
-    BlockInfo& info = smem.infos[j % kBlockInfos];
-    if (info.ends) return;
-    settle_block<kWidth>(work, info);
-    __syncwarp();
-    if (lane_id() == 0) arrive(shared_address(&smem.placed[s]));
   }
 }
 

@@ -4,6 +4,9 @@
 // out what becomes of each, placers where it goes, writers write it. So loads, the
 // wait for the sizes of other blocks, and stores go on at the same time.
 #pragma once
+#include <type_traits>
+
+#include "cuda/encode_place.cuh"
 #include "cuda/encode_write.cuh"
 #include "cuda/prepared_launch.cuh"
 
@@ -12,12 +15,13 @@ namespace snug::cuda {
 inline constexpr std::uint32_t kMaxStageBytes = 64 * 1024;  // three of them fit a multiprocessor
 inline constexpr unsigned kEncodeWideThreads = (kWriters + kSurveyors + kPlacers + 1) * kWarp;
 
-// Draws tickets until one has a block; false after the last.
+// The job of a ticket that lane 0 has drawn, or of the next one that has a block; false after
+// the last.
 template <class Access>
-__device__ __forceinline__ bool draw_job(const Work& work, std::uint64_t num_tickets,
-                                         EncodeJob& job) {
-  for (;;) {
-    const std::uint64_t ticket = warp_ticket(work.ticket);
+__device__ __forceinline__ bool take_job(const Work& work, std::uint64_t num_tickets,
+                                         unsigned drawn, EncodeJob& job) {
+  for (;; drawn = warp_ticket(work.ticket)) {
+    const std::uint64_t ticket = __shfl_sync(kAll, drawn, 0);
     if (ticket >= num_tickets || upstream_failed(work)) return false;
     if (lane_id() == 0) job = make_encode_job(work, ticket);
     __syncwarp();
@@ -27,21 +31,43 @@ __device__ __forceinline__ bool draw_job(const Work& work, std::uint64_t num_tic
   }
 }
 
-// Starts the load of a block.
-template <class Access>
+// Starts the load of a block, piece by piece where it lies in one; await_piece(p) returns when
+// there is room for piece p. is_free: there is room for all.
+template <class Access, class AwaitPiece>
 __device__ __forceinline__ void load_stage(const Work& work, BlockInfo& info, std::uint8_t* block,
-                                           std::uint32_t barrier) {
+                                           std::uint32_t block_bytes, unsigned num_pieces,
+                                           std::uint32_t barrier, bool is_free,
+                                           AwaitPiece await_piece) {
   const Access src = access_item<Access>(work, info.job.w.item);
   const std::uint32_t num_bytes = info.job.n * width_of(work.dtype), whole_vecs = num_bytes & ~15u;
+  const std::uint32_t stage = shared_address(block);
+  if (lane_id() == 0) info.by_hand = false;
+  __syncwarp();
+  if constexpr (std::is_same_v<Access, DirectAccess>) {
+    if (num_bytes == block_bytes && !is_free) {
+      const std::uint32_t piece_bytes = block_bytes / num_pieces;
+      if (lane_id() == 0) expect_load(barrier, block_bytes);
+      __syncwarp();
+      for (unsigned p = 0; p < num_pieces; ++p) {
+        await_piece(p);
+        for_each_piece(src, info.job.pos + p * piece_bytes, piece_bytes,
+                       [&](const std::uint8_t* at, std::uint32_t offset, std::uint32_t here) {
+                         bulk_load(stage + p * piece_bytes + offset, at, here, barrier);
+                       });
+      }
+      __syncwarp();
+      if (lane_id() == 0) finish_load(barrier);
+      return;
+    }
+  }
+  for (unsigned p = 0; p < num_pieces; ++p) await_piece(p);
   // Bytes behind the last whole vector.
   if (lane_id() < num_bytes - whole_vecs) {
     const std::uint32_t at = whole_vecs + lane_id();
     block[at] = src.load_byte(info.job.pos + at);
     fence_for_bulk();
   }
-  if (lane_id() == 0) info.by_hand = false;
   __syncwarp();
-  const std::uint32_t stage = shared_address(block);
   if (try_load_block(src, info.job.pos, whole_vecs, stage, barrier)) return;
   if (lane_id() == 0) info.by_hand = true;
   __syncwarp();
@@ -74,13 +100,15 @@ struct FrameWriter {
 template <class Access>
 __device__ __forceinline__ void produce_blocks(const Work& work, std::uint8_t* stages,
                                                std::uint32_t block_bytes, unsigned num_stages,
-                                               unsigned num_placers, EncodeWideSmem& smem) {
+                                               unsigned num_placers, unsigned num_pieces,
+                                               EncodeWideSmem& smem) {
   const unsigned lane = lane_id();
   const std::uint64_t num_tickets_in_all = num_tickets(work);
   FrameWriter writer;
   unsigned finished = 0, num_jobs = ~0u;
   const auto info_of = [&](unsigned j) -> BlockInfo& { return smem.infos[j % kBlockInfos]; };
   const auto finish_next = [&] {
+    wait_barrier(shared_address(&smem.written[finished % kBlockInfos]), finished / kBlockInfos & 1);
     writer.add<Access>(work, info_of(finished), info_of(finished - 1));
     ++finished;
   };
@@ -93,27 +121,31 @@ __device__ __forceinline__ void produce_blocks(const Work& work, std::uint8_t* s
     // one makes all later blocks wait for its size.
     if (j >= num_stages) wait_barrier(shared_address(&smem.placed[s]), parity);
     BlockInfo& info = info_of(j);
-    if (num_jobs == ~0u && !draw_job<Access>(work, num_tickets_in_all, info.job)) num_jobs = j;
-    if (j >= num_stages) wait_barrier(shared_address(&smem.empty[s]), parity);
+    unsigned drawn = 0;
+    if (num_jobs == ~0u && lane == 0) drawn = atomicAdd(work.ticket, 1u);
+    if (j > num_stages) finish_next();  // while the ticket comes
+    if (num_jobs == ~0u && !take_job<Access>(work, num_tickets_in_all, drawn, info.job))
+      num_jobs = j;
     const bool ends = num_jobs != ~0u;
     if (lane == 0) {
       info.ends = ends;
       info.num_escapes = 0;
     }
     __syncwarp();
+    const auto await_piece = [&](unsigned p) {
+      if (j >= num_stages) wait_barrier(shared_address(&smem.empty[s][p]), parity);
+    };
     if (!ends) {
-      load_stage<Access>(work, info, stages + s * block_bytes, full);
+      load_stage<Access>(work, info, stages + s * block_bytes, block_bytes, num_pieces, full,
+                         j < num_stages, await_piece);
     } else {
+      for (unsigned p = 0; p < num_pieces; ++p) await_piece(p);
       if (lane < kSurveyors) arrive(shared_address(&smem.counted[s]));
       if (lane == 0) arrive(full);
       if (lane == 0) arrive(shared_address(&smem.placed[s]));
     }
-    if (j >= num_stages) finish_next();
   }
-  while (finished < num_jobs) {
-    wait_barrier(shared_address(&smem.empty[finished % num_stages]), finished / num_stages & 1);
-    finish_next();
-  }
+  while (finished < num_jobs) finish_next();
   if (lane == 0 && finished != 0) writer.flush<Access>(work, info_of(finished - 1));
 }
 
@@ -125,12 +157,15 @@ __global__ void __launch_bounds__(kEncodeWideThreads, 1)
   extern __shared__ __align__(1024) std::uint8_t stages[];
   __shared__ EncodeWideSmem smem;
   let_next_kernel_start();
-  if (threadIdx.x < num_stages) {
-    init_barrier(shared_address(&smem.full[threadIdx.x]), 1);
-    init_barrier(shared_address(&smem.counted[threadIdx.x]), kSurveyors);
-    init_barrier(shared_address(&smem.placed[threadIdx.x]), 1);
-    init_barrier(shared_address(&smem.empty[threadIdx.x]), kWriters);
-  }
+  // Each warp one kind of barriers, each lane one.
+  const unsigned kind = threadIdx.x / kWarp, lane = lane_id();
+  if (kind == 0 && lane < kMaxEncodeStages) init_barrier(shared_address(&smem.full[lane]), 1);
+  if (kind == 1 && lane < kMaxEncodeStages)
+    init_barrier(shared_address(&smem.counted[lane]), kSurveyors);
+  if (kind == 2 && lane < kMaxEncodeStages) init_barrier(shared_address(&smem.placed[lane]), 1);
+  if (kind == 3 && lane < kMaxEncodeStages * kMaxPieces)
+    init_barrier(shared_address(&smem.empty[lane / kMaxPieces][lane % kMaxPieces]), kWriters);
+  if (kind == 4 && lane < kBlockInfos) init_barrier(shared_address(&smem.written[lane]), kWriters);
   __syncthreads();
   wait_for_preparation();
   const std::uint32_t block_bytes = width_of(work.dtype) << work.log2_block;
@@ -144,7 +179,8 @@ __global__ void __launch_bounds__(kEncodeWideThreads, 1)
   } else if (warp < kWriters + kSurveyors + kPlacers) {
     place_blocks<kWidth>(work, num_stages, num_placers, warp - kWriters - kSurveyors, smem);
   } else {
-    produce_blocks<Access>(work, stages, block_bytes, num_stages, num_placers, smem);
+    produce_blocks<Access>(work, stages, block_bytes, num_stages, num_placers,
+                           Pieces::of<kWidth>(block_bytes).num, smem);
   }
 }
 

@@ -74,9 +74,9 @@ struct UnitVecs {
   }
 };
 
-// The palette by the lowest three bits of a top byte, so that one byte permute
-// looks up four values: of several entries with the same bits, the commonest.
-// What is not in `value` where it should be misses, and is looked up one by one.
+// The palette by the lowest three bits of a top byte, its slot, so that one byte permute looks
+// up four values. Of entries with the same bits the commonest is in the first table, the next
+// in the second; what is in neither is looked up one by one.
 struct PackTables {
   uint2 value, index;
 };
@@ -123,6 +123,14 @@ struct Lookup {
     return pick_bytes(index, selector) + (pick_bytes(index, selector >> 16) << 4);
   }
 };
+
+// Bit 4i is set where value i is in none of kTables tables.
+template <unsigned kTables>
+__device__ __forceinline__ std::uint32_t miss_flags(uint2 high, const uint2 (&values)[2]) {
+  std::uint32_t flags = Lookup(high, values[0]).miss_flags();
+  if constexpr (kTables == 2) flags &= Lookup(high, values[1]).miss_flags();
+  return flags;
+}
 
 // The signs where the nibble word has them.
 __device__ __forceinline__ std::uint32_t sign_bits(uint2 high) {

@@ -20,16 +20,30 @@ __device__ inline uint2 make_fixed_palette(const std::uint32_t* histogram) {
     std::uint32_t count = 0;
 #pragma unroll
     for (unsigned c = 0; c < kCopies; ++c) count += histogram[v * kCopies + c];
-    keys[i] = (count << 7 | (127 - v)) + 1;  // 0: taken
+    keys[i] = (count << 7 | (127 - v)) + 1;  // 0: none
   }
+  // Each lane's in falling order: then the best of all lanes is one of the first.
+  const auto order = [&](unsigned i, unsigned k) {
+    const std::uint32_t high = max(keys[i], keys[k]);
+    keys[k] = min(keys[i], keys[k]);
+    keys[i] = high;
+  };
+  order(0, 1);
+  order(2, 3);
+  order(0, 2);
+  order(1, 3);
+  order(1, 2);
   std::uint64_t palette = 0;
-  for (int s = 0; s < 7; ++s) {
-    const std::uint32_t best =
-        __reduce_max_sync(kAll, max(max(keys[0], keys[1]), max(keys[2], keys[3])));
-    palette |= std::uint64_t{127 - ((best - 1) & 127)} << (8 * s);
 #pragma unroll
-    for (unsigned i = 0; i < 4; ++i)
-      if (keys[i] == best) keys[i] = 0;
+  for (int s = 0; s < 7; ++s) {
+    const std::uint32_t best = __reduce_max_sync(kAll, keys[0]);
+    palette |= std::uint64_t{127 - ((best - 1) & 127)} << (8 * s);
+    if (keys[0] == best) {
+      keys[0] = keys[1];
+      keys[1] = keys[2];
+      keys[2] = keys[3];
+      keys[3] = 0;
+    }
   }
   return {static_cast<std::uint32_t>(palette), static_cast<std::uint32_t>(palette >> 32)};
 }
