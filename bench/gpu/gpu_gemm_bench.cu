@@ -1,296 +1,30 @@
 // gpu_gemm_bench [--json FILE] [--data DIR] [--weights gaussian|real] [--quick]
-// [--sweep] [--tuning FILE] [--m LIST] [--shape NxK]...: linear layers on packed
-// weights against the faster of cublasGemmEx and the best of 32 cuBLASLt
+// [--sweep] [--alone] [--tuning FILE] [--m LIST] [--shape NxK]...: linear layers on
+// packed weights against the faster of cublasGemmEx and the best of 32 cuBLASLt
 // heuristics, with weights that are not in the cache.
 //
 // Every time is the median of CUDA graph replays, divided by the calls in the
 // graph; the calls rotate over copies of the weights that together are several
-// times larger than the L2 cache. --sweep times every plan and prints a tuning table.
-#include <cublasLt.h>
-#include <cublas_v2.h>
-#include <cuda_runtime.h>
-#include <dlfcn.h>
-
+// times larger than the L2 cache. --sweep times every plan and prints a tuning table;
+// --alone leaves cuBLAS out.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <functional>
-#include <iterator>
-#include <map>
 #include <string>
 #include <vector>
 
+#include "gemm/bench_matrices.cuh"
 #include "gemm/choose.h"
+#include "gemm/dense_peer.cuh"
 #include "gemm/tuning.h"
 #include "snug/gemm.h"
 
+namespace snug::bench {
 namespace {
 
-namespace gemm = snug::gemm;
 using gemm::Kind;
 using gemm::Plan;
-
-void check(cudaError_t error, const char* what) {
-  if (error == cudaSuccess) return;
-  std::fprintf(stderr, "gpu_gemm_bench: %s: %s\n", what, cudaGetErrorString(error));
-  std::exit(1);
-}
-
-void check(const snug::Status& status) {
-  if (status.ok()) return;
-  std::fprintf(stderr, "gpu_gemm_bench: %s\n", to_string(status).c_str());
-  std::exit(1);
-}
-
-void check(cublasStatus_t status, const char* what) {
-  if (status == CUBLAS_STATUS_SUCCESS) return;
-  std::fprintf(stderr, "gpu_gemm_bench: %s: cuBLAS status %d\n", what, static_cast<int>(status));
-  std::exit(1);
-}
-
-// ---- device memory and data ------------------------------------------------
-
-class Buffer {
- public:
-  explicit Buffer(std::size_t num_bytes = 0) : size_(num_bytes) {
-    if (num_bytes != 0) check(cudaMalloc(&data_, num_bytes), "allocate");
-  }
-  ~Buffer() { cudaFree(data_); }
-  Buffer(Buffer&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), size_(other.size_) {}
-  Buffer(const Buffer&) = delete;
-  std::uint16_t* bf16() const { return static_cast<std::uint16_t*>(data_); }
-  void* data() const { return data_; }
-  std::size_t size() const { return size_; }
-
- private:
-  void* data_ = nullptr;
-  std::size_t size_;
-};
-
-__device__ std::uint32_t mix(std::uint64_t v) {
-  v = (v ^ v >> 31) * 0x7FB5D329728EA185ull;
-  v = (v ^ v >> 27) * 0x81DADEF4BC2DD44Dull;
-  return static_cast<std::uint32_t>(v >> 33 ^ v);
-}
-
-__global__ void fill_gaussian(std::uint16_t* out, std::uint64_t count, float sigma,
-                              std::uint64_t seed) {
-  for (std::uint64_t i = blockIdx.x * std::uint64_t{blockDim.x} + threadIdx.x; i < count;
-       i += std::uint64_t{gridDim.x} * blockDim.x) {
-    const float u = (mix(2 * i + seed) + 1.0f) * 0x1p-32f, v = mix(2 * i + 1 + seed) * 0x1p-32f;
-    const float f = sigma * sqrtf(-2.0f * logf(fminf(u, 1.0f))) * cospif(2.0f * v);
-    out[i] = __bfloat16_as_ushort(__float2bfloat16_rn(f));
-  }
-}
-
-// Rows of real matrices, repeated to the right and downwards.
-__global__ void fill_repeated(std::uint16_t* out, std::uint64_t n, std::uint64_t k,
-                              const std::uint16_t* from, std::uint64_t rows, std::uint64_t cols,
-                              std::uint64_t shift) {
-  for (std::uint64_t i = blockIdx.x * std::uint64_t{blockDim.x} + threadIdx.x; i < n * k;
-       i += std::uint64_t{gridDim.x} * blockDim.x)
-    out[i] = from[(i / k + shift) % rows * cols + i % k % cols];
-}
-
-// One warp: y[m][row] in double precision, for every `step`-th row.
-__global__ void reference(const std::uint16_t* w, const std::uint16_t* x, std::uint64_t k,
-                          std::uint32_t m, std::uint32_t step, double* out) {
-  const std::uint64_t row = std::uint64_t{blockIdx.x} * step;
-  for (std::uint32_t t = 0; t < m; ++t) {
-    double sum = 0;
-    for (std::uint64_t i = threadIdx.x; i < k; i += 32)
-      sum += static_cast<double>(__bfloat162float(__ushort_as_bfloat16(w[row * k + i]))) *
-             __bfloat162float(__ushort_as_bfloat16(x[t * k + i]));
-    for (int d = 16; d > 0; d /= 2) sum += __shfl_down_sync(~0u, sum, d);
-    if (threadIdx.x == 0) out[std::uint64_t{blockIdx.x} * m + t] = sum;
-  }
-}
-
-// The projection matrices of a safetensors file, one below the other: those whose number
-// of columns has the most weights; empty if there are none.
-struct RealRows {
-  std::vector<std::uint16_t> values;
-  std::uint64_t cols = 0;
-};
-
-RealRows file_data(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  const std::string all((std::istreambuf_iterator<char>(file)), {});
-  std::uint64_t header_bytes = 0;
-  if (all.size() < 16) return {};
-  std::memcpy(&header_bytes, all.data(), 8);
-  if (header_bytes > all.size() - 16) return {};
-  const std::string header = all.substr(8, header_bytes);
-  std::map<std::uint64_t, RealRows> by_cols;
-  for (std::size_t at = header.find("_proj.weight"); at != std::string::npos;
-       at = header.find("_proj.weight", at + 1)) {
-    unsigned long rows, cols, begin, end;
-    const std::size_t shape = header.find("\"shape\"", at),
-                      offsets = header.find("\"data_offsets\"", at);
-    if (shape == std::string::npos || offsets == std::string::npos ||
-        std::sscanf(header.c_str() + shape, "\"shape\":[%lu,%lu]", &rows, &cols) != 2 ||
-        std::sscanf(header.c_str() + offsets, "\"data_offsets\":[%lu,%lu]", &begin, &end) != 2 ||
-        end > all.size() - 8 - header_bytes || end - begin != rows * cols * 2)
-      continue;
-    RealRows& out = by_cols[cols];
-    out.cols = cols;
-    const std::size_t before = out.values.size();
-    out.values.resize(before + rows * cols);
-    std::memcpy(out.values.data() + before, all.data() + 8 + header_bytes + begin, end - begin);
-  }
-  RealRows best;
-  for (auto& [cols, rows] : by_cols)
-    if (rows.values.size() > best.values.size()) best = std::move(rows);
-  return best;
-}
-
-// ---- timing ----------------------------------------------------------------
-
-// Median microseconds of one of `calls` calls in a replayed graph.
-double graph_us(cudaStream_t stream, int calls, int replays, const std::function<void(int)>& call) {
-  cudaGraph_t graph;
-  cudaGraphExec_t exec;
-  check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
-  for (int i = 0; i < calls; ++i) call(i);
-  check(cudaStreamEndCapture(stream, &graph), "end of capture");
-  check(cudaGraphInstantiate(&exec, graph, 0), "instantiate");
-  check(cudaGraphDestroy(graph), "destroy");
-  std::vector<cudaEvent_t> events(replays + 1);
-  for (auto& e : events) check(cudaEventCreate(&e), "event");
-  check(cudaGraphLaunch(exec, stream), "replay");
-  check(cudaEventRecord(events[0], stream), "record");
-  for (int i = 0; i < replays; ++i) {
-    check(cudaGraphLaunch(exec, stream), "replay");
-    check(cudaEventRecord(events[i + 1], stream), "record");
-  }
-  check(cudaStreamSynchronize(stream), "run");
-  std::vector<float> ms(replays);
-  for (int i = 0; i < replays; ++i)
-    check(cudaEventElapsedTime(&ms[i], events[i], events[i + 1]), "elapsed");
-  for (auto& e : events) cudaEventDestroy(e);
-  cudaGraphExecDestroy(exec);
-  std::sort(ms.begin(), ms.end());
-  return 1e3 * ms[replays / 2] / calls;
-}
-
-// ---- cuBLAS, found at run time ---------------------------------------------
-
-struct Blas {
-  void *blas, *lt;
-  cublasHandle_t handle;
-  cublasLtHandle_t lt_handle;
-  Buffer workspace{64 << 20};
-
-  Blas() {
-    blas = open({"libcublas.so.13", "libcublas.so.12", "libcublas.so"});
-    lt = open({"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"});
-    check(call<decltype(&cublasCreate_v2)>(blas, "cublasCreate_v2")(&handle), "create");
-    check(call<decltype(&cublasLtCreate)>(lt, "cublasLtCreate")(&lt_handle), "create");
-  }
-  static void* open(std::initializer_list<const char*> names) {
-    for (const char* name : names)
-      if (void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL)) return library;
-    std::fprintf(stderr, "gpu_gemm_bench: %s not found: there is nothing to compare with\n",
-                 *names.begin());
-    std::exit(1);
-  }
-  template <class F>
-  static F call(void* library, const char* name) {
-    const auto f = reinterpret_cast<F>(dlsym(library, name));
-    if (f == nullptr) std::fprintf(stderr, "gpu_gemm_bench: no %s\n", name), std::exit(1);
-    return f;
-  }
-};
-
-struct Shape {
-  std::uint64_t n, k;
-};
-
-// The header overloads this one, so its type needs a name.
-using GemmEx = cublasStatus_t (*)(cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int,
-                                  int, const void*, const void*, cudaDataType, int, const void*,
-                                  cudaDataType, int, const void*, void*, cudaDataType, int,
-                                  cublasComputeType_t, cublasGemmAlgo_t);
-
-struct DenseTimes {
-  double gemm_ex = 0, lt = 0;
-  double best() const { return std::min(gemm_ex, lt); }
-};
-
-DenseTimes time_dense(const Blas& blas, cudaStream_t stream, Shape s, int m,
-                      const std::vector<Buffer>& w, const Buffer& x, const Buffer& y, int replays) {
-  DenseTimes times;
-  const float one = 1, zero = 0;
-  const int n = static_cast<int>(s.n), k = static_cast<int>(s.k),
-            copies = static_cast<int>(w.size());
-  static const auto set_stream =
-      Blas::call<decltype(&cublasSetStream_v2)>(blas.blas, "cublasSetStream_v2");
-  static const auto set_workspace =
-      Blas::call<decltype(&cublasSetWorkspace_v2)>(blas.blas, "cublasSetWorkspace_v2");
-  static const auto gemm_ex = Blas::call<GemmEx>(blas.blas, "cublasGemmEx");
-  check(set_stream(blas.handle, stream), "stream");
-  check(set_workspace(blas.handle, blas.workspace.data(), blas.workspace.size()), "workspace");
-  const auto run_ex = [&](int i) {
-    check(gemm_ex(blas.handle, CUBLAS_OP_T, CUBLAS_OP_N, n, m, k, &one, w[i % copies].data(),
-                  CUDA_R_16BF, k, x.data(), CUDA_R_16BF, k, &zero, y.data(), CUDA_R_16BF, n,
-                  CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
-          "cublasGemmEx");
-  };
-  run_ex(0);
-  times.gemm_ex = graph_us(stream, copies, replays, run_ex);
-
-#define LT(name) Blas::call<decltype(&name)>(blas.lt, #name)
-  cublasLtMatmulDesc_t desc;
-  cublasLtMatrixLayout_t lw, lx, ly;
-  cublasLtMatmulPreference_t preference;
-  const cublasOperation_t transposed = CUBLAS_OP_T;
-  const std::size_t workspace_bytes = blas.workspace.size();
-  check(LT(cublasLtMatmulDescCreate)(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F), "desc");
-  check(LT(cublasLtMatmulDescSetAttribute)(desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
-                                           sizeof transposed),
-        "desc");
-  check(LT(cublasLtMatrixLayoutCreate)(&lw, CUDA_R_16BF, k, n, k), "layout");
-  check(LT(cublasLtMatrixLayoutCreate)(&lx, CUDA_R_16BF, k, m, k), "layout");
-  check(LT(cublasLtMatrixLayoutCreate)(&ly, CUDA_R_16BF, n, m, n), "layout");
-  check(LT(cublasLtMatmulPreferenceCreate)(&preference), "preference");
-  check(
-      LT(cublasLtMatmulPreferenceSetAttribute)(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                               &workspace_bytes, sizeof workspace_bytes),
-      "preference");
-  cublasLtMatmulHeuristicResult_t found[32];
-  int count = 0;
-  check(LT(cublasLtMatmulAlgoGetHeuristic)(blas.lt_handle, desc, lw, lx, ly, ly, preference, 32,
-                                           found, &count),
-        "heuristic");
-  static const auto matmul = LT(cublasLtMatmul);
-  const auto run_lt = [&](int algo, int i) {
-    return matmul(blas.lt_handle, desc, &one, w[i % copies].data(), lw, x.data(), lx, &zero,
-                  y.data(), ly, y.data(), ly, &found[algo].algo, blas.workspace.data(),
-                  workspace_bytes, stream);
-  };
-  int best = -1;
-  double best_us = 0;
-  for (int algo = 0; algo < count; ++algo) {
-    if (run_lt(algo, 0) != CUBLAS_STATUS_SUCCESS) continue;
-    const double us =
-        graph_us(stream, copies, 3, [&](int i) { check(run_lt(algo, i), "cublasLtMatmul"); });
-    if (best < 0 || us < best_us) best = algo, best_us = us;
-  }
-  times.lt = best < 0 ? times.gemm_ex : graph_us(stream, copies, replays, [&](int i) {
-    check(run_lt(best, i), "cublasLtMatmul");
-  });
-  LT(cublasLtMatmulPreferenceDestroy)(preference);
-  for (const auto layout : {lw, lx, ly}) LT(cublasLtMatrixLayoutDestroy)(layout);
-  LT(cublasLtMatmulDescDestroy)(desc);
-#undef LT
-  return times;
-}
-
-// ---- one shape -------------------------------------------------------------
 
 struct Packed {
   Buffer buffer;
@@ -309,27 +43,6 @@ Packed pack(const Buffer& w, Shape s, Kind kind, cudaStream_t stream) {
   return packed;
 }
 
-double relative_error(const std::vector<std::uint16_t>& y, const std::vector<double>& ref,
-                      std::uint64_t n, int m, std::uint32_t step) {
-  double error = 0, norm = 0;
-  for (std::uint64_t row = 0; row < (n + step - 1) / step; ++row)
-    for (int t = 0; t < m; ++t) {
-      const std::uint32_t bits = std::uint32_t{y[t * n + row * step]} << 16;
-      float value;
-      std::memcpy(&value, &bits, 4);
-      const double want = ref[row * m + t];
-      error += (value - want) * (value - want);
-      norm += want * want;
-    }
-  return std::sqrt(error / norm);
-}
-
-std::vector<std::uint16_t> fetch(const Buffer& y, std::size_t count) {
-  std::vector<std::uint16_t> out(count);
-  check(cudaMemcpy(out.data(), y.data(), count * 2, cudaMemcpyDeviceToHost), "fetch");
-  return out;
-}
-
 struct Row {
   std::string weights;
   Shape shape;
@@ -340,7 +53,7 @@ struct Row {
 };
 
 struct Options {
-  bool quick = false, sweep = false;
+  bool quick = false, sweep = false, peers = true;
   std::string json, data, weights;  // weights: "gaussian", "real" or both
   std::vector<int> ms;
   std::vector<Shape> shapes;
@@ -436,10 +149,9 @@ std::vector<Row> run_shape(const Options& options, const Blas& blas, cudaStream_
 
     row.us = time(packed, row.plan, replays);
     row.twin_us = time(twin, twin_plan, replays);
-    const DenseTimes blas_times = time_dense(blas, stream, s, m, dense, x, y, replays);
-    row.blas_us = blas_times.best();
-    check(cudaStreamSynchronize(stream), "run");
-    {
+    if (options.peers) {
+      row.blas_us = time_dense(blas, stream, s, m, dense, x, y, replays).best();
+      check(cudaStreamSynchronize(stream), "run");
       static const auto gemm_ex = Blas::call<GemmEx>(blas.blas, "cublasGemmEx");
       const float one = 1, zero = 0;
       check(
@@ -544,8 +256,11 @@ void summarise(const std::vector<Row>& rows, const std::vector<int>& ms) {
 }
 
 }  // namespace
+}  // namespace snug::bench
 
 int main(int argc, char** argv) {
+  using namespace snug::bench;
+  namespace gemm = snug::gemm;
   Options options;
   options.ms = {1, 4, 8, 16, 32, 64, 128, 2048};
   for (int i = 1; i < argc; ++i) {
@@ -558,6 +273,8 @@ int main(int argc, char** argv) {
       options.weights = argv[++i];
     else if (arg == "--quick")
       options.quick = true;
+    else if (arg == "--alone")
+      options.peers = false;
     else if (arg == "--tuning" && i + 1 < argc) {
       std::ifstream file(argv[++i]);
       check(gemm::load_tuning(std::string(std::istreambuf_iterator<char>(file), {})));
@@ -574,9 +291,8 @@ int main(int argc, char** argv) {
     } else {
       std::fprintf(stderr,
                    "usage: gpu_gemm_bench [--json FILE] [--data DIR] [--weights gaussian|real] "
-                   "[--quick] [--sweep] "
-                   "[--tuning FILE] "
-                   "[--m 1,8,...] [--shape NxK]...\n");
+                   "[--quick] [--sweep] [--alone] [--tuning FILE] [--m 1,8,...] "
+                   "[--shape NxK]...\n");
       return 2;
     }
   }

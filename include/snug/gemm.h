@@ -101,10 +101,10 @@ enum class Kernel : std::int32_t {
 struct Plan {
   Kernel kernel = Kernel::kAuto;
   // kDecode: parts that k is cut into. kBatch: parts that clusters add, 2 or 4; 1: parts
-  // are cut as they come, and added by a second kernel.
+  // are cut as they come, and added by whoever comes last.
   std::int32_t splits = 0;
   // kDecode: warps that share a strip, 8 or 16. kBatch: strips of each of two thread blocks
-  // that share x, 8, 12 or 16; or 32 or 48, of four blocks together.
+  // that share x, 8, 12 or 16.
   std::int32_t warps = 0;
   std::int32_t columns = 0;  // kBatch: rows of x in a tile: 16, 32, 64, 128 or 256
 };

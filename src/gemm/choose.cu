@@ -55,13 +55,12 @@ double time_plan(const Matrix& matrix, const LinearArgs& args, cuda::Target work
 
 // Clusters are for few tiles of y: all of them should run at once.
 bool clusters_fit(const Device& device, std::uint64_t n, std::uint64_t m, const Plan& plan) {
-  const auto blocks = static_cast<std::uint64_t>(batch_team(plan.warps));
-  const auto rows =
-      kStripRows * blocks * static_cast<std::uint64_t>(batch_block_strips(plan.warps));
+  constexpr std::uint64_t kBlocks = 2;  // that share x
+  const auto rows = kStripRows * kBlocks * static_cast<std::uint64_t>(plan.warps);
   const auto tokens = static_cast<std::uint64_t>(plan.columns);
   const std::uint64_t tiles = (n + rows - 1) / rows * ((m + tokens - 1) / tokens);
-  return blocks * tiles * static_cast<std::uint64_t>(plan.splits) <=
-         static_cast<std::uint64_t>(device.num_sms * batch_blocks_per_sm(plan.warps, plan.columns));
+  return kBlocks * tiles * static_cast<std::uint64_t>(plan.splits) <=
+         static_cast<std::uint64_t>(device.num_sms);
 }
 
 // The dense multiplication of the same weights, if the workspace can hold them.
@@ -130,7 +129,7 @@ std::vector<Plan> candidates(const Device& device, std::uint64_t n, std::uint64_
   const auto widest = static_cast<int>(batch_columns(m));
   if (device.hopper() && m > kMaxDecodeTokens / 2)
     for (const int columns : {widest / 2, widest})
-      for (const int strips : {8, 12, 16, 32, 48})
+      for (const int strips : {8, 12, 16})
         for (const int splits : {1, 2, 4})
           if (const Plan plan{Kernel::kBatch, splits, strips, columns};
               (columns == widest || widest == 256) && batch_fits(plan, k) &&
@@ -171,7 +170,7 @@ std::string explain(std::uint64_t n, std::uint64_t k, std::uint64_t m, Policy po
                   c.plan.splits == 1 ? "" : "s", c.plan.warps);
   if (c.plan.kernel == Kernel::kBatch)
     std::snprintf(line + length, sizeof line - length, ", tiles of %d rows of W and %d of x%s",
-                  16 * batch_block_strips(c.plan.warps), c.plan.columns,
+                  16 * c.plan.warps, c.plan.columns,
                   c.plan.splits > 1 ? ", k cut in clusters" : "");
   return line;
 }

@@ -24,6 +24,8 @@ Status from_cuda(cudaError_t error) noexcept;
 // Whether the fields of a matrix can be true, without looking at its data.
 Status check_matrix(const Matrix& matrix) noexcept;
 
+PackedParts parts_of(const Matrix& matrix) noexcept;
+
 // Where things lie in a workspace. Counters come first and have a fixed size, so
 // that one workspace can serve matrices of different shapes.
 inline constexpr std::uint64_t kCounterBytes = 512 << 10;
@@ -42,13 +44,6 @@ cudaError_t launch_decode(const Device& device, LinearParams params, Kind kind,
 
 // Rows of x in a tile of the batch kernel: the smallest width that holds m.
 std::uint32_t batch_columns(std::uint64_t m) noexcept;
-// The strips of a plan: up to 16 are those of each of two blocks that share x, more those
-// of four blocks together.
-constexpr int batch_team(int strips) { return strips > 16 ? 4 : 2; }
-constexpr int batch_block_strips(int strips) { return strips > 16 ? strips / 4 : strips; }
-constexpr int batch_blocks_per_sm(int strips, int columns) {
-  return batch_block_strips(strips) == 8 && columns <= 64 ? 2 : 1;
-}
 bool batch_fits(const Plan& plan, std::uint64_t k) noexcept;
 std::uint64_t batch_partial_bytes(const Device& device, const Plan& plan) noexcept;
 cudaError_t launch_batch(const Device& device, const LinearParams& params, Kind kind,

@@ -77,13 +77,8 @@ Status check_args(const Matrix& matrix, const LinearArgs& args, cuda::Target wor
 LinearParams params_of(const Matrix& matrix, const LinearArgs& args, std::uint8_t* workspace,
                        const WorkspaceLayout& offsets) {
   const Layout layout(matrix.n, matrix.k, matrix.kind);
-  const auto* data = static_cast<const std::uint8_t*>(matrix.data);
   LinearParams p{};
-  p.tiles = data + layout.tiles;
-  p.palettes = reinterpret_cast<const uint2*>(data + layout.palettes);
-  p.patches = reinterpret_cast<const uint4*>(data + layout.patches);
-  p.planes = {data + layout.planes,
-              static_cast<std::uint32_t>((matrix.num_bytes - layout.planes) / kPlaneBytes)};
+  static_cast<PackedParts&>(p) = parts_of(matrix);
   p.strips = static_cast<std::uint32_t>(layout.strips);
   p.tiles_per_strip = static_cast<std::uint32_t>(layout.tiles_per_strip);
   p.n = static_cast<std::uint32_t>(matrix.n);

@@ -4,11 +4,7 @@
 
 namespace snug::gemm {
 
-struct LinearParams {
-  const std::uint8_t* tiles;
-  const uint2* palettes;
-  const uint4* patches;  // kPatchWords a tile
-  Planes planes;
+struct LinearParams : PackedParts {
   std::uint32_t strips, tiles_per_strip;
   std::uint32_t n, k, m;
   const std::uint16_t* x;

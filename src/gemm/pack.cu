@@ -153,16 +153,21 @@ Result<Matrix> open(const void* data, std::uint64_t num_bytes, Stream stream) no
   return matrix;
 }
 
+PackedParts parts_of(const Matrix& matrix) noexcept {
+  const Layout layout(matrix.n, matrix.k, matrix.kind);
+  const auto* data = static_cast<const std::uint8_t*>(matrix.data);
+  return {data + layout.tiles,
+          reinterpret_cast<const uint2*>(data + layout.palettes),
+          reinterpret_cast<const uint4*>(data + layout.patches),
+          {data + layout.planes,
+           static_cast<std::uint32_t>((matrix.num_bytes - layout.planes) / kPlaneBytes)}};
+}
+
 cudaError_t launch_unpack(const Matrix& matrix, std::uint64_t first_strip, std::uint64_t num_strips,
                           void* w, std::uint64_t ld, cudaStream_t stream) noexcept {
   const Layout layout(matrix.n, matrix.k, matrix.kind);
-  const auto* data = static_cast<const std::uint8_t*>(matrix.data);
   UnpackParams p{};
-  p.tiles = data + layout.tiles;
-  p.palettes = reinterpret_cast<const uint2*>(data + layout.palettes);
-  p.patches = reinterpret_cast<const uint4*>(data + layout.patches);
-  p.planes = {data + layout.planes,
-              static_cast<std::uint32_t>((matrix.num_bytes - layout.planes) / kPlaneBytes)};
+  static_cast<PackedParts&>(p) = parts_of(matrix);
   p.n = matrix.n;
   p.k = matrix.k;
   p.first_strip = first_strip;

@@ -4,11 +4,11 @@
 // through the copy engine into shared memory as operand B. While the tensor cores
 // work on one half tile, the warps decode the next. Two more warps copy, one W and
 // one x, each through a ring of its own: W depends on no other kernel and is asked
-// for before the one ahead has ended. Thread blocks work in teams of two or four on
+// for before the one ahead has ended. Thread blocks work in teams of two on
 // neighbouring rows of W: each fetches its part of x for all of them.
 // The tiles of y, times the steps of k, are one long line that all teams share evenly
-// (stream-K). Where a tile of y is cut, its parts go to the workspace, and a second
-// kernel adds them in their order. Or, for few tiles, each tile of y belongs to one
+// (stream-K). Where a tile of y is cut, its parts go to the workspace, and the last to
+// arrive adds them in their order. Or, for few tiles, each tile of y belongs to one
 // cluster of `splits` teams, which add their parts through shared memory.
 #pragma once
 #include "gemm/sm90_batch_output.cuh"
@@ -19,19 +19,25 @@ namespace snug::gemm {
 // One warp copies tiles of W, a strip per lane.
 template <class Shape>
 __device__ __forceinline__ void copy_weights(const BatchParams& b, std::uint32_t base,
-                                             const Line<Shape>& line, const Rank<Shape>& rank) {
+                                             const Line& line, const Rank<Shape>& rank) {
   const LinearParams& p = b.p;
   const std::uint32_t lane = threadIdx.x % 32;
   RingPosition<Shape::kWStages> at(1);
+  // x goes through the same queue: while the ring fills for the first time, it should not
+  // find all of it there.
+  constexpr std::uint32_t kAtOnce = 2;
+  std::uint32_t copied = 0;
   line.for_each_segment(rank.team, [&](const Segment& s) {
-    const std::uint32_t strip0 =
-        (s.tile / b.token_tiles * Shape::kTeam + rank.in_team()) * Shape::kStrips;
+    const std::uint32_t strip0 = (s.row_tile * kTeam + rank.in_team()) * Shape::kStrips;
     const std::uint32_t strip = min(strip0 + lane % Shape::kStrips, p.strips - 1);
     const std::uint8_t* tile =
         p.tiles + (std::uint64_t{strip} * p.tiles_per_strip + s.begin) * Shape::kTileBytes;
     for (std::uint32_t step = s.begin; step < s.end; ++step, tile += Shape::kTileBytes) {
       const std::uint32_t full = base + Shape::kWFull + at.slot * 8;
       barrier_wait(base + Shape::kWEmpty + at.slot * 8, at.phase);
+      if (copied >= kAtOnce && copied < Shape::kWStages)
+        barrier_wait(base + Shape::kWFull + (copied - kAtOnce) * 8, 0);
+      ++copied;
       if (lane == 0) barrier_expect(full, Shape::kWBytes);
       __syncwarp();
       if (lane < Shape::kStrips)
@@ -44,22 +50,21 @@ __device__ __forceinline__ void copy_weights(const BatchParams& b, std::uint32_t
 
 // One thread copies this block's part of x to all blocks of the team.
 template <class Shape>
-__device__ __forceinline__ void copy_x(const BatchParams& b, std::uint32_t base,
-                                       const Line<Shape>& line, const Rank<Shape>& rank) {
-  const auto blocks =
-      static_cast<std::uint16_t>(((1u << Shape::kTeam) - 1) << rank.first_of_team());
+__device__ __forceinline__ void copy_x(const BatchParams& b, std::uint32_t base, const Line& line,
+                                       const Rank<Shape>& rank) {
+  const auto blocks = static_cast<std::uint16_t>(((1u << kTeam) - 1) << rank.first_of_team());
   RingPosition<Shape::kXStages> at(1);
   line.for_each_segment(rank.team, [&](const Segment& s) {
     const std::uint32_t token0 =
-        s.tile % b.token_tiles * Shape::kCols + rank.in_team() * (Shape::kCols / Shape::kTeam);
+        s.token_tile * Shape::kCols + rank.in_team() * (Shape::kCols / kTeam);
     for (std::uint32_t half = 2 * s.begin; half < 2 * s.end; ++half) {
       const std::uint32_t full = base + Shape::kXFull + at.slot * 8;
       barrier_wait(base + Shape::kXEmpty + at.slot * 8, at.phase);
       barrier_expect(full, Shape::kXBytes);
-      tensor_copy_to(blocks,
-                     base + Shape::kX + at.slot * Shape::kXBytes +
-                         rank.in_team() * (Shape::kXBytes / Shape::kTeam),
-                     &b.x_map, half * 64, token0, full);
+      tensor_copy_to(
+          blocks,
+          base + Shape::kX + at.slot * Shape::kXBytes + rank.in_team() * (Shape::kXBytes / kTeam),
+          &b.x_map, half * 64, token0, full);
       at.advance();
     }
   });
@@ -87,7 +92,7 @@ struct NextInput<kKind, false> {
 
 template <class Shape>
 __device__ __forceinline__ void batch_consume(const BatchParams& b, std::uint32_t base,
-                                              const Line<Shape>& line, const Rank<Shape>& rank) {
+                                              const Line& line, const Rank<Shape>& rank) {
   const LinearParams& p = b.p;
   const std::uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   // The strip of this warp in the first 64-row tile, and this lane's place in its tiles.
@@ -98,16 +103,13 @@ __device__ __forceinline__ void batch_consume(const BatchParams& b, std::uint32_
   // All blocks of the team must know that x in a stage is no longer needed: that of the
   // half tile before, once the wgmma after it is on its way.
   std::uint32_t last_x = Shape::kXStages;
-  std::uint32_t x_empty =
-      address_in(base + Shape::kXEmpty, rank.first_of_team() + lane % Shape::kTeam);
+  std::uint32_t x_empty = address_in(base + Shape::kXEmpty, rank.first_of_team() + lane % kTeam);
   asm volatile("" : "+r"(my_tile), "+r"(x_empty));  // computed once, not at every use
   const auto release_x = [&] {
-    if (lane < Shape::kTeam && last_x != Shape::kXStages)
-      barrier_arrive_in_cluster(x_empty + last_x * 8);
+    if (lane < kTeam && last_x != Shape::kXStages) barrier_arrive_in_cluster(x_empty + last_x * 8);
   };
   line.for_each_segment(rank.team, [&](const Segment& s) {
-    const std::uint32_t strip0 =
-        (s.tile / b.token_tiles * Shape::kTeam + rank.in_team()) * Shape::kStrips + my_strip;
+    const std::uint32_t strip0 = (s.row_tile * kTeam + rank.in_team()) * Shape::kStrips + my_strip;
     uint2 palettes[Shape::kSubs];
 #pragma unroll
     for (int sub = 0; sub < Shape::kSubs; ++sub)
@@ -198,53 +200,53 @@ __device__ __forceinline__ void batch_consume(const BatchParams& b, std::uint32_
     release_x();
     last_x = Shape::kXStages;
     wait_for_previous_kernel();  // it may still read what is written now
-    const std::uint32_t token0 = s.tile % b.token_tiles * Shape::kCols;
+    const std::uint32_t token0 = s.token_tile * Shape::kCols;
     if (p.splits != 1) {
       add_in_cluster<Shape>(p, sums, base, rank, strip0, token0);
     } else if (s.begin == 0 && s.end == line.steps) {
       write_tile<Shape>(p, sums, strip0, token0);
     } else {
-      float4* const part = part_of<Shape>(p, rank.team, s.begin == 0, rank.in_team()) + threadIdx.x;
-#pragma unroll
-      for (int i = 0; i < static_cast<int>(Shape::kQuads); ++i)
-        __stcg(part + i * (Shape::kGroups * 128), sums.quad(i));
+      add_parts<Shape>(p, sums, line, rank, s, strip0, token0);
     }
   });
 }
 
 template <class Shape>
-__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
+__global__ void __launch_bounds__(Shape::kThreads, 1)
     batch_gemm(const __grid_constant__ BatchParams b) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  extern __shared__ std::uint8_t unaligned[];
-  // Swizzled rows need stages on multiples of 1024 bytes.
-  std::uint32_t base = (smem_address(unaligned) + 1023) / 1024 * 1024;
-  asm volatile("" : "+r"(base));  // computed once, not at every use
+  extern __shared__ __align__(1024) std::uint8_t smem[];
+  std::uint32_t base = smem_address(smem);
+  if (base % 1024 != 0) __trap();  // swizzled rows need it
+  asm volatile("" : "+r"(base));   // computed once, not at every use
   const std::uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const Rank<Shape> rank;
-  const Line<Shape> line(b);
+  const Line line(b);
   if (warp >= Shape::kWarps) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Shape::kCopyRegs));
     if (warp == Shape::kWarps) {
-      if (lane == 0) {
-        for (std::uint32_t i = 0; i < Shape::kWStages; ++i) {
-          barrier_init(base + Shape::kWFull + 8 * i, 1);
-          barrier_init(base + Shape::kWEmpty + 8 * i, Shape::kWarps);
-        }
-        for (std::uint32_t i = 0; i < Shape::kXStages; ++i) {
-          barrier_init(base + Shape::kXFull + 8 * i, 1);
-          barrier_init(base + Shape::kXEmpty + 8 * i, Shape::kTeam * Shape::kWarps);
-        }
+      if (lane < Shape::kWStages) {
+        barrier_init(base + Shape::kWFull + 8 * lane, 1);
+        barrier_init(base + Shape::kWEmpty + 8 * lane, Shape::kWarps);
         barrier_init_done();
       }
       __syncwarp();
-      cluster_arrive();
+      cluster_arrive_relaxed();
       copy_weights<Shape>(b, base, line, rank);  // needs nothing of other blocks or kernels
       cluster_wait();
     } else {
-      cluster_sync();
+      const bool copies_x = warp == Shape::kWarps + 1;
+      if (copies_x && lane < Shape::kXStages) {
+        barrier_init(base + Shape::kXFull + 8 * lane, 1);
+        barrier_init(base + Shape::kXEmpty + 8 * lane, kTeam * Shape::kWarps);
+        barrier_init_done();
+      }
+      if (copies_x && lane == 0) prefetch_tensor_map(&b.x_map);
+      __syncwarp();
+      cluster_arrive_relaxed();
+      cluster_wait();
       let_next_kernel_start();
-      if (warp == Shape::kWarps + 1 && lane == 0) {
+      if (copies_x && lane == 0) {
         wait_for_previous_kernel();
         copy_x<Shape>(b, base, line, rank);
       }
@@ -256,45 +258,12 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     }
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Shape::kMultiplyRegs));
-    cluster_sync();
+    cluster_arrive_relaxed();
+    cluster_wait();
     batch_consume<Shape>(b, base, line, rank);
   }
   __syncwarp();
   cluster_sync();  // other blocks may still send x or release stages here
-#endif
-}
-
-// One warp: sixteen outputs of sixteen tokens of a tile that was cut.
-template <class Shape>
-__global__ void __launch_bounds__(256) batch_add(const __grid_constant__ BatchParams b) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  let_next_kernel_start();
-  wait_for_previous_kernel();
-  const LinearParams& p = b.p;
-  const Line<Shape> line(b);
-  constexpr std::uint32_t kChunks = Shape::kPartQuads / 64, kThreads = Shape::kGroups * 128;
-  const std::uint32_t lane = threadIdx.x % 32, chunk = blockIdx.x * 8 + threadIdx.x / 32;
-  const std::uint32_t tile = chunk / (Shape::kTeam * kChunks);
-  const std::uint32_t rank = chunk / kChunks % Shape::kTeam, at = chunk % kChunks;
-  const std::uint64_t start = std::uint64_t{tile} * line.steps;
-  if (start >= line.total) return;
-  const std::uint32_t first = line.team_of(start), last = line.team_of(start + line.steps - 1);
-  if (first == last) return;  // whole, and already written
-  const std::uint32_t warp = at % Shape::kWarps, quad = at / Shape::kWarps * 2;
-  const std::uint32_t strip0 = (tile / b.token_tiles * Shape::kTeam + rank) * Shape::kStrips +
-                               warp / 4 * Shape::kSubs * 4 + warp % 4;
-  const std::uint32_t token0 = tile % b.token_tiles * Shape::kCols;
-  if (token0 + quad % (Shape::kCols / 8) * 8 >= p.m) return;
-  const std::uint32_t offset = quad * kThreads + warp * 32 + lane;
-  const float4* part = part_of<Shape>(p, first, true, rank) + offset;
-  float4 sum[2] = {__ldcg(part), __ldcg(part + kThreads)};
-#pragma unroll 4
-  for (std::uint32_t team = first + 1; team <= last; ++team) {
-    part = part_of<Shape>(p, team, false, rank) + offset;
-    sum[0] = add(sum[0], __ldcg(part));
-    sum[1] = add(sum[1], __ldcg(part + kThreads));
-  }
-  write_quads<Shape>(p, sum, quad, strip0, token0);
 #endif
 }
 

@@ -125,26 +125,17 @@ __global__ void __launch_bounds__(DecodeSmem<kTokenTiles, kWarps, kKind>::kThrea
   const std::uint32_t base = smem_address(smem), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const std::uint32_t split = blockIdx.x % p.splits, member = blockIdx.x / p.splits,
                       members = gridDim.x / p.splits;
-  const std::uint32_t first_tile =
-      static_cast<std::uint32_t>(std::uint64_t{p.tiles_per_strip} * split / p.splits);
-  const std::uint32_t end_tile =
-      static_cast<std::uint32_t>(std::uint64_t{p.tiles_per_strip} * (split + 1) / p.splits);
+  // Below 2^32: a strip has less than 2^24 tiles, and there are not that many splits.
+  const std::uint32_t first_tile = p.tiles_per_strip * split / p.splits,
+                      end_tile = p.tiles_per_strip * (split + 1) / p.splits;
   const std::uint32_t row_bytes = Smem::row_bytes(p.max_split_tiles), rows = Smem::rows(p.stages);
   const std::uint32_t unknown_zero = p.stages >> 16;  // to the compiler
 
-  if (threadIdx.x == 0) {
-    for (std::uint32_t i = 0; i < kWarps * p.stages; ++i)
-      barrier_init(base + Smem::kFull + 8 * i, 1);
-    for (std::uint32_t i = 0; i < Smem::kSumBuffers; ++i) {
-      barrier_init(base + Smem::kSumFull + 8 * i, kWarps * 32);
-      barrier_init(base + Smem::kSumEmpty + 8 * i, 32);
-    }
-    for (std::uint32_t i = 0; i < Smem::kMaxXChunks; ++i) barrier_init(base + Smem::kX + 8 * i, 1);
-    barrier_init_done();
-  }
-  __syncthreads();
-  // The next kernel can have each SM as soon as this one leaves it.
-  let_next_kernel_start();
+  const std::uint32_t first_col = first_tile * kTileCols,
+                      cols = (end_tile - first_tile) * kTileCols;
+  // x comes in chunks of columns, so that work begins with the first of them.
+  const std::uint32_t chunk_tiles =
+      max(kWarps, (end_tile - first_tile + Smem::kMaxXChunks - 1) / Smem::kMaxXChunks);
 
   if (warp < kWarps) {
     // ---- streaming warps ----
@@ -163,42 +154,13 @@ __global__ void __launch_bounds__(DecodeSmem<kTokenTiles, kWarps, kKind>::kThrea
       ahead_tile += kWarps;
       if (ahead_tile >= end_tile) ahead_tile = first_tile + warp, ahead_strip += members;
     };
-    // Weights depend on no other kernel: all rings are filled before the one ahead ends.
-    if (lane == 0)
-      for (std::uint32_t slot = 0; slot < p.stages; ++slot) copy_next(slot, 0);
-    wait_for_previous_kernel();
-    const std::uint32_t first_col = first_tile * kTileCols,
-                        cols = (end_tile - first_tile) * kTileCols;
-    // x comes in chunks of columns, so that work begins with the first of them.
-    const std::uint32_t chunk_tiles =
-        max(kWarps, (end_tile - first_tile + Smem::kMaxXChunks - 1) / Smem::kMaxXChunks);
-    if (p.x_aligned) {
-      const std::uint32_t present = min(cols, p.k - first_col);
-      for (std::uint32_t chunk = warp; chunk * chunk_tiles * kTileCols < cols; chunk += kWarps) {
-        const std::uint32_t col = chunk * chunk_tiles * kTileCols;
-        const std::uint32_t bytes =
-            col < present ? min(chunk_tiles * kTileCols, present - col) * 2 : 0;
-        if (lane == 0) barrier_expect(base + Smem::kX + chunk * 8, p.m * bytes);
-        __syncwarp();
-        if (lane < p.m && bytes != 0)
-          bulk_copy(base + rows + lane * row_bytes + col * 2, p.x + lane * p.ldx + first_col + col,
-                    bytes, base + Smem::kX + chunk * 8);
-      }
-      for (std::uint32_t i = threadIdx.x; i < p.m * (cols - present); i += kWarps * 32)
-        *reinterpret_cast<std::uint16_t*>(smem + rows + i / (cols - present) * row_bytes +
-                                          (present + i % (cols - present)) * 2) = 0;
-    } else {
-      load_x_by_threads<kWarps * 32>(p, smem + rows, row_bytes, first_col, cols);
-    }
-    if (!p.x_aligned || cols > p.k - first_col)
-      asm volatile("bar.sync 1, %0;" ::"n"(kWarps * 32) : "memory");
-
-    // Lanes of rows that do not exist read row 0; what they compute is not stored.
-    std::uint32_t x[kTokenTiles];
-#pragma unroll
-    for (int t = 0; t < kTokenTiles; ++t) {
-      const std::uint32_t row = t * 8 + lane % 8;
-      x[t] = base + rows + (row < p.m ? row : 0) * row_bytes + lane / 8 * 16;
+    // Weights depend on no other kernel: rings are filled before the one ahead ends. But x goes
+    // through the same queue, so never more than a few tiles at once.
+    constexpr std::uint32_t kAtOnce = 16 / kWarps;
+    if (lane == 0) {
+      for (std::uint32_t slot = 0; slot < p.stages; ++slot) barrier_init(full + slot * 8, 1);
+      barrier_init_done();
+      for (std::uint32_t slot = 0; slot < kAtOnce; ++slot) copy_next(slot, 0);
     }
     // Patch words of eight of this warp's tiles of a strip, from the nth on.
     const auto load_patches = [&](std::uint32_t strip, std::uint32_t nth) -> std::uint32_t {
@@ -208,10 +170,37 @@ __global__ void __launch_bounds__(DecodeSmem<kTokenTiles, kWarps, kKind>::kThrea
       return __ldg(reinterpret_cast<const std::uint32_t*>(words) + lane % 4);
     };
     std::uint32_t next_patches = load_patches(member, 0);
-    PatchWords patches;
-    std::uint32_t slot = 0, phase = 0, sum_buffer = 0, sum_phase = 1;
     uint2 next_palette =
         member < p.strips && kKind == Kind::kNibble ? __ldg(p.palettes + member) : uint2{};
+    __syncthreads();
+    if (lane == 0)
+      for (std::uint32_t slot = kAtOnce; slot < p.stages && ahead_strip < p.strips; ++slot) {
+        barrier_wait(full + (slot - kAtOnce) * 8, 0);
+        copy_next(slot, 0);
+      }
+    __syncwarp();
+    if (!p.x_aligned) {
+      wait_for_previous_kernel();
+      load_x_by_threads<kWarps * 32>(p, smem + rows, row_bytes, first_col, cols);
+    }
+    if (p.x_aligned && first_col + cols > p.k) {
+      const std::uint32_t present = p.k - first_col, missing = cols - present;
+      for (std::uint32_t i = threadIdx.x; i < p.m * missing; i += kWarps * 32)
+        *reinterpret_cast<std::uint16_t*>(smem + rows + i / missing * row_bytes +
+                                          (present + i % missing) * 2) = 0;
+    }
+    if (!p.x_aligned || first_col + cols > p.k)
+      asm volatile("bar.sync 1, %0;" ::"n"(kWarps * 32) : "memory");
+
+    // Lanes of rows that do not exist read row 0; what they compute is not stored.
+    std::uint32_t x[kTokenTiles];
+#pragma unroll
+    for (int t = 0; t < kTokenTiles; ++t) {
+      const std::uint32_t row = t * 8 + lane % 8;
+      x[t] = base + rows + (row < p.m ? row : 0) * row_bytes + lane / 8 * 16;
+    }
+    PatchWords patches;
+    std::uint32_t slot = 0, phase = 0, sum_buffer = 0, sum_phase = 1;
     for (std::uint32_t strip = member; strip < p.strips; strip += members) {
       const uint2 palette = next_palette;
       if (kKind == Kind::kNibble && strip + members < p.strips)
@@ -249,9 +238,34 @@ __global__ void __launch_bounds__(DecodeSmem<kTokenTiles, kWarps, kKind>::kThrea
       if (++sum_buffer == Smem::kSumBuffers) sum_buffer = 0, sum_phase ^= 1;
     }
   } else {
-    // ---- adding warps ----
+    // ---- adding warps, which fetch x first ----
+    const std::uint32_t adder = warp - kWarps;
+    if (adder == 0 && lane == 0) {
+      for (std::uint32_t i = 0; i < Smem::kSumBuffers; ++i) {
+        barrier_init(base + Smem::kSumFull + 8 * i, kWarps * 32);
+        barrier_init(base + Smem::kSumEmpty + 8 * i, 32);
+      }
+      for (std::uint32_t i = 0; i < Smem::kMaxXChunks; ++i)
+        barrier_init(base + Smem::kX + 8 * i, 1);
+      barrier_init_done();
+    }
+    __syncthreads();
+    // The next kernel can have each SM as soon as this one leaves it.
+    let_next_kernel_start();
     wait_for_previous_kernel();
-    for (std::uint32_t i = warp - kWarps; member + i * members < p.strips; i += Smem::kAdders) {
+    if (p.x_aligned)
+      for (std::uint32_t chunk = adder; chunk * chunk_tiles * kTileCols < cols;
+           chunk += Smem::kAdders) {
+        const std::uint32_t col = chunk * chunk_tiles * kTileCols, present = p.k - first_col;
+        const std::uint32_t bytes =
+            col < present ? min(chunk_tiles * kTileCols, min(cols, present) - col) * 2 : 0;
+        if (lane == 0) barrier_expect(base + Smem::kX + chunk * 8, p.m * bytes);
+        __syncwarp();
+        if (lane < p.m && bytes != 0)
+          bulk_copy(base + rows + lane * row_bytes + col * 2, p.x + lane * p.ldx + first_col + col,
+                    bytes, base + Smem::kX + chunk * 8);
+      }
+    for (std::uint32_t i = adder; member + i * members < p.strips; i += Smem::kAdders) {
       const std::uint32_t buffer = i % Smem::kSumBuffers, strip = member + i * members;
       barrier_wait(base + Smem::kSumFull + buffer * 8, i / Smem::kSumBuffers & 1);
       const auto* parts =

@@ -83,6 +83,9 @@ __device__ __forceinline__ void store_global_16(void* at, uint4 v) {
                : "memory");
 }
 
+// What this thread wrote comes before what it writes next, for the whole GPU, and so do reads.
+__device__ __forceinline__ void fence_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+
 // ---- barriers and bulk copies, sm_90 ----
 
 __device__ __forceinline__ void barrier_init(std::uint32_t barrier, std::uint32_t count) {
@@ -181,6 +184,11 @@ __device__ __forceinline__ std::uint32_t cluster_rank() {
 __device__ __forceinline__ void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
+// Without waiting for memory: where nothing but barriers has been written, and
+// barrier_init_done() was called.
+__device__ __forceinline__ void cluster_arrive_relaxed() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
 __device__ __forceinline__ void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
@@ -216,6 +224,11 @@ __device__ __forceinline__ void tensor_copy_to(std::uint16_t blocks, std::uint32
       ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
       "l"(map), "r"(col), "r"(row), "r"(barrier), "h"(blocks)
       : "memory");
+}
+
+// Fetches what tensor_copy_to needs to know of x.
+__device__ __forceinline__ void prefetch_tensor_map(const void* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
 // Waits until what the kernel before this one wrote can be read.

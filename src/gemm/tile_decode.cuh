@@ -22,6 +22,14 @@ struct Planes {
 };
 inline constexpr std::uint32_t kNoPlane = ~0u;
 
+// Where the parts of a packed matrix lie.
+struct PackedParts {
+  const std::uint8_t* tiles;
+  const uint2* palettes;
+  const uint4* patches;  // kPatchWords a tile
+  Planes planes;
+};
+
 // How one lane reads one tile: through the palette of its strip as patches changed it,
 // or with the upper bytes of a plane.
 struct LanePalette {

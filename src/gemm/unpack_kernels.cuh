@@ -4,11 +4,7 @@
 
 namespace snug::gemm {
 
-struct UnpackParams {
-  const std::uint8_t* tiles;
-  const uint2* palettes;
-  const uint4* patches;
-  Planes planes;
+struct UnpackParams : PackedParts {
   std::uint64_t n, k, first_strip, num_strips, tiles_per_strip;
   std::uint16_t* w;  // row first_strip * kStripRows goes here
   std::uint64_t ld;

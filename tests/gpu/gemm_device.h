@@ -98,7 +98,7 @@ inline std::vector<gemm::Plan> plans_for(std::uint64_t n, std::uint64_t k, std::
     }
   if (device.hopper())
     for (int columns = 16; columns <= 256; columns *= 2)
-      for (const int strips : {8, 12, 16, 32, 48})
+      for (const int strips : {8, 12, 16})
         for (const int splits : {1, 2, 4})
           if (const gemm::Plan plan{Kernel::kBatch, splits, strips, columns};
               gemm::batch_fits(plan, k))
