@@ -47,6 +47,24 @@ __device__ __forceinline__ void wait_barrier(std::uint32_t barrier, unsigned par
   }
 }
 
+// The first kThreads of a thread block as a team.
+template <unsigned kThreads>
+struct BarrierTeam {
+  static constexpr unsigned kSize = kThreads;
+  __device__ static unsigned idx() { return threadIdx.x; }
+  __device__ static void sync() { asm volatile("bar.sync 1, %0;" ::"n"(kSize) : "memory"); }
+  __device__ static bool all(bool v) {
+    unsigned good;
+    asm volatile(
+        "{\n\t.reg .pred p, q;\n\tsetp.ne.u32 p, %1, 0;\n\tbar.red.and.pred q, 1, %2, "
+        "p;\n\tselp.u32 %0, 1, 0, q;\n\t}"
+        : "=r"(good)
+        : "r"(static_cast<unsigned>(v)), "n"(kSize)
+        : "memory");
+    return good != 0;
+  }
+};
+
 // What threads wrote to shared memory becomes visible to bulk copies issued
 // after the next barrier.
 __device__ __forceinline__ void fence_for_bulk() {

@@ -94,7 +94,8 @@ inline __device__ __noinline__ std::uint8_t* find_part(const ScatteredAccess& ds
     const ScatteredAccess::Piece piece = dst.find(pos + at);
     const std::uint32_t here =
         piece.left < all - at ? static_cast<std::uint32_t>(piece.left) : all - at;
-    if (reinterpret_cast<std::uintptr_t>(piece.at) % 16 != 0 || here % part != 0) return nullptr;
+    if (reinterpret_cast<std::uintptr_t>(piece.at) % 16 != 0 || here == 0 || here % part != 0)
+      return nullptr;
     if (mine - at < here) found = piece.at + (mine - at);
     at += here;
   }

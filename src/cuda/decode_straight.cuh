@@ -54,18 +54,14 @@ __device__ __forceinline__ void leave_sums(StraightSmem& smem, const WarpGroup& 
   if (ends && left_over) smem.left_over = true;
   if (r.reason != kReasonNone)
     atomicMax(reinterpret_cast<unsigned*>(&done.reason), static_cast<unsigned>(r.reason));
-  __syncwarp();
-  if (lane_id() == 0) {
-    if (group.warp == 0) {
-      done.block = block;
-      done.num_bytes = b.num_bytes;
-      done.checksum = b.checksum;
-      done.exists = b.kind != BlockKind::kEnd;
-      done.ends = ends;
-    }
-    arrive(shared_address(&smem.full[group.idx][at]));
+  if (group.warp == 0 && lane_id() == 0) {
+    done.block = block;
+    done.num_bytes = b.num_bytes;
+    done.checksum = b.checksum;
+    done.exists = b.kind != BlockKind::kEnd;
+    done.ends = ends;
   }
-  __syncwarp();
+  arrive(shared_address(&smem.full[group.idx][at]));
 }
 
 // By the warp that checks: the first error of all groups' blocks in rows.
@@ -90,10 +86,8 @@ __device__ __forceinline__ unsigned long long check_blocks(StraightSmem& smem,
                           find_error(done.reason, sum, done.num_bytes, done.checksum, done.block));
       if (done.ends) running &= ~(1u << g);
       __syncwarp();
-      if (lane_id() == 0) {
-        done.reason = kReasonNone;
-        arrive(shared_address(&smem.empty[g][at]));
-      }
+      if (lane_id() == 0) done.reason = kReasonNone;
+      arrive(shared_address(&smem.empty[g][at]));
     }
   return first_error;
 }
@@ -114,6 +108,8 @@ __device__ __forceinline__ void restore_rows(const Work& work, const DeviceHeade
       coming[lane_id()] = open_block<Access>(work, h, group, mine, EntryPair(work, mine));
       __syncwarp();
     }
+    if (turn % kWarp == kWarp / 2)
+      prefetch_entries(work, block + kWarp / 2 * group.step(), group.step());
     const ComingBlock& b = coming[turn % kWarp];
     if (b.kind == BlockKind::kOther) {
       left_over = true;
@@ -131,21 +127,7 @@ __device__ __forceinline__ void restore_rows(const Work& work, const DeviceHeade
 }
 
 // The warps that restore, as a team.
-struct WorkerTeam {
-  static constexpr unsigned kSize = kStraightThreads;
-  __device__ static unsigned idx() { return threadIdx.x; }
-  __device__ static void sync() { asm volatile("bar.sync 1, %0;" ::"n"(kSize) : "memory"); }
-  __device__ static bool all(bool v) {
-    unsigned good;
-    asm volatile(
-        "{\n\t.reg .pred p, q;\n\tsetp.ne.u32 p, %1, 0;\n\tbar.red.and.pred q, 1, %2, "
-        "p;\n\tselp.u32 %0, 1, 0, q;\n\t}"
-        : "=r"(good)
-        : "r"(static_cast<unsigned>(v)), "n"(kSize)
-        : "memory");
-    return good != 0;
-  }
-};
+using WorkerTeam = BarrierTeam<kStraightThreads>;
 
 // A block that is not in rows, by the whole team; if it is entropy-coded, by one warp.
 template <class Access>
@@ -212,8 +194,8 @@ __global__ void __launch_bounds__(kStraightThreads + 4 * kWarp, 1)
   if (threadIdx.x >= kStraightThreads) {
     const unsigned lane = lane_id(), group = lane / kSumsAhead;
     if (group < kStraightWarps >> log2_warps) {
-      set_barrier(shared_address(&smem.full[group][lane % kSumsAhead]), 1u << log2_warps);
-      set_barrier(shared_address(&smem.empty[group][lane % kSumsAhead]), 1);
+      set_barrier(shared_address(&smem.full[group][lane % kSumsAhead]), kWarp << log2_warps);
+      set_barrier(shared_address(&smem.empty[group][lane % kSumsAhead]), kWarp);
     }
     smem.done[group][lane % kSumsAhead].reason = kReasonNone;
     smem.first_error = 0;
@@ -236,7 +218,7 @@ __global__ void __launch_bounds__(kStraightThreads + 4 * kWarp, 1)
   const DeviceHeader h = header.parse(work);
   smem.coming[threadIdx.x / kWarp][lane_id()] = open_block<Access>(work, h, group, mine, entries);
   __syncwarp();
-  if (((1u << h.log2_block) / kRowValues >> log2_warps) % kBatch == 0)
+  if (((1u << (h.log2_block & 31)) / kRowValues >> log2_warps) % kBatch == 0)
     restore_rows<Access, kBatch>(work, h, group, smem);
   else
     restore_rows<Access, 1>(work, h, group, smem);

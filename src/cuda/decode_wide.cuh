@@ -23,21 +23,7 @@ struct WideSmem {
 };
 
 // The consumers as a team of threads.
-struct ConsumerTeam {
-  static constexpr unsigned kSize = kConsumerThreads;
-  __device__ static unsigned idx() { return threadIdx.x; }
-  __device__ static void sync() { asm volatile("bar.sync 1, %0;" ::"n"(kSize) : "memory"); }
-  __device__ static bool all(bool v) {
-    unsigned good;
-    asm volatile(
-        "{\n\t.reg .pred p, q;\n\tsetp.ne.u32 p, %1, 0;\n\tbar.red.and.pred q, 1, %2, "
-        "p;\n\tselp.u32 %0, 1, 0, q;\n\t}"
-        : "=r"(good)
-        : "r"(static_cast<unsigned>(v)), "n"(kSize)
-        : "memory");
-    return good != 0;
-  }
-};
+using ConsumerTeam = BarrierTeam<kConsumerThreads>;
 
 // Blocks that are not in shared memory: too large, or of another codec. Those of
 // the entropy codec are one warp's work.
@@ -227,7 +213,7 @@ __global__ void __launch_bounds__(kConsumerThreads + kWarp, 1)
                        unsigned num_stages) {
   extern __shared__ __align__(1024) std::uint8_t stages[];
   __shared__ WideSmem smem;
-  let_next_kernel_start();
+  if (work.items == nullptr) let_next_kernel_start();  // the verdict
   if (threadIdx.x < num_stages) {
     init_barrier(shared_address(&smem.full[threadIdx.x]), 2);  // payload and info
     init_barrier(shared_address(&smem.empty[threadIdx.x]), kConsumers);

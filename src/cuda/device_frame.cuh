@@ -37,7 +37,7 @@ enum Reason : std::uint32_t {
   kNumReasons
 };
 
-// Per tensor; zero before a call starts.
+// Per tensor; zero before a call starts that uses it: encodes, and decodes of a batch.
 struct ItemState {
   unsigned long long head_sum;     // checksum terms of header and index
   unsigned long long first_error;  // see report(); 0: none
@@ -133,7 +133,7 @@ __device__ __forceinline__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-// Who works on one block together: a warp here, many of them in decode_wide.cuh.
+// Who works on one block together: a warp here, many of them in BarrierTeam.
 struct WarpTeam {
   static constexpr unsigned kSize = kWarp;
   __device__ static unsigned idx() { return lane_id(); }

@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(kEncodeWideThreads, 1)
     encode_wide_kernel(const __grid_constant__ Work work, unsigned num_stages) {
   extern __shared__ __align__(1024) std::uint8_t stages[];
   __shared__ EncodeWideSmem smem;
-  let_next_kernel_start();
+  if (work.items == nullptr) let_next_kernel_start();  // the verdict
   // Each warp one kind of barriers, each lane one.
   const unsigned kind = threadIdx.x / kWarp, lane = lane_id();
   if (kind == 0 && lane < kMaxEncodeStages) init_barrier(shared_address(&smem.full[lane]), 1);

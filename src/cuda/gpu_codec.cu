@@ -109,14 +109,15 @@ Status enqueue(const Call& call, bool decodes, Target workspace, DeviceResult* r
 
   const bool direct = call.items == nullptr && call.segments == nullptr &&
                       reinterpret_cast<std::uintptr_t>(call.single.tensor) % 16 == 0;
+  cudaError_t error = cudaSuccess;
   if (!decodes || call.items != nullptr || call.segments != nullptr) {
     const std::uint64_t num_vecs = layout.zeroed / 16, ctas = num_vecs / kPrepareThreads + 1;
     prepare_kernel<<<static_cast<unsigned>(ctas < 64 ? ctas : 64), kPrepareThreads, 0, stream>>>(
         work, reinterpret_cast<uint4*>(base), num_vecs,
         reinterpret_cast<std::uint64_t*>(base + layout.first_block),
         reinterpret_cast<std::uint64_t*>(base + layout.segment_starts), decodes, call.num_blocks);
+    error = cudaGetLastError();
   }
-  cudaError_t error = cudaGetLastError();
   if (error == cudaSuccess)
     error = decodes ? launch_decode(work, direct, call.num_blocks, num_sms, stream)
                     : launch_encode(work, direct, call.num_blocks, num_sms, stream);
@@ -144,7 +145,9 @@ Call make_call(const Options& o, std::size_t raw_bytes) {
   Call call;
   call.dtype = o.dtype;
   call.codec = o.codec;
-  call.log2_block = settle_log2_block(raw_bytes, o.dtype, o.codec, o.log2_block);
+  // A hint of decode that cannot be one is none; encode has refused such a number.
+  const bool known = o.log2_block >= frame::kMinLog2Block && o.log2_block <= frame::kMaxLog2Block;
+  call.log2_block = settle_log2_block(raw_bytes, o.dtype, o.codec, known ? o.log2_block : 0);
   call.max_sms = o.max_sms;
   call.num_blocks = blocks_of(raw_bytes, o.dtype, call.log2_block);
   call.host_result = o.host_result;

@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kDecodeWarps* kWarp, kDecodeCtas)
   StreamSmem& smem = smem_of[warp];
   if (lane_id() == 0) tally_of[warp] = {};
   if (threadIdx.x == 0) first_error = 0;
-  let_next_kernel_start();
+  if (work.items == nullptr) let_next_kernel_start();  // the verdict
   if (work.items != nullptr || work.segments != nullptr) wait_for_preparation();
   const std::uint64_t num_tickets = last_ticket(work);
   // The first lanes each open one of the warp's next blocks and ask for the start of

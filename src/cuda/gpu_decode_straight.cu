@@ -22,6 +22,10 @@ cudaError_t launch(const Work& work, std::uint64_t num_blocks, int num_sms, cuda
   while (log2_warps > 1 && rows >> log2_warps < wanted &&
          num_blocks << (log2_warps - 1) >= num_ctas * (kStraightWarps - 1))
     --log2_warps;
+  // The same number of blocks for all thread blocks, rather than one more for some.
+  const std::uint64_t groups = kStraightWarps >> log2_warps;
+  const std::uint64_t turns = (num_blocks + num_ctas * groups - 1) / (num_ctas * groups);
+  if (turns != 0) num_ctas = (num_blocks + turns * groups - 1) / (turns * groups);
   const auto kernel = rows >> log2_warps >= 8   ? decode_straight_kernel<Access, 8>
                       : rows >> log2_warps >= 4 ? decode_straight_kernel<Access, 4>
                       : rows >> log2_warps >= 2 ? decode_straight_kernel<Access, 2>

@@ -236,7 +236,7 @@ __global__ void __launch_bounds__(kWarp, max_warps_per_sm(kWidth, kFast))
                   StaggeredStart start) {
   extern __shared__ __align__(1024) std::uint8_t shared[];
   const unsigned lane = lane_id();
-  let_next_kernel_start();
+  if (work.items == nullptr) let_next_kernel_start();  // the verdict
   wait_for_preparation();
   if constexpr (kFast) start.wait();
   const std::uint64_t total = num_tickets(work);

@@ -29,14 +29,22 @@ template <class... Params, class... Args>
 cudaError_t launch_kernel(bool early, void (*kernel)(Params...), std::uint64_t num_ctas,
                           unsigned num_threads, std::uint32_t smem_bytes, cudaStream_t stream,
                           const Args&... args) {
-  int device = 0, major = 0;
+  int device = 0, major = 0, most_smem = 0;
+  cudaFuncAttributes attributes;
   cudaError_t error = cudaGetDevice(&device);
   if (error == cudaSuccess)
     error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-  if (error == cudaSuccess)
-    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 static_cast<int>(smem_bytes));
+  if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, kernel);
+  // Always the same limit: other threads may be launching with other sizes.
+  if (error == cudaSuccess && smem_bytes + attributes.sharedSizeBytes > 48 * 1024) {
+    error = cudaDeviceGetAttribute(&most_smem, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    if (error == cudaSuccess)
+      error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                   most_smem - static_cast<int>(attributes.sharedSizeBytes));
+  }
   if (error != cudaSuccess) return error;
+  // Code translated from that of older GPUs does not wait.
+  const bool waits = major >= 9 && (attributes.ptxVersion == 0 || attributes.ptxVersion >= 90);
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
@@ -46,7 +54,7 @@ cudaError_t launch_kernel(bool early, void (*kernel)(Params...), std::uint64_t n
   config.dynamicSmemBytes = smem_bytes;
   config.stream = stream;
   config.attrs = &attribute;
-  config.numAttrs = early && major >= 9 ? 1 : 0;
+  config.numAttrs = early && waits ? 1 : 0;
   return cudaLaunchKernelEx(&config, kernel, args...);
 }
 

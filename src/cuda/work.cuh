@@ -18,7 +18,7 @@ struct Work {
   std::uint32_t num_segments;
   DType dtype;
   Codec codec;
-  std::uint32_t log2_block;  // encode only
+  std::uint32_t log2_block;  // decode: what the caller expects
   unsigned* ticket;
   ItemState* states;
   DeviceResult* results;

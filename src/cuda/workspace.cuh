@@ -10,7 +10,8 @@ inline constexpr unsigned kPrepareThreads = 512;
 
 constexpr std::uint64_t align256(std::uint64_t n) { return (n + 255) & ~std::uint64_t{255}; }
 
-// One struct computes every offset; the first part is zeroed before each call.
+// One struct computes every offset. The first part is zeroed before each call but decodes of
+// one tensor in one piece, which use `errors` alone.
 struct WorkspaceLayout {
   std::uint64_t ticket = 0, states, sizes, head_sums, zeroed, first_block, segment_starts, errors,
                 scratch, total;
@@ -24,7 +25,7 @@ struct WorkspaceLayout {
     first_block = align256(zeroed);
     segment_starts = align256(first_block + (num_items + 1) * 8);
     errors = align256(segment_starts + (num_segments + 1) * 8);
-    scratch = align256(errors + (encodes ? 0 : kMaxErrors * 8));
+    scratch = align256(errors + kMaxErrors * 8);
     total = scratch + all_scratch;
   }
 };

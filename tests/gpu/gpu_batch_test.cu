@@ -107,6 +107,19 @@ TEST(GpuPages, AnyLengths) {
     }
 }
 
+// What paged_workspace_bytes() says is enough in both directions.
+TEST(GpuPages, SmallTensors) {
+  for (const DType dtype : {DType::kBF16, DType::kF32, DType::kF8E5M2})
+    for (const Codec codec : {Codec::kEntropy, Codec::kFixed})
+      for (const std::size_t n : {1, 100, 4096}) {
+        SCOPED_TRACE(std::string(dtype_name(dtype)) + " " + codec_name(codec) + " " +
+                     std::to_string(n));
+        const Bytes raw = make_input(input_named("gaussian"), dtype, n);
+        check_pages(raw, {raw.size()}, dtype, codec);
+        if (testing::Test::HasFatalFailure()) return;
+      }
+}
+
 TEST(GpuBatch, ManyTensors) {
   Prng prng(3);
   std::vector<Bytes> tensors;
