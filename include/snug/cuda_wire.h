@@ -32,12 +32,13 @@ Result<std::shared_ptr<wire::Sink>> wire_sink(DType dtype,
 // The sender copies chunks into staging memory that the receiver owns, raw or encoded,
 // whatever brings the whole message there first: the link never waits for an encoder, and
 // chunks are encoded only where they will arrive, decoded, before they would have arrived
-// raw. Small messages and fast links are raw by that rule. stats() shows what was chosen.
+// raw. Small messages and fast links are raw by that rule. sent() shows what was chosen.
 //
 // Memory:  12 MiB of staging memory, and 49 MiB more in an end that has sent 1 MiB or more in
-//          Mode::kAuto: no more than 64 MiB of device memory. Tensors themselves are never
-//          exported, so any allocator will do.
-// Threads: two per end. They spin while messages are on their way and 5 ms longer.
+//          any mode but kRaw: no more than 64 MiB of device memory. Tensors themselves are
+//          never exported, so any allocator will do.
+// Threads: two per end, and one for some milliseconds beside the first large message. They spin
+//          while messages are on their way and 5 ms longer.
 // Trust:   the peer has the connection's token. It may write anything into the staging and
 //          the shared memory: lengths and places are checked, frames as always.
 class DeviceLink {

@@ -1,3 +1,4 @@
+#include <cstring>
 #include <utility>
 
 #include "cuda/work.cuh"
@@ -6,10 +7,15 @@
 namespace snug::cuda {
 namespace {
 
-// All kernels of the codecs take it as their first argument.
-Work& work_of(const cudaKernelNodeParams& params) {
-  return *static_cast<Work*>(params.kernelParams[0]);
+// All kernels of the codecs take it as their first argument. 0: this one does not.
+std::size_t count_arguments(const void* kernel) {
+  std::size_t count = 0, offset = 0, size = 0;
+  while (cudaFuncGetParamInfo(kernel, count, &offset, &size) == cudaSuccess)
+    if (count++ == 0 && size != sizeof(Work)) return 0;
+  (void)cudaGetLastError();
+  return count;
 }
+static_assert(sizeof(Work) % sizeof(std::uint64_t) == 0);
 
 }  // namespace
 
@@ -34,24 +40,32 @@ bool CodecGraph::find_nodes(const Call& call) {
   std::vector<cudaGraphNode_t> list(num_nodes);
   if (cudaGraphGetNodes(graph_, list.data(), &num_nodes) != cudaSuccess) return false;
   for (const cudaGraphNode_t node : list) {
-    cudaKernelNodeParams params{};
-    if (cudaGraphKernelNodeGetParams(node, &params) != cudaSuccess ||
-        params.kernelParams == nullptr)
+    Node found{node, {}, {}, std::vector<std::uint64_t>(sizeof(Work) / sizeof(std::uint64_t))};
+    if (cudaGraphKernelNodeGetParams(node, &found.params) != cudaSuccess ||
+        found.params.kernelParams == nullptr)
       return false;
+    const std::size_t count = count_arguments(found.params.func);
+    if (count == 0) return false;
     // The arguments are found where they are expected, or there is no graph.
-    const Work& work = work_of(params);
+    Work work;
+    std::memcpy(&work, found.params.kernelParams[0], sizeof work);
     if (work.single.tensor != call.tensor || work.single.frame != call.frame ||
         work.single.frame_bytes != call.frame_bytes || work.results != call.result ||
         work.num_segments != call.num_pieces)
       return false;
-    nodes_.push_back({node, params});
+    std::memcpy(found.first.data(), &work, sizeof work);
+    found.arguments.assign(found.params.kernelParams, found.params.kernelParams + count);
+    nodes_.push_back(std::move(found));
+    Node& kept = nodes_.back();
+    kept.arguments[0] = kept.first.data();
+    kept.params.kernelParams = kept.arguments.data();
   }
   return true;
 }
 
 bool CodecGraph::launch(const Call& call, cudaStream_t stream) {
-  for (const Node& node : nodes_) {
-    Work& work = work_of(node.params);
+  for (Node& node : nodes_) {
+    Work& work = *reinterpret_cast<Work*>(node.first.data());
     work.single.tensor = call.tensor;
     work.single.frame = call.frame;
     work.single.frame_bytes = call.frame_bytes;

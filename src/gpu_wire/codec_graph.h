@@ -30,10 +30,12 @@ class CodecGraph {
   // there is no graph.
   template <class Start>
   void record(const Call& call, cudaStream_t stream, Start start) {
-    if (cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) != cudaSuccess) return;
-    const Status started = start(stream);
-    const cudaError_t ended = cudaStreamEndCapture(stream, &graph_);
-    if (started.ok() && ended == cudaSuccess) instantiate(call);
+    if (cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess) {
+      const Status started = start(stream);
+      const cudaError_t ended = cudaStreamEndCapture(stream, &graph_);
+      if (started.ok() && ended == cudaSuccess) instantiate(call);
+    }
+    (void)cudaGetLastError();
   }
   bool exists() const { return exec_ != nullptr; }
   // False where it did not start: then the call itself is to be made.
@@ -43,6 +45,8 @@ class CodecGraph {
   struct Node {
     cudaGraphNode_t node;
     cudaKernelNodeParams params;
+    std::vector<void*> arguments;
+    std::vector<std::uint64_t> first;  // of them, which changes
   };
   void instantiate(const Call& call);
   bool find_nodes(const Call& call);

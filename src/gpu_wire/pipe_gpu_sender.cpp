@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <atomic>
 #include <deque>
+#include <exception>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -130,12 +131,13 @@ class GpuSendEngine : public wire::SendEngine {
  private:
   // On a thread of its own, before the first frame, for the type that most will have. Where it
   // fails, as for want of memory, everything travels raw.
-  void get_ready(DType dtype) {
+  void get_ready(DType dtype) noexcept try {
     if (cudaSetDevice(device_) == cudaSuccess && allocate().ok() && load_kernels(dtype).ok()) {
       record_graphs(dtype);
       is_ready_.store(true, std::memory_order_release);
     }
     (void)cudaGetLastError();
+  } catch (const std::exception&) {
   }
 
   // Kernels are loaded when they are first used, which takes a hundred times as long as they do.

@@ -1,4 +1,4 @@
-// wire/pipe_engine.h - what a pipe needs of a GPU. src/cuda has the real ones; a CPU
+// wire/pipe_engine.h - what a pipe needs of a GPU. src/gpu_wire has the real ones; a CPU
 // stands in for them in tests.
 //
 // Calls only start work; the ...ed() functions tell whether it is done and never wait.

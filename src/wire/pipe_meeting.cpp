@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <random>
@@ -25,7 +26,7 @@ constexpr char kMagic[8] = {'S', 'N', 'U', 'G', 'P', 'I', 'P', '2'};
 constexpr Status kGone{Code::kPeer, "the peer closed the pipe"};
 constexpr Status kCannot{Code::kPeer,
                          "the peer cannot use the pipe; the connection itself works on"};
-constexpr Status kBroken{Code::kPeer, "the peer made a pipe that makes no sense"};
+constexpr Status kBroken{Code::kPeer, "the peer made a pipe that makes no sense; update both ends"};
 constexpr Status kNotThere{
     Code::kPeer,
     "the peer is not on this host, or in another container: a pipe needs one "
@@ -79,9 +80,13 @@ socklen_t socket_name(const Hello& listener, sockaddr_un& address) {
 Descriptor open_socket() { return Descriptor(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)); }
 
 bool wait_readable(int fd, Deadline deadline) {
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Deadline::clock::now());
-  pollfd entry{fd, POLLIN, 0};
-  return ::poll(&entry, 1, static_cast<int>(std::clamp<long>(left.count(), 0, 1'000'000))) > 0;
+  for (;;) {
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(deadline - Deadline::clock::now());
+    pollfd entry{fd, POLLIN, 0};
+    const int n = ::poll(&entry, 1, static_cast<int>(std::clamp<long>(left.count(), 0, 1'000'000)));
+    if (n >= 0 || errno != EINTR) return n > 0;
+  }
 }
 
 Descriptor listen_at(const Hello& own) {
@@ -249,9 +254,11 @@ Result<PipeMeeting> PipeMeeting::wait_here(Connection& connection, int listener,
     if (s.ok()) meeting.socket_ = std::move(client);
     break;
   }
-  const Status told = finish(connection, heard, heard, timeout);
-  if (!s.ok()) return s;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Deadline::clock::now());
+  const Status told =
+      finish(connection, heard, heard, std::max(left, std::chrono::milliseconds(1)));
   if (!told.ok()) return told;
+  if (!s.ok()) return s;
   return word == 1 ? Result<PipeMeeting>(std::move(meeting)) : kGone;
 }
 

@@ -42,7 +42,7 @@ constexpr double kNew = 0.25;              // weight of a new sample
 // Where the quick ones count: the weight of a slow one, and from which factor on it says no more.
 constexpr double kRise = 0.15, kUnlucky = 1.25;
 constexpr double kForget = 0.03;  // of what is known, at each message
-// Messages from here on pay for one attempt, after others did not compress.
+// So many bytes pay for one attempt, after others did not compress.
 constexpr std::uint64_t kProbeBytes = 8 * kMiB;
 
 // Of so many messages of a size, one goes the other way; the first soon.
@@ -78,18 +78,22 @@ double PipeScheduler::place_seconds(Mode mode, std::size_t raw_bytes) const noex
 
 // The last word has the clock: what a model promises may not come true.
 bool PipeScheduler::begin_message(std::uint64_t num_bytes) noexcept {
-  if (wanted_ != Mode::kAuto || num_bytes < kMinChunk) return true;
-  if (num_bytes >= kProbeBytes) {
+  if (wanted_ == Mode::kRaw || num_bytes < kMinChunk) return true;
+  skipped_bytes_ += num_bytes;
+  if (skipped_bytes_ >= kProbeBytes) {
+    skipped_bytes_ = 0;
     // What looks too slow to be used is not measured any more: forget that in time.
     for (CodecState& codec : codecs_)
       for (double* factor : {&codec.encode_factor, &codec.place_factor}) blend(*factor, 1, kForget);
     if (num_failures_ > 0) attempt_again();
   }
+  if (wanted_ != Mode::kAuto) return true;
   SizeClass& size = classes_[std::bit_width(num_bytes)];
   const std::uint64_t turn = size.num_messages++ % kTryOther;
   const double raw = size.seconds_a_byte[0], coded = size.seconds_a_byte[1];
-  // Raw takes as long as the link, at least: where frames take less, there is nothing to try.
-  if (coded > 0 && coded * link_rate_ < kClearly) return true;
+  // Where frames have beaten raw once, and take less than the link would for raw bytes, there is
+  // nothing to try again.
+  if (raw > 0 && coded > 0 && coded < raw && coded * link_rate_ < kClearly) return true;
   const bool codes = coded == 0 || raw == 0 || coded < raw;
   return turn == kTryAt ? !codes : codes;
 }

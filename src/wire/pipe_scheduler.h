@@ -93,6 +93,7 @@ class PipeScheduler {
   double sent_bytes_ = 0, sent_seconds_ = 0;  // since then
   SizeClass classes_[64];
   bool is_probing_ = false;                 // the next frame is an attempt
+  std::uint64_t skipped_bytes_ = 0;         // since something was forgotten
   int num_failures_ = 0, num_skipped_ = 0;  // messages in a row that did not compress; untried
   CodecState codecs_[kNumModes] = {{1.0}, {0.7531}, {0.6702}};
 };

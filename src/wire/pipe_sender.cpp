@@ -109,6 +109,7 @@ Status PipeSender::take_answers(bool& moved) {
       if (message->rest() > 0) to_send_.push_back(message);
       message->accepted_at = PipeClock::now();
       choose_way(*message);
+      alone_ = num_accepted_++ == 0 ? message.get() : nullptr;
     } else {
       if (!message->accepted || message->rest() > 0 || message->num_pending > 0) return kPipeBroken;
       messages_.erase(found);
@@ -118,6 +119,8 @@ Status PipeSender::take_answers(bool& moved) {
       }
       message->state->finish({});
       learn_from(*message);
+      --num_accepted_;
+      alone_ = nullptr;
     }
   }
   return {};
@@ -134,10 +137,10 @@ void PipeSender::choose_way(Message& message) {
 void PipeSender::learn_from(const Message& message) {
   const std::lock_guard lock(mutex_);
   const auto now = PipeClock::now();
-  const auto start = std::max(message.accepted_at, std::exchange(last_done_, now));
-  if (message.is_choice)
+  // Only one that had the link for itself tells how long it takes.
+  if (message.is_choice && alone_ == &message)
     scheduler_.message_done(message.tensor->num_bytes, message.has_frames,
-                            seconds_between(start, now));
+                            seconds_between(message.accepted_at, now));
   for (int i = 0; i < kNumModes; ++i) {
     // Packed: nanoseconds for one chunk of this many grains.
     const std::uint64_t told = direction_.place_nanoseconds[i].exchange(0);

@@ -86,7 +86,8 @@ class PipeSender : public PipeWorker {
   std::deque<Flying> flying_;
   PipeClock::time_point link_free_{};   // when the last copy ended
   PipeClock::time_point last_asked_{};  // when the oldest copy had not ended yet
-  PipeClock::time_point last_done_{};   // when the last message was there
+  std::size_t num_accepted_ = 0;        // messages on their way
+  const Message* alone_ = nullptr;      // the one that always was the only one, if there is one
 
   std::deque<MessagePtr> requests_;  // guarded by mutex_
   std::uint64_t next_number_ = 1;    // guarded by mutex_

@@ -18,6 +18,7 @@ struct TrueCosts {
   double copy_call = 4 * kMicro, encode_call = 7 * kMicro, decode_call = 7 * kMicro;
   double look = 0.7 * kMicro;  // around the loop
   double slowness = 1;         // of everything on the GPU
+  double contention = 1;       // how much longer copies take while an encoder runs
 
   double encode(wire::Mode mode, std::size_t n) const {
     return slowness * (mode == wire::Mode::kFixed
@@ -167,7 +168,8 @@ class PipeSimulation {
     }
   }
   void copy(Copy copy) {
-    link_free_ = std::max(link_free_, now_) + static_cast<double>(copy.payload) / rate_;
+    const double rate = num(kEncoding) > 0 ? rate_ / costs_.contention : rate_;
+    link_free_ = std::max(link_free_, now_) + static_cast<double>(copy.payload) / rate;
     copy.arrives = std::max(link_free_, now_ + costs_.copy_call + 5 * kMicro);
     copy.due = std::max(now_, flying_.empty() ? now_ : flying_.back().due);
     if (scheduler_.link_rate() > 0)
