@@ -3,11 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "codec/entropy/model.h"
 #include "codec/kernels.h"
 #include "codec/rans_streams.h"
 #include "support/sanitizer.h"
@@ -200,6 +202,14 @@ TEST_P(RansTable, DecodesPairsOfBf16Blocks) {
       ASSERT_EQ(std::memcmp(memory_b.dst.data(), b.expected.data(), b.expected.size()), 0);
     }
     EXPECT_TRUE(memory_a.dst.front_intact() && memory_b.dst.front_intact());
+  }
+}
+
+TEST(EntropyModel, CostsAreRoundedUp) {
+  for (unsigned freq = 1; freq <= 256; ++freq) {
+    const double ideal = 256 * std::log2(256.0 / freq);
+    EXPECT_GE(codec::entropy::kCost[freq], ideal - 1e-9) << freq;
+    EXPECT_LT(codec::entropy::kCost[freq], ideal + 1.001) << freq;
   }
 }
 

@@ -11,11 +11,12 @@
 
 namespace snug::codec::entropy {
 
-inline constexpr int kMaxPalette = 15;        // symbol 15 at most is the escape
+inline constexpr int kMaxPalette = 15;  // symbol 15 at most is the escape
 inline constexpr std::size_t kPaletteTableBytes = 32;
 inline constexpr std::size_t kMaxByteTableBytes = 2 + 16 + 16 * (2 + 16);
 
-// 256 * log2(256 / freq), rounded down, for freq 1..256.
+// 256 * log2(256 / freq), rounded up, for freq 1..256: a cost is never below the ideal one,
+// which the GPU relies on when it calls a block noise from a bound alone.
 constexpr std::array<std::uint16_t, 257> make_costs() {
   std::array<std::uint16_t, 257> costs{};
   for (unsigned f = 1; f <= 256; ++f) {
@@ -55,7 +56,8 @@ Palette make_palette(const std::uint32_t (&histogram)[256]) noexcept;
 
 // The nibble-swapped model of a byte histogram: first symbol = high nibble.
 // Second tables that do not pay for themselves are left uniform. `cost` as above.
-void make_byte_model(const std::uint32_t (&histogram)[256], Model& model, std::uint64_t& cost) noexcept;
+void make_byte_model(const std::uint32_t (&histogram)[256], Model& model,
+                     std::uint64_t& cost) noexcept;
 
 // Tables as the format stores them. Writing returns the bytes used; reading
 // returns false if the bytes make no valid table.
