@@ -65,12 +65,14 @@ cudaError_t launch_unpack(const Matrix& matrix, std::uint64_t first_strip, std::
 // Launches so that the kernel may begin while the one before it ends; kernels
 // wait for it themselves before they touch what it wrote.
 template <class Params>
-cudaError_t launch_overlapped(void (*kernel)(Params), std::uint32_t blocks, std::uint32_t threads,
-                              std::uint32_t smem, const Params& params, cudaStream_t stream,
-                              std::uint32_t cluster = 1) {
+cudaError_t launch_overlapped(const Device& device, void (*kernel)(Params), std::uint32_t blocks,
+                              std::uint32_t threads, std::uint32_t smem, const Params& params,
+                              cudaStream_t stream, std::uint32_t cluster = 1) {
+  // Always the same limit: other threads may be launching with other sizes. These
+  // kernels have no shared memory but this.
   if (smem > 48 << 10) {
     const cudaError_t error = cudaFuncSetAttribute(
-        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(smem));
+        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(device.max_smem));
     if (error != cudaSuccess) return error;
   }
   cudaLaunchAttribute attributes[2] = {};

@@ -61,8 +61,8 @@ cudaError_t launch(const Device& device, const LinearParams& params, std::uint32
   b.teams = splits == 1 ? even_teams(tiles, most) : static_cast<std::uint32_t>(tiles * splits);
   b.share = tiles * params.tiles_per_strip / b.teams;
   b.extra = static_cast<std::uint32_t>(tiles * params.tiles_per_strip % b.teams);
-  return launch_overlapped(batch_gemm<Shape>, kTeam * b.teams, Shape::kThreads, Shape::kSmemBytes,
-                           b, stream, kTeam * splits);
+  return launch_overlapped(device, batch_gemm<Shape>, kTeam * b.teams, Shape::kThreads,
+                           Shape::kSmemBytes, b, stream, kTeam * splits);
 }
 
 template <int kCols, int kGroups, int kSubs>

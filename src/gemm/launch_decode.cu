@@ -20,9 +20,11 @@ struct Variant {
     while (stages > 0 && Smem::bytes(stages, m, tiles) > max_smem) --stages;
     return stages;
   }
-  static cudaError_t launch(const LinearParams& p, std::uint32_t blocks, cudaStream_t stream) {
-    return launch_overlapped(decode_gemm<kTokenTiles, kWarps, kKind>, blocks, Smem::kThreads,
-                             Smem::bytes(p.stages, p.m, p.max_split_tiles), p, stream);
+  static cudaError_t launch(const Device& device, const LinearParams& p, std::uint32_t blocks,
+                            cudaStream_t stream) {
+    return launch_overlapped(device, decode_gemm<kTokenTiles, kWarps, kKind>, blocks,
+                             Smem::kThreads, Smem::bytes(p.stages, p.m, p.max_split_tiles), p,
+                             stream);
   }
 };
 
@@ -95,8 +97,9 @@ cudaError_t launch_decode(const Device& device, LinearParams params, Kind kind,
   params.max_split_tiles = fit.max_split_tiles;
   const std::uint32_t members = std::min<std::uint32_t>(
       params.strips, static_cast<std::uint32_t>(device.num_sms) / fit.splits);
-  return with_variant(token_tiles(params.m), fit.warps, kind,
-                      [&](auto v) { return v.launch(params, members * fit.splits, stream); });
+  return with_variant(token_tiles(params.m), fit.warps, kind, [&](auto v) {
+    return v.launch(device, params, members * fit.splits, stream);
+  });
 }
 
 }  // namespace snug::gemm
