@@ -223,13 +223,14 @@ class ShmListener : public ChannelListener {
 
 }  // namespace
 
-Result<ChannelPtr> dial_shm(const std::string& name) {
+Result<ChannelPtr> dial_shm(const std::string& name, Deadline deadline) {
   if (name.size() > kMaxName) return kNameTooLong;
   Descriptor socket = open_socket();
   sockaddr_un address;
   const socklen_t length = socket_name(name, address);
-  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0)
-    return Status{Code::kPeer, "connection refused: nobody listens there"};
+  if (!connect_local(socket.get(), address, length, deadline))
+    return errno == EAGAIN ? Status{Code::kTimeout, "whoever listens there answers nobody"}
+                           : Status{Code::kPeer, "connection refused: nobody listens there"};
   const Descriptor memory(::memfd_create("snug-wire", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (memory.get() < 0 || ::ftruncate(memory.get(), sizeof(SharedMemory)) != 0 ||
       ::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)

@@ -52,7 +52,7 @@ Result<bool> is_local(const std::string& address) {
 
 Result<ChannelPtr> dial(const std::string& address, Deadline deadline,
                         const KeepGoing& keep_going) {
-  if (address.starts_with(kShm)) return dial_shm(address.substr(kShm.size()));
+  if (address.starts_with(kShm)) return dial_shm(address.substr(kShm.size()), deadline);
   if (address.starts_with(kUcx)) return dial_ucx(address.substr(kUcx.size()), deadline, keep_going);
   const auto parsed = net::parse_address(address);
   if (!parsed) return parsed.status();

@@ -18,7 +18,7 @@ class ChannelListener {
 };
 
 // Shared memory on one host, by name.
-Result<ChannelPtr> dial_shm(const std::string& name);
+Result<ChannelPtr> dial_shm(const std::string& name, Deadline deadline);
 Result<std::unique_ptr<ChannelListener>> listen_shm(const std::string& name);
 
 // UCX, at HOST:PORT; only in builds with SNUG_UCX.

@@ -2,9 +2,33 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstring>
 
 namespace snug::wire {
+namespace {
+
+// How long a socket's calls may wait; zero: for ever.
+bool limit_sends(int socket, std::chrono::microseconds limit) {
+  timeval value{};
+  value.tv_sec = static_cast<time_t>(limit.count() / 1'000'000);
+  value.tv_usec = static_cast<suseconds_t>(limit.count() % 1'000'000);
+  return ::setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &value, sizeof value) == 0;
+}
+
+}  // namespace
+
+bool connect_local(int socket, const sockaddr_un& address, socklen_t length,
+                   net::Deadline deadline) {
+  using std::chrono::microseconds;
+  constexpr microseconds kLeast{1000}, kMost = std::chrono::hours(24);
+  const auto left =
+      std::chrono::duration_cast<microseconds>(deadline - net::Deadline::clock::now());
+  return limit_sends(socket, std::clamp(left, kLeast, kMost)) &&
+         ::connect(socket, reinterpret_cast<const sockaddr*>(&address), length) == 0 &&
+         limit_sends(socket, microseconds(0));
+}
 
 bool send_descriptor(int socket, int fd) {
   char byte = 'm';

@@ -1,9 +1,16 @@
 // wire/pass_descriptor.h - open files from process to process, over a Unix socket.
 #pragma once
+#include <sys/un.h>
+
+#include "net/socket.h"
 #include "wire/part_folder.h"
 
 namespace snug::wire {
 
+// False at the deadline, too: anybody on this host can fill the queue of a listener, and
+// connect() alone would wait there for ever.
+bool connect_local(int socket, const sockaddr_un& address, socklen_t length,
+                   net::Deadline deadline);
 // One byte and a descriptor.
 bool send_descriptor(int socket, int fd);
 // What came; none if it was something else.

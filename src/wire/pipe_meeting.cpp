@@ -185,8 +185,7 @@ Status PipeMeeting::dial(const sockaddr_un& address, std::uint32_t length,
                          const std::uint64_t (&secret)[2], Deadline deadline) {
   dialled_ = true;
   socket_ = open_socket();
-  if (::connect(socket_.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0)
-    return kNotThere;
+  if (!connect_local(socket_.get(), address, length, deadline)) return kNotThere;
   const Descriptor memory(::memfd_create("snug-pipe", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (memory.get() < 0 || ::ftruncate(memory.get(), sizeof(PipeMemory)) != 0 ||
       ::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)

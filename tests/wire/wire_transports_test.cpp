@@ -41,15 +41,36 @@ std::ptrdiff_t num_open_files() {
   return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
 }
 
-int connect_stranger(const std::string& shm_name) {
+socklen_t socket_address(const std::string& shm_name, sockaddr_un& address) {
   const std::string full = "snug-wire-" + shm_name.substr(4);
-  sockaddr_un address{};
+  address = {};
   address.sun_family = AF_UNIX;
   std::memcpy(address.sun_path + 1, full.data(), full.size());
-  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + full.size());
+  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + full.size());
+}
+
+int connect_stranger(const std::string& shm_name) {
+  sockaddr_un address;
+  const socklen_t length = socket_address(shm_name, address);
   const int stranger = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   EXPECT_EQ(::connect(stranger, reinterpret_cast<const sockaddr*>(&address), length), 0);
   return stranger;
+}
+
+// Somebody else has the name, accepts nobody, and its queue is full.
+TEST(WireShm, AFullQueueEndsAtTheDeadline) {
+  const std::string name = fresh_name("full");
+  sockaddr_un address;
+  const socklen_t length = socket_address(name, address);
+  const int deaf = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  ASSERT_EQ(::bind(deaf, reinterpret_cast<const sockaddr*>(&address), length), 0);
+  ASSERT_EQ(::listen(deaf, 0), 0);
+  const int first = connect_stranger(name);
+  wire::Options options;
+  options.timeout = 300ms;
+  EXPECT_EQ(wire::connect(name, options).status().code, Code::kTimeout);
+  ::close(first);
+  ::close(deaf);
 }
 
 // They wait for ever, and whoever comes behind them does not.
@@ -128,7 +149,7 @@ TEST(WireShm, AKilledPeerIsNoticed) {
 // Many small pieces against a ring that is much smaller than the message.
 TEST(WireShm, TheRingGoesRound) {
   auto listener = wire::listen_shm("ring-" + std::to_string(::getpid()));
-  auto dialled = wire::dial_shm("ring-" + std::to_string(::getpid()));
+  auto dialled = wire::dial_shm("ring-" + std::to_string(::getpid()), net::after(10s));
   auto accepted = (*listener)->accept(net::after(5s));
   ASSERT_TRUE(dialled.ok() && accepted.ok() && (*accepted)->open(net::after(5s)).ok());
   const Bytes data = random_bytes(11'000'003);
