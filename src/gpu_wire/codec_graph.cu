@@ -71,11 +71,7 @@ bool CodecGraph::launch(const Call& call, cudaStream_t stream) {
     work.single.frame_bytes = call.frame_bytes;
     work.results = call.result;
     work.num_segments = static_cast<std::uint32_t>(call.num_pieces);
-    if (cudaGraphExecKernelNodeSetParams(exec_, node.node, &node.params) == cudaSuccess) continue;
-    // Calls with smaller blocks may have set a lower limit meanwhile.
-    if (cudaFuncSetAttribute(node.params.func, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(node.params.sharedMemBytes)) != cudaSuccess ||
-        cudaGraphExecKernelNodeSetParams(exec_, node.node, &node.params) != cudaSuccess) {
+    if (cudaGraphExecKernelNodeSetParams(exec_, node.node, &node.params) != cudaSuccess) {
       (void)cudaGetLastError();
       return false;
     }
