@@ -15,9 +15,16 @@ of one host a link is faster; both open it, each with its end of one connection:
 
     link = connection.device_link()
     link.send(7, tensor).wait()                         # from GPU memory to GPU memory
+
+Everything may be called from any thread. A process that was forked off has none of its
+parent's connections: it opens its own.
 """
 
+import contextlib
 import ctypes
+import os
+import threading
+import time
 from ctypes import byref, c_size_t, c_void_p
 from typing import NamedTuple
 
@@ -34,16 +41,22 @@ class Stats(NamedTuple):
     chunks: dict     # how many in each mode
 
 
+_SLICE = 0.1  # seconds: how long Ctrl-C and close() may have to wait for a call into the library
+
+
 class _Handle:
-    """A C object, freed once."""
+    """A C object, freed once: when it has been closed and nobody is using it any more."""
 
     def __init__(self, pointer, free):
-        self._pointer, self._free = pointer, free
+        self._pointer, self._free, self._owner = pointer, free, os.getpid()
+        self._lock, self._num_users, self._is_closed = threading.Lock(), 0, False
 
     def close(self):
-        pointer, self._pointer = self._pointer, None
-        if pointer is not None:
-            self._free(pointer)
+        with self._lock:
+            is_last = not self._is_closed and self._num_users == 0
+            self._is_closed = True
+        if is_last:
+            self._let_go()
 
     def __enter__(self):
         return self
@@ -54,10 +67,41 @@ class _Handle:
     def __del__(self):
         self.close()
 
-    def _get(self):
-        if self._pointer is None:
-            raise ValueError("closed")
-        return self._pointer
+    @contextlib.contextmanager
+    def _use(self):
+        """The pointer, which stays good meanwhile."""
+        if os.getpid() != self._owner:
+            raise ValueError("opened by another process, before a fork")
+        with self._lock:
+            if self._is_closed:
+                raise ValueError("closed")
+            self._num_users += 1
+        try:
+            yield self._pointer
+        finally:
+            with self._lock:
+                self._num_users -= 1
+                is_last = self._is_closed and self._num_users == 0
+            if is_last:
+                self._let_go()
+
+    def _let_go(self):
+        if os.getpid() == self._owner:  # a fork has copied the object, but not its threads
+            self._free(self._pointer)
+
+    def _wait(self, seconds, call):
+        """The code of call(milliseconds), which is made again and again until it is no timeout."""
+        deadline = None if seconds is None else time.monotonic() + max(0, seconds)
+        while True:
+            start = time.monotonic()
+            left = _SLICE if deadline is None else min(_SLICE, max(0, deadline - start))
+            code = call(round(1000 * left))
+            now = time.monotonic()
+            # What comes early is not about this wait: the connection was lost by a timeout.
+            if code != TIMEOUT or now - start < left / 2 or (deadline is not None and now >= deadline):
+                return code
+            if self._is_closed:
+                raise ValueError("closed")
 
 
 class Transfer(_Handle):
@@ -70,27 +114,31 @@ class Transfer(_Handle):
     def wait(self, seconds=None):
         """Returns when the message is there; raises TimeoutError if it is not by then."""
         status = Status()
-        code = library.snug_wire_wait(self._get(), _milliseconds(seconds), byref(status))
-        if code == TIMEOUT and self.done():
-            code = library.snug_wire_wait(self._get(), -1, byref(status))  # how it ended just now
+        with self._use() as pointer:
+            code = self._wait(seconds, lambda patience: library.snug_wire_wait(
+                pointer, patience, byref(status)))
+            if code == TIMEOUT and library.snug_wire_is_done(pointer):
+                code = library.snug_wire_wait(pointer, -1, byref(status))  # how it ended just now
         check(code, status)
 
     def done(self):
-        return bool(library.snug_wire_is_done(self._get()))
+        with self._use() as pointer:
+            return bool(library.snug_wire_is_done(pointer))
 
     def done_bytes(self):
-        return library.snug_wire_done_bytes(self._get())
+        with self._use() as pointer:
+            return library.snug_wire_done_bytes(pointer)
 
-    def close(self):
-        """Lets go of the message, which goes on by itself."""
-        if self._pointer is not None and not self.done():
-            # The library still reads or writes this memory.
+    def _let_go(self):
+        """The message goes on by itself: the library still reads or writes its memory."""
+        if os.getpid() == self._owner and not library.snug_wire_is_done(self._pointer):
             _abandoned.append((self._pointer, self._buffers))
-            self._pointer = None
-        super().close()
+        else:
+            super()._let_go()
 
 
 _abandoned = []
+os.register_at_fork(after_in_child=_abandoned.clear)
 
 
 def _free_abandoned():
@@ -112,18 +160,18 @@ class Connection(_Handle):
     def send(self, tag, data, dtype=None):
         """dtype: by default that of GPU tensors, and "bytes" for everything else."""
         if _on_gpu(data):
-            return _start_on_gpu("snug_cuda_wire_send", self._get(), tag, data, dtype)
+            return _start_on_gpu("snug_cuda_wire_send", self, tag, data, dtype)
         number = number_of(DTYPES, dtype or "bytes", "dtype")
-        return _start(library.snug_wire_send, self._get(), (tag, number), _buffers_of(data))
+        return _start(library.snug_wire_send, self, (_tag(tag), number), _buffers_of(data))
 
     def recv(self, tag, into, dtype=None):
         """Fills writable memory of exactly the size that is sent; dtype is for GPU tensors."""
         if _on_gpu(into):
-            return _start_on_gpu("snug_cuda_wire_recv", self._get(), tag, into, dtype)
+            return _start_on_gpu("snug_cuda_wire_recv", self, tag, into, dtype)
         for item in _items_of(into):
             if not hasattr(item, "data_ptr") and memoryview(item).readonly:
                 raise ValueError("recv needs writable memory")
-        return _start(library.snug_wire_recv, self._get(), (tag,), _buffers_of(into))
+        return _start(library.snug_wire_recv, self, (_tag(tag),), _buffers_of(into))
 
     def device_link(self, mode="auto", timeout=30.0):
         """A link between the current GPUs of both ends, which both have to open."""
@@ -132,26 +180,30 @@ class Connection(_Handle):
         import torch  # tells which GPU is current
         link, status = c_void_p(), Status()
         torch.cuda.init()
-        check(library.snug_cuda_link_open(self._get(), number_of(MODES, mode, "mode"),
-                                          _milliseconds(timeout), byref(link), byref(status)),
-              status)
+        with self._use() as pointer:
+            check(library.snug_cuda_link_open(pointer, number_of(MODES, mode, "mode"),
+                                              int(timeout * 1000), byref(link), byref(status)),
+                  status)
         return DeviceLink(link, torch.cuda.current_device())
 
     def send_note(self, note):
         """A short text or some bytes beside the tensors, at most 1 MiB."""
         note = note.encode() if isinstance(note, str) else bytes(note)
         status = Status()
-        check(library.snug_wire_send_note(self._get(), note, len(note), byref(status)), status)
+        with self._use() as pointer:
+            check(library.snug_wire_send_note(pointer, note, len(note), byref(status)), status)
 
     def recv_note(self, seconds=None):
         buffer, num_bytes, status = ctypes.create_string_buffer(_MAX_NOTE_BYTES), c_size_t(), Status()
-        check(library.snug_wire_recv_note(self._get(), _patience(seconds), buffer, len(buffer),
-                                          byref(num_bytes), byref(status)), status)
+        with self._use() as pointer:
+            check(self._wait(seconds, lambda patience: library.snug_wire_recv_note(
+                pointer, patience, buffer, len(buffer), byref(num_bytes), byref(status))), status)
         return buffer.raw[:num_bytes.value]
 
     def stats(self):
         stats = WireStats()
-        library.snug_wire_stats_of(self._get(), byref(stats))
+        with self._use() as pointer:
+            library.snug_wire_stats_of(pointer, byref(stats))
         return _stats_of(stats)
 
 
@@ -163,16 +215,17 @@ class DeviceLink(_Handle):
         self._device = device
 
     def send(self, tag, tensors, dtype=None):
-        return _start_on_gpu("snug_cuda_link_send", self._get(), tag, tensors, dtype, self._device)
+        return _start_on_gpu("snug_cuda_link_send", self, tag, tensors, dtype, self._device)
 
     def recv(self, tag, into, dtype=None):
         """Fills tensors of exactly the size and dtype that are sent."""
-        return _start_on_gpu("snug_cuda_link_recv", self._get(), tag, into, dtype, self._device)
+        return _start_on_gpu("snug_cuda_link_recv", self, tag, into, dtype, self._device)
 
     def stats(self):
         """What was sent and what was received."""
         sent, received = WireStats(), WireStats()
-        library.snug_cuda_link_stats(self._get(), byref(sent), byref(received))
+        with self._use() as pointer:
+            library.snug_cuda_link_stats(pointer, byref(sent), byref(received))
         return _stats_of(sent), _stats_of(received)
 
 
@@ -183,14 +236,16 @@ class Listener(_Handle):
     @property
     def address(self):
         text = ctypes.create_string_buffer(512)
-        library.snug_wire_listener_address(self._get(), text, len(text))
+        with self._use() as pointer:
+            library.snug_wire_listener_address(pointer, text, len(text))
         return text.value.decode()
 
     def accept(self, seconds=60):
-        pointer, status = c_void_p(), Status()
-        check(library.snug_wire_accept(self._get(), _patience(seconds), byref(pointer),
-                                       byref(status)), status)
-        return Connection(pointer)
+        accepted, status = c_void_p(), Status()
+        with self._use() as pointer:
+            check(self._wait(seconds, lambda patience: library.snug_wire_accept(
+                pointer, patience, byref(accepted), byref(status))), status)
+        return Connection(accepted)
 
 
 def connect(address, **options):
@@ -226,13 +281,10 @@ def _token_of(token):
     return token
 
 
-def _milliseconds(seconds):
-    return -1 if seconds is None else int(seconds * 1000)
-
-
-def _patience(seconds):
-    """For functions that take no negative number for "as long as it takes": decades will do."""
-    return 1 << 40 if seconds is None else _milliseconds(seconds)
+def _tag(tag):
+    if not 0 <= tag < 1 << 64:
+        raise ValueError(f"a tag is a number of 64 bits, not {tag}")
+    return tag
 
 
 def _stats_of(stats):
@@ -262,8 +314,9 @@ def _start(function, handle, arguments, buffers):
     _free_abandoned()
     segments = (WireSegment * len(buffers))(*[(b.address, b.num_bytes) for b in buffers])
     transfer, status = c_void_p(), Status()
-    check(function(handle, *arguments, segments, len(buffers), byref(transfer), byref(status)),
-          status)
+    with handle._use() as pointer:
+        check(function(pointer, *arguments, segments, len(buffers), byref(transfer), byref(status)),
+              status)
     return Transfer(transfer, buffers)
 
 
@@ -301,7 +354,7 @@ def _start_on_gpu(name, handle, tag, data, dtype, device=None):
     import torch  # is there, or there would be no tensor
     with torch.cuda.device(device):
         torch.cuda.current_stream().synchronize()  # who writes or reads them has ended
-        return _start(getattr(library, name), handle, (tag, number_of(DTYPES, dtype, "dtype")),
+        return _start(getattr(library, name), handle, (_tag(tag), number_of(DTYPES, dtype, "dtype")),
                       _buffers_of(items))
 
 

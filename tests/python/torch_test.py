@@ -209,6 +209,14 @@ class Models(unittest.TestCase):
             for name, tensor in before.items():
                 self.assertTrue(same_bits(after[name], tensor), name)
 
+    def test_modes_stay(self):
+        for is_training in (False, True):
+            model = Attention().train(is_training)
+            snug.torch.compress_model(model)
+            self.assertEqual({m.training for m in model.modules()}, {is_training})
+            snug.torch.decompress_model(model)
+            self.assertEqual({m.training for m in model.modules()}, {is_training})
+
     def test_compression_changes_no_result(self):
         for device in DEVICES:
             models = []

@@ -1,6 +1,8 @@
 """snug.wire between two threads over loopback."""
 
+import os
 import random
+import signal
 import struct
 import threading
 import time
@@ -17,11 +19,11 @@ def bf16_gaussian(count):
 
 class Wire(unittest.TestCase):
     def setUp(self):
-        self.listener = snug.wire.listen(token="secret")
+        self.listener = snug.wire.listen(token="a long secret")
         accepted = []
         thread = threading.Thread(target=lambda: accepted.append(self.listener.accept()))
         thread.start()
-        self.near = snug.wire.connect(self.listener.address, token="secret")
+        self.near = snug.wire.connect(self.listener.address, token="a long secret")
         thread.join()
         self.far = accepted[0]
 
@@ -72,6 +74,62 @@ class Wire(unittest.TestCase):
             time.sleep(0.05)
         into.append(0)
 
+    def test_closing_while_others_ask(self):
+        def ask():
+            while True:
+                self.near.stats()
+
+        def expect_closed(call):
+            with self.assertRaisesRegex(ValueError, "closed"):
+                call()
+            ended.append(call)
+
+        ended = []
+        calls = [ask, ask, lambda: self.near.recv_note(60), lambda: self.listener.accept(60)]
+        threads = [threading.Thread(target=expect_closed, args=[call]) for call in calls]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.05)
+        self.near.close()
+        self.listener.close()
+        for thread in threads:
+            thread.join(30)
+        self.assertEqual(len(ended), len(calls))
+
+    def test_a_deadline_that_has_passed(self):
+        with self.assertRaises(TimeoutError):
+            self.near.send(1, b"nobody asked for this").wait(-0.001)
+
+    def test_waits_can_be_interrupted(self):
+        def interrupt(*_):
+            raise KeyboardInterrupt
+
+        before = signal.signal(signal.SIGALRM, interrupt)
+        try:
+            for wait in (self.near.recv_note, self.near.send(1, b"x").wait):
+                signal.setitimer(signal.ITIMER_REAL, 0.05)
+                with self.assertRaises(KeyboardInterrupt):
+                    wait()
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+
+    def test_a_fork_leaves_the_parent_its_connection(self):
+        child = os.fork()
+        if child == 0:
+            try:
+                self.near.stats()
+            except ValueError:
+                self.near = self.far = self.listener = None  # collected: must not hang up
+                os._exit(0)
+            os._exit(1)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        into = bytearray(1000)
+        received = self.far.recv(1, into)
+        self.near.send(1, b"y" * 1000).wait(60)
+        received.wait(60)
+        self.assertEqual(into, b"y" * 1000)
+
     def test_nothing_sent(self):
         with self.assertRaises(TimeoutError):
             self.far.recv(9, bytearray(8)).wait(0.05)
@@ -81,6 +139,8 @@ class Wire(unittest.TestCase):
             self.far.recv(1, b"read-only")
         with self.assertRaises(ValueError):
             self.near.send(1, b"x", dtype="bfloat16")
+        with self.assertRaisesRegex(ValueError, "64 bits"):
+            self.near.send(1 << 64, b"x")
         self.near.close()
         with self.assertRaises(ValueError):
             self.near.send(1, b"x")
@@ -112,7 +172,7 @@ class Wire(unittest.TestCase):
         waiting = threading.Thread(target=lambda: self._refused())
         waiting.start()
         with self.assertRaises(snug.SnugError):
-            snug.wire.connect(self.listener.address, token="wrong", timeout=5)
+            snug.wire.connect(self.listener.address, token="another secret", timeout=5)
         waiting.join()
 
     def _refused(self):

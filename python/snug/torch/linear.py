@@ -233,7 +233,7 @@ def compress_model(model, policy="memory", batch=1, fuse=True, skip=()):
                 continue
             if id(child) not in replaced:
                 made = _compress(child, _join(parent_name, name), tied, skip, policy, batch, report)
-                replaced[id(child)] = (child, made)
+                replaced[id(child)] = (child, made.train(child.training))
             setattr(parent, name, replaced[id(child)][1])
     return report
 
@@ -247,7 +247,7 @@ def decompress_model(model):
         for name, child in list(parent._modules.items()):
             if isinstance(child, (CompressedLinear, FusedPart)):
                 if id(child) not in replaced:
-                    replaced[id(child)] = (child, child.decompress())
+                    replaced[id(child)] = (child, child.decompress().train(child.training))
                 setattr(parent, name, replaced[id(child)][1])
     return model
 
@@ -269,8 +269,8 @@ def load_compressed(model, state_dict):
         bias = None if module.bias is None else module.bias.to(torch.bfloat16)
         layers.append((model.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2], module,
                        CompressedLinear(packed.to(module.weight.device), bias, shape)))
-    for parent, name, _, compressed in layers:
-        setattr(parent, name, compressed)
+    for parent, name, module, compressed in layers:
+        setattr(parent, name, compressed.train(module.training))
     different = model.state_dict().keys() ^ state_dict.keys()
     if different:
         for parent, name, module, _ in layers:
@@ -310,7 +310,8 @@ def _fuse(parent, group, names, linears, policy, batch, report):
     fused = FusedLinear(made[0], bias, made[1], len(group))
     first = 0
     for i, (name, count) in enumerate(zip(group, counts)):
-        setattr(parent, name, FusedPart(fused, first, count, is_owner=i == 0))
+        part = FusedPart(fused, first, count, is_owner=i == 0)
+        setattr(parent, name, part.train(linears[i].training))
         first += count
     report.layers.append(Layer("+".join(names), n, k, 2 * n * k, fused.num_bytes, ""))
 

@@ -96,6 +96,8 @@ def read_header(packed):
 def explain(n, k, m=1, policy="memory"):
     """One line: which kernel multiplies m rows with an n x k matrix, and why."""
     require_cuda()
+    if not all(0 < number < 1 << 40 for number in (n, k, m)):
+        raise ValueError(f"there is no product of {m} rows with a {n} x {k} matrix")
     text = ctypes.create_string_buffer(512)
     library.snug_gemm_explain(n, k, m, POLICIES[policy], text, len(text))
     return text.value.decode()

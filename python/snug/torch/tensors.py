@@ -24,6 +24,8 @@ def compress(tensor, codec="entropy"):
 
     Shape is not recorded; `decompress` takes it. CPU and GPU write the same frames.
     """
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"only tensors can be compressed here, not {type(tensor).__name__}")
     if tensor.is_meta:
         raise ValueError("the tensor is not loaded (it is on the meta device)")
     tensor = tensor.detach().contiguous()
