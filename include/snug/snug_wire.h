@@ -29,7 +29,7 @@ enum snug_wire_mode {
 
 /* Start from SNUG_WIRE_OPTIONS_INIT, the defaults, and change what you need. */
 typedef struct snug_wire_options {
-  const char* token;    /* shared secret that both sides must have; NULL: none */
+  const char* token;    /* shared secret of both sides, 8 bytes or more; NULL: none */
   int32_t mode;         /* enum snug_wire_mode */
   int32_t num_lanes;    /* parallel connections, 1 to 16; 0: two or four */
   uint64_t chunk_bytes; /* 64 KiB to 4 MiB, a multiple of 64 KiB */
@@ -64,7 +64,8 @@ SNUG_API size_t snug_wire_listener_address(const snug_wire_listener* listener, c
 SNUG_API int snug_wire_accept(snug_wire_listener* listener, int64_t patience_ms,
                               snug_wire_connection** connection, snug_status* status);
 
-/* A message meets the receive of the same tag. */
+/* A message meets the receive of the same tag. Segments of more than 8 TiB
+ * together are refused with SNUG_USAGE. */
 SNUG_API int snug_wire_send(snug_wire_connection* connection, uint64_t tag, int dtype,
                             const snug_wire_segment* segments, size_t num_segments,
                             snug_wire_transfer** transfer, snug_status* status);
@@ -78,9 +79,9 @@ SNUG_API int snug_wire_wait(const snug_wire_transfer* transfer, int64_t patience
 SNUG_API int snug_wire_is_done(const snug_wire_transfer* transfer);
 SNUG_API uint64_t snug_wire_done_bytes(const snug_wire_transfer* transfer);
 
-/* Short texts beside the tensors, at most 1 MiB. recv_note writes at most
- * buffer_bytes; one that is longer stays for the next call, SNUG_DST_TOO_SMALL
- * and its size in *num_bytes. */
+/* Short texts beside the tensors, at most 1 MiB. At most 64 may wait to be read:
+ * one more ends the connection. recv_note writes at most buffer_bytes; one that is
+ * longer stays for the next call, SNUG_DST_TOO_SMALL and its size in *num_bytes. */
 SNUG_API int snug_wire_send_note(snug_wire_connection* connection, const void* note,
                                  size_t num_bytes, snug_status* status);
 SNUG_API int snug_wire_recv_note(snug_wire_connection* connection, int64_t patience_ms,

@@ -35,7 +35,7 @@ inline constexpr int kNumModes = 3;         // that a chunk can have
 const char* mode_name(Mode mode) noexcept;  // "raw", "fixed", "entropy", "auto"
 
 struct Options {
-  std::string token;  // shared secret that both sides must have; empty: none
+  std::string token;  // shared secret of both sides, 8 bytes or more; empty: none
   Mode mode = Mode::kAuto;
   int num_lanes = 0;                               // 1 to 16; 0: two, or four with many CPUs
   std::size_t chunk_bytes = std::size_t{1} << 20;  // 64 KiB to 4 MiB, a multiple of 64 KiB
@@ -133,7 +133,8 @@ class Connection {
   Transfer recv(std::uint64_t tag, std::shared_ptr<Sink> sink) noexcept;
 
   // Short texts beside the tensors, in order: at most 1 MiB each. send_note
-  // returns when the text is on its way.
+  // returns when the text is on its way. At most 64 may wait to be read: one more
+  // ends the connection, so a peer that sends many has to hear that they are read.
   Status send_note(const std::string& note) noexcept;
   Result<std::string> recv_note(std::chrono::milliseconds patience) noexcept;
 

@@ -95,7 +95,7 @@ int snug_gemm_linear(const snug_gemm_matrix* matrix, const void* x, uint64_t ldx
 }
 
 int snug_gemm_choose(uint64_t n, uint64_t k, uint64_t m, int policy, snug_gemm_choice* choice) {
-  if (choice == nullptr) return SNUG_USAGE;
+  if (choice == nullptr || policy < SNUG_GEMM_MEMORY || policy > SNUG_GEMM_SPEED) return SNUG_USAGE;
   *choice = capi_choice(gemm::choose(n, k, m, static_cast<gemm::Policy>(policy)));
   return SNUG_OK;
 }

@@ -75,6 +75,9 @@ Status check_options(const Options& options) noexcept {
   // Deadlines are nanoseconds in 64 bits.
   if (options.timeout > std::chrono::hours(24 * 365))
     return {Code::kUsage, "the timeout must be at most a year"};
+  if (!options.token.empty() && options.token.size() < kMinTokenBytes)
+    return {Code::kUsage, "a token has at least 8 bytes", kNowhere,
+            kNowhere,     options.token.size(),           kMinTokenBytes};
   return ChunkTable::make({}, options.chunk_bytes).status();
 }
 
@@ -222,6 +225,11 @@ Result<std::string> Connection::Core::recv_note(std::chrono::milliseconds patien
   std::string note = std::move(notes_.front());
   notes_.pop_front();
   return note;
+}
+
+bool Connection::Core::has_offers() const {
+  const std::lock_guard lock(mutex_);
+  return num_offers_ > 0;
 }
 
 Stats Connection::Core::stats() const {

@@ -110,6 +110,7 @@ class Connection::Core {
   Transfer recv(std::uint64_t tag, std::shared_ptr<Sink> sink);
   Status send_note(const std::string& note);
   Result<std::string> recv_note(std::chrono::milliseconds patience);
+  bool has_offers() const;  // messages that nobody here has asked for
   Stats stats() const;
   Status status() const;
   std::string peer_name() const { return control_->peer_name(); }

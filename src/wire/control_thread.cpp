@@ -10,7 +10,6 @@ namespace {
 
 constexpr Status kNonsense{Code::kPeer, "the peer broke the protocol"};
 constexpr std::size_t kMaxOfferedExtents = 4 * kMaxExtents;
-constexpr std::size_t kMaxNotes = 64;
 
 // What the peer's reason for giving up means here.
 Status reason_of(std::uint64_t code) {
@@ -119,7 +118,9 @@ Status Connection::Core::handle_control(const ControlHeader& header,
     default: return kNonsense;
   }
   const std::lock_guard lock(mutex_);
-  if (payload.size() > kMaxNoteBytes || notes_.size() >= kMaxNotes) return kNonsense;
+  if (payload.size() > kMaxNoteBytes) return kNonsense;
+  if (notes_.size() >= kMaxUnreadNotes)
+    return {Code::kPeer, "the peer sent more notes than were read; at most 64 may wait"};
   notes_.emplace_back(reinterpret_cast<const char*>(payload.data()), payload.size());
   changed_.notify_all();
   return {};

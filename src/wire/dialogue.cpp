@@ -32,13 +32,18 @@ StoreStatus says_nothing() {
   return {{Code::kTimeout, "the other side lives, but sends nothing"}, {}, {}, {}};
 }
 
+std::optional<Answer> next_note(Connection& connection, std::chrono::milliseconds patience) {
+  auto note = connection.recv_note(patience);
+  if (!note) return std::nullopt;
+  if (note->starts_with(kError)) return Answer{{}, parse_error(*note), true};
+  return Answer{std::move(*note), {}, false};
+}
+
 Answer wait_for_note(Connection& connection, const KeepGoing& keep_going, Deadline deadline) {
   for (;;) {
-    auto note = connection.recv_note(kLook);
-    if (note && note->starts_with(kError)) return {{}, parse_error(*note), true};
-    if (note) return {std::move(*note), {}, false};
-    if (note.status().code != Code::kTimeout || !connection.status().ok())
-      return {{}, {connection.status(), {}, {}, {}}, false};
+    const Status before = connection.status();  // what was said before the end still counts
+    if (auto answer = next_note(connection, kLook)) return std::move(*answer);
+    if (!before.ok()) return {{}, {before, {}, {}, {}}, false};
     if (keep_going && !keep_going()) return {{}, interrupted(), true};
     if (std::chrono::steady_clock::now() >= deadline) return {{}, says_nothing(), false};
   }

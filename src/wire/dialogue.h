@@ -36,6 +36,8 @@ struct Answer {
 };
 Answer wait_for_note(Connection& connection, const KeepGoing& keep_going,
                      Deadline deadline = Deadline::max());
+// Nothing if no note has come by then.
+std::optional<Answer> next_note(Connection& connection, std::chrono::milliseconds patience);
 // What the other side said before the connection broke, or `status`.
 Answer last_words(Connection& connection, const Status& status);
 // Whether an error is the other side's and not of this host, whatever its code.

@@ -11,6 +11,8 @@ namespace snug {
 namespace wire {
 namespace {
 
+using namespace std::chrono_literals;
+
 constexpr std::size_t kMaxAtOnce = 16;
 
 // A message of unknown size, up to a limit.
@@ -121,13 +123,27 @@ class FileReceiver {
                    std::chrono::milliseconds patience) {
     const Deadline deadline = net::after(patience);
     bool late = false;
+    std::optional<Answer> said;
     const auto s = end_of(transfer, [&] {
       late = !sink.has_begun() && std::chrono::steady_clock::now() >= deadline;
-      return !late && report();
+      // Before the manifest a sender has nothing to say.
+      if (on_the_way_.empty() && !sink.has_begun()) said = next_note(connection_, 0ms);
+      return !late && !said && report();
     });
+    if (said) return out_of_turn(*said);
     if (late) return says_nothing();
     if (!s) return interrupted();
     return s->ok() ? StoreStatus{} : last_words(connection_, *s).status;
+  }
+
+  static StoreStatus out_of_turn(const Answer& said) {
+    if (!said.status.ok()) return said.status;
+    if (said.text.starts_with("have "))
+      return {{Code::kPeer, "snug sync --follow has reached snug recv; it needs snug sync --serve"},
+              {},
+              {},
+              {}};
+    return {{Code::kPeer, "the sender broke the protocol"}, {}, {}, {}};
   }
 
   bool report() {

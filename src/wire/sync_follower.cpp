@@ -77,11 +77,12 @@ class SyncFollower {
   bool going() const { return !options_.keep_going || options_.keep_going(); }
 
   // What goes wrong at the server, say a version that was deleted while it was sent, may
-  // be right the next time.
+  // be right the next time. A peer that takes this side for another one stays the same.
   static bool may_come_back(const StoreStatus& status) {
     const Code code = status.status.code;
+    if (came_from_peer(status)) return code != Code::kPeer;
     return code == Code::kPeer || code == Code::kTimeout || code == Code::kCorrupt ||
-           code == Code::kWrongBase || came_from_peer(status);
+           code == Code::kWrongBase;
   }
 
   void pause(int failures) const {

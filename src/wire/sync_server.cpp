@@ -12,6 +12,7 @@
 #include <system_error>
 #include <thread>
 
+#include "wire/connection_core.h"
 #include "wire/dialogue.h"
 #include "wire/file_buffers.h"
 #include "wire/versions.h"
@@ -25,6 +26,9 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kMaxFollowers = 256;
 constexpr auto kBetweenRefusals = 10s;
+// Both sides print it.
+constexpr Status kSenderHere{Code::kPeer,
+                             "snug send has reached snug sync --serve; it needs snug recv"};
 
 class SyncServer {
  public:
@@ -90,11 +94,13 @@ class SyncServer {
     // Later on a follower may need any time to check what it got.
     for (Deadline deadline = Clock::now() + std::min(kFirstWords, options_.wire.timeout);;
          deadline = Deadline::max()) {
+      const auto offers_files = [&] { return connection.core()->has_offers(); };
       const Answer asked = wait_for_note(
-          connection, [this] { return going(); }, deadline);
+          connection, [&] { return going() && !offers_files(); }, deadline);
+      if (offers_files()) return give_up(connection, {kSenderHere, {}, {}, {}});
       if (!asked.status.ok()) return hung_up(connection, asked.status);
       if (!asked.text.starts_with("have "))
-        return {{Code::kPeer, "a follower broke the protocol"}, {}, {}, {}};
+        return give_up(connection, {{Code::kPeer, "a follower broke the protocol"}, {}, {}, {}});
       std::string have = asked.text.substr(5);
       const bool once = have.ends_with(" once");
       if (once) have.resize(have.size() - 5);
@@ -169,10 +175,10 @@ class SyncServer {
   void report_refused() {
     const std::uint64_t count = listener_.num_refused();
     if (count == num_refused_ || Clock::now() < next_refused_report_) return;
-    report_error({{Code::kPeer, "connections ended before they proved to know the token"},
-                  {},
-                  {},
-                  std::to_string(count - num_refused_)});
+    const char* what = options_.wire.token.empty()
+                           ? "connections ended before they proved to be Snug"
+                           : "connections ended before they proved to know the token";
+    report_error({{Code::kPeer, what}, {}, {}, std::to_string(count - num_refused_)});
     num_refused_ = count;
     next_refused_report_ = Clock::now() + kBetweenRefusals;
   }

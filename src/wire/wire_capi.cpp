@@ -12,6 +12,7 @@
 #include "capi/convert.h"
 #include "snug/snug_wire.h"
 #include "snug/wire.h"
+#include "wire/protocol.h"
 
 using snug::Code;
 using snug::DType;
@@ -46,8 +47,12 @@ std::chrono::milliseconds patience_of(int64_t milliseconds) {
 template <class Byte>
 snug::Result<std::vector<std::span<Byte>>> spans_of(const snug_wire_segment* segments, size_t n) {
   std::vector<std::span<Byte>> spans;
+  std::uint64_t left = wire::kMaxMessageBytes;
   for (size_t i = 0; i < n; ++i) {
     if (segments[i].data == nullptr && segments[i].num_bytes != 0) return kNull;
+    if (segments[i].num_bytes > left)
+      return Status{Code::kUsage, "a message has at most 8 TiB, all segments together"};
+    left -= segments[i].num_bytes;
     spans.emplace_back(static_cast<Byte*>(segments[i].data), segments[i].num_bytes);
   }
   return spans;

@@ -1,4 +1,5 @@
 /* The wire's header is plain C99, and a message crosses through it. */
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,6 +56,13 @@ int main(void) {
   CHECK(num_bytes == 5 && memcmp(address, "hello", 5) == 0);
 
   CHECK(snug_wire_send(a, 5, 99, &from, 1, &sent, &status) == SNUG_USAGE);
+  to[0].num_bytes = SIZE_MAX, to[1].num_bytes = 5; /* 4 bytes, if the sum wraps */
+  CHECK(snug_wire_send(a, 5, SNUG_BF16, to, 2, &sent, &status) == SNUG_USAGE);
+  CHECK(snug_wire_recv(b, 5, to, 2, &received, &status) == SNUG_USAGE);
+  to[0].num_bytes = ((size_t)1 << 43) + 1;
+  CHECK(snug_wire_send(a, 5, SNUG_BF16, to, 1, &sent, &status) == SNUG_USAGE);
+  options.token = "7 bytes";
+  CHECK(snug_wire_connect("127.0.0.1:1", &options, &a, &status) == SNUG_USAGE);
   CHECK(snug_wire_connect("nonsense", NULL, &a, &status) == SNUG_USAGE);
   CHECK(snug_wire_wait(NULL, 0, NULL) == SNUG_USAGE);
   snug_wire_transfer_free(sent);

@@ -122,6 +122,10 @@ TEST(WireFaults, AnotherTokenIsRefusedByBoth) {
 TEST(WireFaults, AddressesThatOthersReachNeedAToken) {
   wire::Options options;
   EXPECT_EQ(wire::Listener::open("0.0.0.0:0", options).status().code, Code::kUsage);
+  options.token = "7 bytes";
+  for (const char* address : {"0.0.0.0:0", "127.0.0.1:0"})
+    EXPECT_EQ(wire::Listener::open(address, options).status().code, Code::kUsage);
+  EXPECT_EQ(wire::connect("127.0.0.1:1", options).status().code, Code::kUsage);
   options.token = "long enough";
   EXPECT_TRUE(wire::Listener::open("0.0.0.0:0", options).ok());
 }
@@ -193,6 +197,29 @@ TEST(WireFaults, ConnectsInAnyOrder) {
     }
   EXPECT_TRUE(listener->accept(5s).ok());
   EXPECT_TRUE(listener->accept(5s).ok());
+}
+
+// As many notes as the header promises wait; one more ends the connection, and says why.
+TEST(WireFaults, NotesThatNobodyReads) {
+  for (const int num_notes : {64, 65}) {
+    auto listener = wire::Listener::open("127.0.0.1:0", quick_options());
+    auto near = wire::connect(listener->address(), quick_options());
+    auto far = listener->accept(10s);
+    ASSERT_TRUE(near.ok() && far.ok());
+    for (int i = 0; i < num_notes; ++i) (void)near->send_note(std::to_string(i));
+    // Notes and offers travel in order: an answer to this one says that all have come.
+    const Bytes data(1);
+    Bytes got(1);
+    const std::span<const std::byte> from[] = {data};
+    const std::span<std::byte> to[] = {got};
+    const auto received = far->recv(1, to);
+    const auto sent = near->send(1, DType::kBytes, from);
+    const Status s = received.wait_for(10s);
+    (void)sent.wait_for(10s);
+    EXPECT_EQ(s.ok(), num_notes == 64);
+    EXPECT_EQ(to_string(s).find("notes") != std::string::npos, !s.ok()) << to_string(s);
+    for (int i = 0; i < 64; ++i) EXPECT_EQ(*far->recv_note(10s), std::to_string(i));
+  }
 }
 
 // A peer that knows the token but sends what no peer should.

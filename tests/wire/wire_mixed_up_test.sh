@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# The wrong command at the other end: both sides say so, at once, and do not come back.
+. "$(dirname "${BASH_SOURCE[0]}")/wire_common.sh"
+
+mkdir served taken followed
+publish_named v1
+echo hello >small
+
+# at_once command...: the code of a peer that refuses, within seconds, and one line.
+at_once() {
+  local start=$SECONDS
+  expect_code 13 timeout 60 "$@"
+  [ $((SECONDS - start)) -lt 8 ] || fail "$* took $((SECONDS - start)) s"
+  [ "$(wc -l <err)" -eq 1 ] || fail "$* says more than one line: $(cat err)"
+}
+
+serve server "$SNUG" sync --serve served --listen 127.0.0.1:0
+at_once "$SNUG" send small "$ADDRESS"
+expect_in err "snug send has reached snug sync --serve; it needs snug recv"
+wait_until 50 grep -q "snug send has reached snug sync --serve" server.err ||
+  fail "the server says nothing of it: $(cat server.err)"
+# It goes on, and tells strangers from senders; there is no token to speak of.
+expect_code 0 "$SNUG" sync --follow "$ADDRESS" followed --once
+expect_same served/v1/f followed/v1/f
+exec {fd}<>"/dev/tcp/127.0.0.1/${ADDRESS##*:}"
+echo "GET / HTTP/1.0" >&"$fd"
+exec {fd}>&-
+wait_until 200 grep -q "before they proved to be Snug" server.err ||
+  fail "a stranger is not reported: $(cat server.err)"
+! grep -q token server.err || fail "there is no token: $(cat server.err)"
+
+serve receiver "$SNUG" recv taken --listen 127.0.0.1:0
+for once in --once ""; do
+  at_once "$SNUG" sync --follow "$ADDRESS" followed $once
+  expect_in err "snug sync --follow has reached snug recv; it needs snug sync --serve"
+done
+wait_until 50 grep -q "snug sync --follow has reached snug recv" receiver.err ||
+  fail "the receiver says nothing of it: $(cat receiver.err)"
+expect_code 0 "$SNUG" send small "$ADDRESS"
+expect_same small taken/small
+echo passed
