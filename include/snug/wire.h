@@ -34,8 +34,10 @@ enum class Mode : std::uint8_t { kRaw = 0, kFixed = 1, kEntropy = 2, kAuto = 3 }
 inline constexpr int kNumModes = 3;         // that a chunk can have
 const char* mode_name(Mode mode) noexcept;  // "raw", "fixed", "entropy", "auto"
 
+inline constexpr std::size_t kMinTokenBytes = 8;
+
 struct Options {
-  std::string token;  // shared secret of both sides, 8 bytes or more; empty: none
+  std::string token;  // shared secret of both sides, so long or longer; empty: none
   Mode mode = Mode::kAuto;
   int num_lanes = 0;                               // 1 to 16; 0: two, or four with many CPUs
   std::size_t chunk_bytes = std::size_t{1} << 20;  // 64 KiB to 4 MiB, a multiple of 64 KiB

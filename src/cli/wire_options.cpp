@@ -10,7 +10,7 @@
 namespace snug::cli {
 namespace {
 
-constexpr std::size_t kMinTokenBytes = 8, kMaxTokenBytes = 4096;
+constexpr std::size_t kMaxTokenBytes = 4096;
 
 StoreResult<std::string> read_token(const std::string& file) {
   std::string token;
@@ -27,7 +27,7 @@ StoreResult<std::string> read_token(const std::string& file) {
       return StoreStatus{{Code::kIo, "cannot read the token"}, file, {}, {}};
     while (!token.empty() && (token.back() == '\n' || token.back() == '\r')) token.pop_back();
   }
-  if (token.size() < kMinTokenBytes || token.size() >= kMaxTokenBytes)
+  if (token.size() < wire::kMinTokenBytes || token.size() >= kMaxTokenBytes)
     return StoreStatus{{Code::kUsage, "a token has 8 to 4095 bytes"}, file, {}, {}};
   return token;
 }
@@ -92,7 +92,8 @@ std::string transfer_text(std::uint64_t raw_bytes, const wire::Stats& stats, dou
     text += fmt::format(" ({})", format_percent(static_cast<double>(stats.wire_bytes) /
                                                 static_cast<double>(raw_bytes)));
   if (stats.known_bytes > 0) text += fmt::format(", {} known", format_bytes(stats.known_bytes));
-  const std::string took = seconds < 60 ? fmt::format("{:.1f} s", seconds) : format_seconds(seconds);
+  const std::string took =
+      seconds < 60 ? fmt::format("{:.1f} s", seconds) : format_seconds(seconds);
   return text + fmt::format("  {}  {}", took, format_rate(raw_bytes, seconds));
 }
 

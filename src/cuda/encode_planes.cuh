@@ -126,7 +126,8 @@ __device__ __noinline__ CodedStream encode_palette_plane(
 template <class Access, int kWidth>
 __device__ bool put_palette_plane(const BlockValues<Access, kWidth>& values, unsigned plane,
                                   const DevicePalette& palette, PlaneSmem* smem, PlaneOut& out) {
-  const bool exact = fill_palette_lut(palette.freq, palette.value, palette.size, smem->lut);
+  const bool exact =
+      fill_palette_lut<make_symbol>(palette.freq, palette.value, palette.size, smem->lut);
   if (lane_id() < 16) {
     smem->table[lane_id()] = static_cast<std::uint8_t>(palette.value);
     smem->table[16 + lane_id()] = static_cast<std::uint8_t>(palette.freq);

@@ -150,7 +150,9 @@ __device__ __forceinline__ bool encode_block_bf16(const Work& work, const Access
     set_raw(e, 2 * n);
     return true;
   }
-  if (!fill_pair_lut(e.palette.freq, e.palette.value, e.palette.size, smem.lut)) return false;
+  if (!fill_palette_lut<make_pair_symbol>(e.palette.freq, e.palette.value, e.palette.size,
+                                          smem.lut))
+    return false;
   const std::uint32_t commonest = __shfl_sync(kAll, e.palette.value, 0);
   e.coded = encode_palette_bf16(src, pos, n, 1u << work.log2_block, commonest, &smem);
   if (e.coded.num_words == kNoRoom) return false;

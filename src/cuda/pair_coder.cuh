@@ -16,55 +16,8 @@ __device__ __forceinline__ uint2 make_pair_symbol(std::uint32_t freq, std::uint3
   return {kReciprocals.multiplier[freq], shift | (is_escape ? 128u : 0u) | freq << 8 | start << 16};
 }
 
-// A symbol for each of 256 plane bytes; value and freq are those of the lane's
-// palette index. Returns whether all frequencies are exact.
-inline __device__ __noinline__ bool fill_pair_lut(std::uint32_t freq, std::uint32_t value,
-                                                  std::uint32_t size, uint2* lut) {
-  const unsigned lane = lane_id();
-  freq = lane < 16 ? freq : 0;
-  const uint2 own = make_pair_symbol(freq, start_of(freq), lane == size);
-  const uint2 escape = {__shfl_sync(kAll, own.x, static_cast<int>(size)),
-                        __shfl_sync(kAll, own.y, static_cast<int>(size))};
-  __syncwarp();
-#pragma unroll
-  for (unsigned i = 0; i < 256; i += kWarp) lut[i + lane] = escape;
-  __syncwarp();
-  if (lane < size) lut[value] = own;
-  __syncwarp();
-  return __all_sync(kAll, kReciprocals.exact[freq]);
-}
-
-// The coder of one lane. Words are put below the address `end` in shared memory,
-// which moves down; those of a group while the next one is coded.
-struct PairCoder {
-  std::uint32_t x = codec::entropy::kStateLow;
-  std::uint32_t end;
-  unsigned lane_bit, lanes_from;  // this lane and those above: they put their words first
-  std::uint32_t words[4] = {};
-  unsigned masks[4] = {};  // of the lanes that have one
-
-  __device__ __forceinline__ explicit PairCoder(std::uint32_t words_end) : end(words_end) {
-    asm volatile("mov.u32 %0, %%lanemask_eq;" : "=r"(lane_bit));
-    asm volatile("mov.u32 %0, %%lanemask_ge;" : "=r"(lanes_from));
-  }
-
-  // Puts the words of the last group; `end` counts them only then.
-  __device__ __forceinline__ void put_words() {
-#pragma unroll
-    for (int step = 3; step >= 0; --step) {
-      asm volatile(
-          "{\n\t"
-          ".reg .pred p;\n\t"
-          ".reg .b32 mine;\n\t"
-          "and.b32 mine, %2, %3;\n\t"
-          "setp.ne.u32 p, mine, 0;\n\t"
-          "@p st.shared.u16 [%0], %1;\n\t"
-          "}" ::"r"(end - 2 * __popc(masks[step] & lanes_from)),
-          "r"(words[step]), "r"(masks[step]), "r"(lane_bit)
-          : "memory");
-      end -= 2 * __popc(masks[step]);
-    }
-  }
+struct PairCoder : CoderState {
+  using CoderState::CoderState;
 
   // Dot products take bytes apart: the pipe of the multiplications has time, that of
   // logical operations less.

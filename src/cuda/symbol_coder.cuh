@@ -66,11 +66,12 @@ __device__ __forceinline__ std::uint32_t start_of(std::uint32_t freq) {
 
 // A symbol for each of 256 plane bytes; value and freq are those of the lane's
 // palette index. Returns whether all frequencies are exact.
-inline __device__ __noinline__ bool fill_palette_lut(std::uint32_t freq, std::uint32_t value,
-                                                     std::uint32_t size, uint2* lut) {
+template <uint2 (*kMakeSymbol)(std::uint32_t, std::uint32_t, bool)>
+__device__ __noinline__ bool fill_palette_lut(std::uint32_t freq, std::uint32_t value,
+                                              std::uint32_t size, uint2* lut) {
   const unsigned lane = lane_id();
   freq = lane < 16 ? freq : 0;
-  const uint2 own = make_symbol(freq, start_of(freq), lane == size);
+  const uint2 own = kMakeSymbol(freq, start_of(freq), lane == size);
   const uint2 escape = {__shfl_sync(kAll, own.x, static_cast<int>(size)),
                         __shfl_sync(kAll, own.y, static_cast<int>(size))};
   __syncwarp();
@@ -105,17 +106,17 @@ __device__ __forceinline__ void code_symbol(std::uint32_t& x, uint2 symbol) {
   x = q * c + (x + (symbol.y >> 16));
 }
 
-// The coder of one lane. Words are put below the address `end` in shared memory,
-// which moves down. A group's words are put while the next group is coded: to find
-// their places takes long, and nothing waits for them.
-struct Coder {
+// The state of one lane's coder and its words, which are put below the address `end` in
+// shared memory; it moves down. A group's words are put while the next group is coded: to
+// find their places takes long, and nothing waits for them.
+struct CoderState {
   std::uint32_t x = codec::entropy::kStateLow;
   std::uint32_t end;
   unsigned lane_bit, lanes_from;  // this lane and those above: they put their words first
   std::uint32_t words[4] = {};
   unsigned masks[4] = {};  // of the lanes that have one
 
-  __device__ __forceinline__ explicit Coder(std::uint32_t words_end) : end(words_end) {
+  __device__ __forceinline__ explicit CoderState(std::uint32_t words_end) : end(words_end) {
     asm volatile("mov.u32 %0, %%lanemask_eq;" : "=r"(lane_bit));
     asm volatile("mov.u32 %0, %%lanemask_ge;" : "=r"(lanes_from));
   }
@@ -137,6 +138,10 @@ struct Coder {
       end -= 2 * __popc(masks[step]);
     }
   }
+};
+
+struct Coder : CoderState {
+  using CoderState::CoderState;
 
   // Codes four pairs, the last one first, and of each the second symbol first. Dot
   // products take bytes apart: the pipe of the multiplications has time, that of

@@ -25,7 +25,6 @@ inline constexpr std::uint64_t kMaxMessageBytes = std::uint64_t{1} << 43;  // 8 
 inline constexpr std::size_t kMinChunkBytes = std::size_t{64} << 10;
 inline constexpr std::size_t kMaxChunkBytes = std::size_t{4} << 20;
 inline constexpr int kMaxLanes = 16;
-inline constexpr std::size_t kMinTokenBytes = 8;
 inline constexpr std::size_t kMaxUnreadNotes = 64;
 
 // Messages in either direction of which the other side has not heard the end.
