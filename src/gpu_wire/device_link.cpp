@@ -127,10 +127,11 @@ class DeviceLink::Impl {
     pipe.mode = options.mode;
     pipe.timeout = options.timeout;
     pipe.check_peer = [this] { return meeting_.check_peer(); };
+    pipe.enter = [device] { return cuda_status(enter_thread(device)); };
     if (wrap) engine = wrap(std::move(engine));
     sender_.emplace(meeting_.outgoing(), std::move(engine), kPipeStagingBytes, kPipeChunkBytes,
                     pipe);
-    receiver_.emplace(meeting_.incoming(), make_gpu_receiver(device, staging_.data()),
+    receiver_.emplace(meeting_.incoming(), make_gpu_receiver(staging_.data()),
                       kPipeStagingBytes, kPipeChunkBytes, pipe);
     started_ = true;
     // Both threads run from the start: they let go of the peer's memory when it says goodbye.
@@ -161,6 +162,7 @@ constexpr Status kNoMemory{Code::kInternal, "out of memory"};
 Result<std::shared_ptr<wire::PipeTensor>> make_tensor(DType dtype,
                                                       std::span<const Segment> segments) {
   if (elem_bytes(dtype) == 0) return Status{Code::kUsage, "no such dtype"};
+  if (Status s = check_segments(segments); !s.ok()) return s;
   auto tensor = std::make_shared<GpuTensor>(dtype, segments);
   if (tensor->segments.max_pieces(kPipeChunkBytes) > kMaxPipePieces)
     return Status{Code::kUsage,

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "gpu_wire/enter_thread.h"
 #include "gpu_wire/segment_copy.h"
 #include "snug/codec.h"
 #include "snug/cuda_wire.h"
@@ -97,7 +98,7 @@ class DeviceMemory {
   // Runs body(buffers) with buffers that no other lane uses.
   template <class Body>
   auto with_buffers(Body body) -> decltype(body(std::declval<LaneBuffers&>())) {
-    if (cudaSetDevice(device_) != cudaSuccess) return kFailed;
+    if (enter_thread(device_) != cudaSuccess) return kFailed;
     std::unique_ptr<LaneBuffers> buffers;
     {
       const std::lock_guard lock(mutex_);
@@ -243,6 +244,7 @@ class DeviceSink : public wire::Sink {
 
 template <class Made, class Base>
 Result<std::shared_ptr<Base>> make(DType dtype, std::span<const Segment> segments) noexcept try {
+  if (Status s = check_segments(segments); !s.ok()) return s;
   auto made = std::make_shared<Made>(dtype, segments);
   if (Status s = made->open(); !s.ok()) return s;
   return std::shared_ptr<Base>(std::move(made));

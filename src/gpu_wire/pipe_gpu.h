@@ -30,6 +30,6 @@ struct PeerMemory {
 };
 
 std::unique_ptr<wire::SendEngine> make_gpu_sender(int device, PeerMemory staging);
-std::unique_ptr<wire::ReceiveEngine> make_gpu_receiver(int device, const void* staging);
+std::unique_ptr<wire::ReceiveEngine> make_gpu_receiver(const void* staging);
 
 }  // namespace snug::cuda

@@ -4,6 +4,7 @@
 
 #include <initializer_list>
 
+#include "gpu_wire/enter_thread.h"
 #include "gpu_wire/pipe_gpu.h"
 
 namespace snug::cuda {

@@ -43,8 +43,8 @@ struct Placer {
 
 class GpuReceiveEngine : public wire::ReceiveEngine {
  public:
-  // On this device. What fails here fails again where a chunk needs it, and is reported then.
-  GpuReceiveEngine(int device, const void* staging) : device_(device), staging_(staging) {
+  // What fails here fails again where a chunk needs it, and is reported then.
+  explicit GpuReceiveEngine(const void* staging) : staging_(staging) {
     for (Placer& placer : placers_)
       if (!placer.ensure(room_).ok()) return;
     load_kernels();
@@ -117,7 +117,6 @@ class GpuReceiveEngine : public wire::ReceiveEngine {
 
   Status start(Placer& placer, const GpuTensor& tensor, wire::PipeSpan span, Source from,
                wire::Mode mode) {
-    if (Status s = cuda_status(cudaSetDevice(device_)); !s.ok()) return s;
     if (Status s = placer.ensure(room_); !s.ok()) return s;
     const auto paged = placer.pieces.load(tensor.segments, span);
     if (!paged) return paged.status();
@@ -155,7 +154,6 @@ class GpuReceiveEngine : public wire::ReceiveEngine {
     return s.ok() ? cuda_status(placer.event.record(stream)) : s;
   }
 
-  const int device_;
   const void* const staging_;
   const std::size_t room_ = decode_room();
   Placer placers_[kNumPlacers];
@@ -163,8 +161,8 @@ class GpuReceiveEngine : public wire::ReceiveEngine {
 
 }  // namespace
 
-std::unique_ptr<wire::ReceiveEngine> make_gpu_receiver(int device, const void* staging) {
-  return std::make_unique<GpuReceiveEngine>(device, staging);
+std::unique_ptr<wire::ReceiveEngine> make_gpu_receiver(const void* staging) {
+  return std::make_unique<GpuReceiveEngine>(staging);
 }
 
 }  // namespace snug::cuda

@@ -122,7 +122,6 @@ class GpuSendEngine : public wire::SendEngine {
 
   void drain() noexcept override {
     if (getting_ready_.joinable()) getting_ready_.join();
-    (void)cudaSetDevice(device_);
     for (const Encoder& encoder : encoders_) encoder.stream.wait();
     copies_stream_.wait();
     release();
@@ -132,7 +131,7 @@ class GpuSendEngine : public wire::SendEngine {
   // On a thread of its own, before the first frame, for the type that most will have. Where it
   // fails, as for want of memory, everything travels raw.
   void get_ready(DType dtype) noexcept try {
-    if (cudaSetDevice(device_) == cudaSuccess && allocate().ok() && load_kernels(dtype).ok()) {
+    if (enter_thread(device_) == cudaSuccess && allocate().ok() && load_kernels(dtype).ok()) {
       record_graphs(dtype);
       is_ready_.store(true, std::memory_order_release);
     }
@@ -205,7 +204,6 @@ class GpuSendEngine : public wire::SendEngine {
 
   Status start(Frame& frame, const GpuTensor& tensor, wire::PipeSpan span, Codec codec) {
     Encoder& encoder = encoders_[frame.encoder];
-    if (Status s = cuda_status(cudaSetDevice(device_)); !s.ok()) return s;
     const cudaStream_t stream = encoder.stream.get();
     const auto paged = encoder.pieces.load(tensor.segments, span);
     if (!paged) return paged.status();
@@ -231,10 +229,7 @@ class GpuSendEngine : public wire::SendEngine {
   template <class Start>
   Status copy(std::size_t place, Start start) {
     Copy& slot = copies_[next_copy_];
-    if (Status s =
-            cuda_status({cudaSetDevice(device_), copies_stream_.ensure(), slot.event.ensure()});
-        !s.ok())
-      return s;
+    if (Status s = cuda_status({copies_stream_.ensure(), slot.event.ensure()}); !s.ok()) return s;
     if (Status s = start(slot, static_cast<std::byte*>(staging_.data) + place); !s.ok()) return s;
     on_their_way_.push_back(next_copy_);
     next_copy_ = (next_copy_ + 1) % kNumCopies;

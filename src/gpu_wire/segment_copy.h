@@ -12,6 +12,9 @@
 
 namespace snug::cuda {
 
+// kUsage if the sum of their sizes wraps around.
+Status check_segments(std::span<const Segment> segments);
+
 // Segments that follow each other in a message but lie anywhere in device memory.
 class SegmentList {
  public:

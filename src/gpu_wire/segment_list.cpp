@@ -4,6 +4,16 @@
 
 namespace snug::cuda {
 
+Status check_segments(std::span<const Segment> segments) {
+  std::uint64_t sum = 0;
+  for (const Segment& segment : segments) {
+    if (segment.num_bytes > ~sum)
+      return {Code::kUsage, "the segments of this message are larger than any memory"};
+    sum += segment.num_bytes;
+  }
+  return {};
+}
+
 SegmentList::SegmentList(std::span<const Segment> segments) {
   for (const Segment& segment : segments) {
     if (segment.num_bytes == 0) continue;

@@ -69,12 +69,13 @@ void PipeWorker::stop() noexcept {
 }
 
 void PipeWorker::run() noexcept {
+  const Status entered = options_.enter();
   for (;;) {
     const std::uint32_t seen = own_bell_.count.load();
     bool moved = false;
-    Status s;
+    Status s = entered;
     try {
-      s = step(moved);
+      if (s.ok()) s = step(moved);
     } catch (const std::exception&) {
       s = {Code::kInternal, "out of memory or threads"};
     }

@@ -18,6 +18,7 @@ struct PipeOptions {
   Mode mode = Mode::kAuto;
   std::chrono::milliseconds timeout{30'000};
   std::function<Status()> check_peer = [] { return Status{}; };  // asked now and then
+  std::function<Status()> enter = [] { return Status{}; };       // by each thread, first of all
 };
 
 class PipeWorker {

@@ -269,6 +269,37 @@ TEST(GpuLink, PiecesThatAreTooSmall) {
   EXPECT_EQ(ends.a.send(1, DType::kBF16, crumbs.segments()).wait_for(60s).code, Code::kUsage);
 }
 
+TEST(GpuLink, SegmentsThatNoMemoryHolds) {
+  Ends ends;
+  const Pages page(1000, 1000);
+  const cuda::Segment part = page.segments()[0];
+  const cuda::Segment two[] = {{part.data, ~std::uint64_t{0}}, part};
+  EXPECT_EQ(ends.a.send(1, DType::kBF16, two).wait_for(60s).code, Code::kUsage);
+  EXPECT_EQ(ends.b.recv(1, DType::kBF16, two).wait_for(60s).code, Code::kUsage);
+}
+
+// The link's threads allocate, record and query while a capture is under way.
+TEST(GpuLink, AUserMayCaptureAGraph) {
+  Ends ends(Mode::kEntropy, 5e9);
+  const Bytes data = weights(16 * kMiB);
+  const Pages source(data.size(), data.size()), sink(data.size(), 32 << 10);
+  source.fill(data);
+  cudaStream_t stream;
+  cudaGraph_t graph = nullptr;
+  SNUG_CUDA_OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  SNUG_CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+  for (int i = 0; i < 100 && num_frames(ends.a) == 0; ++i) {
+    const auto received = ends.b.recv(1, DType::kBF16, sink.segments());
+    expect_done(ends.a.send(1, DType::kBF16, source.segments()));
+    expect_done(received);
+  }
+  EXPECT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+  EXPECT_GT(num_frames(ends.a), 0u);
+  EXPECT_TRUE(sink.read() == data);
+  SNUG_CUDA_OK(cudaGraphDestroy(graph));
+  SNUG_CUDA_OK(cudaStreamDestroy(stream));
+}
+
 TEST(GpuLink, NobodyAtTheOtherEnd) {
   auto listener = wire::Listener::open("127.0.0.1:0");
   wire::Connection near;
