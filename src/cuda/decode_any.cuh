@@ -2,6 +2,7 @@
 // path of its own.
 #pragma once
 #include "codec/sections.h"
+#include "cuda/decode_coded_pair.cuh"
 #include "cuda/decode_fixed.cuh"
 #include "cuda/decode_planes.cuh"
 
@@ -14,7 +15,7 @@ __device__ Reason decode_raw(const std::uint8_t* payload, const DeviceEntry& e, 
   const std::uint64_t raw = std::uint64_t{n} * width;
   if (e.plane_modes != 0 || e.num_bytes != align16(raw)) return kReasonPayload;
   const uint4* vecs = reinterpret_cast<const uint4*>(payload);
-  constexpr int kUnroll = 4;
+  constexpr int kUnroll = 8;
   const std::uint32_t full = static_cast<std::uint32_t>(raw / 16);
   std::uint32_t i = Team::idx();
   for (; i + (kUnroll - 1) * Team::kSize < full; i += kUnroll * Team::kSize) {
@@ -91,12 +92,17 @@ __device__ Reason decode_fixed_any(const std::uint8_t* payload, const DeviceEntr
 template <int kWidth, class Access>
 __device__ __noinline__ BlockResult decode_any(const std::uint8_t* payload, DeviceEntry e,
                                                std::uint32_t n, DType dtype, Access dst,
-                                               std::uint64_t pos, std::uint32_t slots,
-                                               StreamSmem* smem) {
+                                               std::uint64_t pos, StreamRoom room) {
+  if constexpr (kWidth == 2)
+    if (dtype == DType::kBF16 && e.codec == static_cast<unsigned>(Codec::kEntropy) &&
+        e.plane_modes == (3u << 2 | 2u)) {
+      const BlockResult r = decode_coded_pair(payload, e.num_bytes, n, dst, pos, room);
+      if (r.reason != kTooManyRows) return r;
+    }
   const std::uint64_t sum = checksum_range<WarpTeam>(payload, 0, e.num_bytes / 16);
   __syncwarp();
   if (e.codec == static_cast<unsigned>(Codec::kEntropy))
-    return {decode_entropy_planes<kWidth>(payload, e, n, dtype, dst, pos, slots, smem), sum};
+    return {decode_entropy_planes<kWidth>(payload, e, n, dtype, dst, pos, room), sum};
   if (e.codec == static_cast<unsigned>(Codec::kFixed))
     return {decode_fixed_any(payload, e, n, dtype, dst, pos), sum};
   return {kReasonPayload, sum};

@@ -30,7 +30,8 @@ __device__ __forceinline__ bool is_valid_entry(const DeviceEntry& e, std::uint64
 }
 
 // Headers are read again for every block: that costs less than keeping them in
-// registers. The entries are read at the same time, as far as the frame's room goes.
+// registers. The entries are read at the same time, as far as the frame's room goes. What is
+// wrong with a header is told elsewhere.
 __device__ __forceinline__ DecodeJob open_decode_job(const Work& work, std::uint64_t ticket,
                                                      std::uint64_t num_tickets) {
   DecodeJob job{};
@@ -41,11 +42,15 @@ __device__ __forceinline__ DecodeJob open_decode_job(const Work& work, std::uint
   const std::uint64_t block = ticket - job.w.first_block, room = job.w.item.frame_bytes;
   const uint4* entry = reinterpret_cast<const uint4*>(frame + frame::kHeaderBytes) + block;
   const bool aligned = reinterpret_cast<std::uintptr_t>(frame) % frame::kAlign == 0;
-  uint4 next{};
+  uint4 next{}, header[4] = {};  // zeros are no header
   const std::uint64_t entry_end = frame::kHeaderBytes + (block + 1) * frame::kEntryBytes;
   if (aligned && entry_end <= room) job.packed = __ldg(entry);
   if (aligned && entry_end + frame::kEntryBytes <= room) next = __ldg(entry + 1);
-  const DeviceHeader h = read_device_header(frame, room, job.w.item.tensor_bytes, work.dtype);
+  if (aligned && room >= frame::kHeaderBytes)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) header[i] = __ldg(reinterpret_cast<const uint4*>(frame) + i);
+  const DeviceHeader h = parse_device_header(header[0], header[1], header[2], header[3], room,
+                                             job.w.item.tensor_bytes, work.dtype);
   const unsigned width = width_of(work.dtype);
   job.num_blocks = h.num_blocks;
   job.exists = block < h.num_blocks;

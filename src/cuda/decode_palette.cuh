@@ -2,27 +2,51 @@
 // palette stream (codec/entropy/rans.h) and whose other planes are raw: BF16 and
 // FP32 as encoders write them.
 #pragma once
-#include "cuda/palette_section.cuh"
+#include "cuda/palette_escapes.cuh"
+#include "cuda/palette_stream.cuh"
 #include "cuda/plane_merge.cuh"
 
 namespace snug::cuda {
 
-inline constexpr unsigned kLinesAhead = 16;     // of a plane, when new words arrive
-inline constexpr unsigned kWordLinesAhead = 8;  // of the words
+// What became of a block, and the lane's checksum terms; those are complete
+// whenever the layout is valid.
+struct BlockResult {
+  Reason reason;
+  std::uint64_t sum;
+};
 
-// The raw bytes of a lane's 8 values, plane by plane.
+// The raw bytes of the 8 values that a lane merges, plane by plane.
 template <int kWidth>
 struct LowBytes {
   uint2 plane[kWidth - 1];
 };
 
-// Two values from their low bytes and a result of decode_pair: sign and
-// mantissa back into place (a rotation right by one in each half).
-__device__ __forceinline__ std::uint32_t merge_bf16(std::uint32_t pair, std::uint32_t low,
-                                                    unsigned selector) {
-  const std::uint32_t w = __byte_perm(pair, low, selector);
-  std::uint32_t merged;  // (w >> 1 & mask) | (w << 15 & ~mask), which compilers take two steps for
-  asm("lop3.b32 %0, %1, %2, 0x7FFF7FFF, 0xE4;" : "=r"(merged) : "r"(w >> 1), "r"(w << 15));
+// Which those are. BF16: the ones it decodes. FP32: two lanes share theirs, so that each store
+// fills whole sectors of memory; four values from here on and four some values later.
+template <int kWidth>
+__device__ __forceinline__ std::uint32_t first_merged() {
+  const unsigned lane = lane_id();
+  return kWidth == 2 ? 8 * lane : 8 * (lane & ~1u) + 4 * (lane & 1u);
+}
+template <int kWidth>
+inline constexpr std::uint32_t kSecondMerged = kWidth == 2 ? 4 : 8;
+
+// Shared memory of one warp, behind its SlotTable. Raw bytes come in pieces of two groups.
+template <int kWidth, bool kAhead>
+struct alignas(16) PaletteRoom {
+  static constexpr std::uint32_t kPiece = 2 * kGroupElems, kPieceBytes = (kWidth - 1) * kPiece;
+
+  std::uint8_t ring[PaletteStream<kAhead>::kRoom];
+  std::uint8_t lows[2][kPieceBytes];
+  std::uint8_t escapes[EscapeBytes<true>::kRoom];
+  std::uint32_t num_words, num_escapes, escapes_at;  // wanted at the end: registers are few
+};
+
+// Two values from their bytes: those of the low plane, mantissas with the signs lowest, come to
+// both sides of the exponents, which are in place. `bytes` is m0 s0 m1 s1, with others' bits.
+__device__ __forceinline__ std::uint32_t merge_bf16(std::uint32_t pair, std::uint32_t bytes) {
+  std::uint32_t merged;  // compilers take two steps
+  asm("lop3.b32 %0, %1, %2, 0x807F807F, 0xD8;" : "=r"(merged) : "r"(pair), "r"(bytes));
   return merged;
 }
 
@@ -33,15 +57,22 @@ __device__ __forceinline__ void merge_group(const std::uint32_t (&pairs)[4],
                                             uint4 (&out)[kWidth / 2]) {
   if constexpr (kWidth == 2) {
     const uint2 low = lows.plane[0];
-    out[0] = {merge_bf16(pairs[0], low.x, 0x3514), merge_bf16(pairs[1], low.x, 0x3716),
-              merge_bf16(pairs[2], low.y, 0x3514), merge_bf16(pairs[3], low.y, 0x3716)};
+    const auto first_two = [](std::uint32_t v) { return __byte_perm(v << 7, 0, 0x1201); };
+    const auto last_two = [](std::uint32_t v) { return __byte_perm(v >> 1, 0, 0x2312); };
+    out[0] = {merge_bf16(pairs[0], first_two(low.x)), merge_bf16(pairs[1], last_two(low.x)),
+              merge_bf16(pairs[2], first_two(low.y)), merge_bf16(pairs[3], last_two(low.y))};
   } else {
+    const bool is_odd = (lane_id() & 1) != 0;
+    const std::uint32_t own[2] = {__byte_perm(pairs[0], pairs[1], 0x7531),
+                                  __byte_perm(pairs[2], pairs[3], 0x7531)};
+    const std::uint32_t other = __shfl_xor_sync(kAll, is_odd ? own[0] : own[1], 1);
+    const std::uint32_t top[2] = {is_odd ? other : own[0], is_odd ? own[1] : other};
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       std::uint32_t planes[4], words[4];
 #pragma unroll
       for (int p = 0; p < 3; ++p) planes[p] = half == 0 ? lows.plane[p].x : lows.plane[p].y;
-      planes[3] = __byte_perm(pairs[2 * half], pairs[2 * half + 1], 0x7531);
+      planes[3] = top[half];
       merge_planes<4>(planes, words);
       rotate_back<4>(words);
       out[half] = {words[0], words[1], words[2], words[3]};
@@ -49,196 +80,176 @@ __device__ __forceinline__ void merge_group(const std::uint32_t (&pairs)[4],
   }
 }
 
-// What became of a block, and the lane's checksum terms; those are complete
-// whenever the layout is valid.
-struct BlockResult {
-  Reason reason;
-  std::uint64_t sum;
-};
+// Raw planes on their way through shared memory: in registers, the compiler would move them
+// once more, which waits for them.
+template <int kWidth, bool kAhead>
+struct LowPlanes {
+  using Room = PaletteRoom<kWidth, kAhead>;
+  const std::uint8_t* payload;
+  std::uint32_t part;        // bytes of a plane
+  std::uint32_t room;        // address
+  std::uint32_t piece = 0;   // 0, or where the second one is
+  std::uint32_t next = 0;    // value that the next piece to copy starts with
+  std::uint32_t multiplier;  // of the checksum term of a lane's first byte
 
-// Escaped values are listed while the stream is decoded and get their bytes
-// afterwards, many at once: with one in every third group, waiting for each would
-// cost more than all the others.
-template <int kWidth, class Access>
-struct EscapeList {
-  std::uint32_t list;     // address in shared memory
-  std::uint32_t num = 0;  // listed
-  std::uint32_t done = 0;
-
-  // Lists the escapes of a group whose first value is `first`. The stores of all
-  // groups before it are under way.
-  __device__ __forceinline__ void add(const std::uint32_t (&pairs)[4], std::uint32_t first,
-                                      std::uint32_t n, const std::uint8_t* payload, Access dst,
-                                      unsigned lanes_below, const PaletteSmem* smem) {
-    if (num > kEscapeListed - kGroupElems) finish(n, payload, dst, smem);
-    constexpr std::uint32_t kFlag = 0x00010001u;
-    // Value 2k is bit 2k, value 2k + 1 is bit 16 + 2k, until the next line.
-    std::uint32_t flags = (pairs[0] & kFlag) | (pairs[1] & kFlag) << 2 | (pairs[2] & kFlag) << 4 |
-                          (pairs[3] & kFlag) << 6;
-    flags = (flags | flags >> 15) & 255;
-    const std::uint32_t value = first + 8 * lane_id();
-    if (value + 8 > n) flags = value < n ? flags & ((1u << (n - value)) - 1) : 0;
-    const unsigned holders = __ballot_sync(kAll, flags != 0);
-    const auto put = [&](std::uint32_t idx) {
-      store_shared(
-          list + 4 * (num + idx),
-          value + 31 - static_cast<std::uint32_t>(__clz(static_cast<int>(flags & -flags))));
-    };
-    if (!__any_sync(kAll, (flags & (flags - 1)) != 0)) {
-      if (flags != 0) put(__popc(holders & lanes_below));
-      num += __popc(holders);
-    } else {
-      const std::uint32_t count = __popc(flags);
-      std::uint32_t before = count;
-#pragma unroll
-      for (int d = 1; d < 32; d *= 2) {
-        const std::uint32_t below = __shfl_up_sync(kAll, before, d);
-        if (lane_id() >= static_cast<unsigned>(d)) before += below;
-      }
-      const std::uint32_t total = __shfl_sync(kAll, before, 31);
-      before -= count;
-#pragma unroll 1
-      for (; flags != 0; flags &= flags - 1) put(before++);
-      num += total;
-    }
+  __device__ __forceinline__ LowPlanes(const std::uint8_t* block, std::uint32_t plane_bytes,
+                                       std::uint32_t room_at)
+      : payload(block),
+        part(plane_bytes),
+        room(room_at),
+        multiplier(checksum_factor(first_merged<kWidth>() / 4)) {
+    copy_next(0);
   }
-
-  // Stores the values listed so far once more, complete now.
-  __device__ __forceinline__ void finish(std::uint32_t n, const std::uint8_t* payload, Access dst,
-                                         const PaletteSmem* smem) {
-    __syncwarp();  // their groups were stored by other lanes
-    const auto part = static_cast<std::uint32_t>(align16(n));
-#pragma unroll 1
-    for (std::uint32_t i = lane_id(); i < num && done + i < smem->num_escapes; i += kWarp) {
-      const std::uint32_t value = load_shared_u32(list + 4 * i);
-      std::uint32_t v = __ldg(payload + smem->escapes_at + done + i);
+  // Starts copying the next piece; nothing past the end.
+  __device__ __forceinline__ void copy_next(std::uint32_t to) {
+    const std::uint32_t mine = next + 16 * lane_id();
+    if (mine < part) {
 #pragma unroll
-      for (int p = kWidth - 2; p >= 0; --p) v = v << 8 | __ldg(payload + p * part + value);
-      if constexpr (kWidth == 2)
-        dst.store(2 * std::uint64_t{value}, static_cast<std::uint16_t>(v >> 1 | v << 15));
-      else
-        dst.store(4 * std::uint64_t{value}, __funnelshift_r(v, v, 1));
+      for (int p = 0; p < kWidth - 1; ++p)
+        copy_async_once(room + to + p * Room::kPiece + 16 * lane_id(), payload + (p * part + mine));
     }
-    done += num;
-    num = 0;
+    commit_copies();
+    next += Room::kPiece;
+  }
+  // The address of this lane's bytes in the piece that comes now, when it is there; the one
+  // after it is under way then.
+  __device__ __forceinline__ std::uint32_t take_piece() {
+    wait_copies<0>();
     __syncwarp();
+    const std::uint32_t here = room + piece + first_merged<kWidth>();
+    piece ^= Room::kPieceBytes;
+    copy_next(piece);
+    return here;
   }
-};
-
-// Inlined: as a call, 64-bit values end up in registers that are no pairs, and the
-// loop moves them to and fro.
-template <int kWidth, class Access>
-__device__ __forceinline__ BlockResult decode_palette_block(const std::uint8_t* payload,
-                                                            std::uint32_t num_bytes,
-                                                            std::uint32_t n, Access dst,
-                                                            std::uint64_t pos, std::uint32_t slots,
-                                                            PaletteSmem* smem) {
-  const unsigned lane = lane_id();
-  const std::uint32_t ring = shared_address(smem->ring);
-  const auto part = static_cast<std::uint32_t>(align16(n));
-  const std::uint32_t section_at = (kWidth - 1) * part;
-  std::uint64_t sum = 0;
-  if (num_bytes < section_at + codec::kTableOffset + 32) return {kReasonPayload, 0};
-  // Raw bytes are loaded one group ahead, past the end again the last ones, and
-  // brought into the cache some groups before that.
-  LowBytes<kWidth> lows;
-  const auto load_lows = [&](std::uint32_t value) {
-    const std::uint32_t at = min(value, part - 8);
+  __device__ __forceinline__ static LowBytes<kWidth> read(std::uint32_t at) {
+    LowBytes<kWidth> lows;
 #pragma unroll
-    for (int p = 0; p < kWidth - 1; ++p)
-      lows.plane[p] = __ldcs(reinterpret_cast<const uint2*>(payload + (p * part + at)));
-  };
-  // Lines of each raw plane from `value` on, by the lower lanes; by some of the others
-  // those of the words from `at` on: what waits for memory holds up the whole loop.
-  const auto prefetch_ahead = [&](std::uint32_t value, std::uint32_t at) {
-    const bool low = lane < kLinesAhead;
-    const std::uint32_t line = low ? value + 128 * lane : at + 128 * (lane - kLinesAhead);
-    if (line >= (low ? part : num_bytes) || lane >= kLinesAhead + kWordLinesAhead) return;
-#pragma unroll
-    for (int p = 0; p < kWidth - 1; ++p)
-      if (low || p == 0)
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(payload + (p * part + line)));
-  };
-  load_lows(8 * lane);
-  prefetch_ahead(128, section_at + codec::kTableOffset + 32 + 512);
-  WordRing<uint4> words(payload, (section_at + codec::kTableOffset + 32) / 16, num_bytes / 16);
-  PaletteSection section;
-  if (!open_palette_section(payload, section_at, num_bytes, n, slots, ring, sum, section) ||
-      section.end_vec * 16 != num_bytes)
-    return {kReasonPayload, 0};
-  if (lane == 0) {
-    smem->num_words = section.num_words;
-    smem->num_escapes = section.num_escapes;
-    smem->escapes_at = section.escapes_at;
+    for (int p = 0; p < kWidth - 1; ++p) {
+      const std::uint32_t here = at + p * Room::kPiece;
+      if constexpr (kWidth == 2)
+        lows.plane[p] = load_shared8(here);
+      else
+        lows.plane[p] = {load_shared_u32(here), load_shared_u32(here + kSecondMerged<kWidth>)};
+    }
+    return lows;
   }
-  __syncwarp();
-  dst = advanced(dst, pos);
-  const unsigned lanes_below = lanes_below_here();
-  std::uint32_t x = section.state;
-  EscapeList<kWidth, Access> escapes{shared_address(smem->escape_list)};
-  std::uint32_t first = 0;
-  const auto refill = [&] {
-    return words.refill(ring, [&](uint4 v, std::uint32_t idx) {
-      if (idx < words.end_vec) sum += checksum_term(v, idx);
-      prefetch_ahead(first + 2 * kGroupElems, 16 * (idx - lane) + 1024);
-    });
-  };
-  // Multiplier of the checksum term of a lane's first low byte: odd as it is, being
-  // that of an even word; the next word's is not.
-  std::uint32_t multiplier = 2 * lane * frame::kChecksumStep + frame::kChecksumStart;
-  const auto add_lows = [&] {
+  // Of a group's bytes.
+  __device__ __forceinline__ void add_terms(const LowBytes<kWidth>& lows, std::uint64_t& sum) {
+    constexpr std::uint32_t kSecond =
+        kWidth == 2 ? kNextFactor : kSecondMerged<kWidth> / 4 * frame::kChecksumStep;
 #pragma unroll
     for (int p = 0; p < kWidth - 1; ++p) {
       const std::uint32_t m = multiplier + p * (part / 4) * frame::kChecksumStep;
       sum = mad_wide(lows.plane[p].x, m, sum);
-      sum = mad_wide(lows.plane[p].y, m + frame::kChecksumStep + 1, sum);
+      sum = mad_wide(lows.plane[p].y, m + kSecond, sum);
     }
     multiplier += kGroupElems / 4 * frame::kChecksumStep;
+  }
+};
+
+// `slots` is the address of a SlotTable, behind which is a PaletteRoom. Inlined: as a call,
+// 64-bit values end up in registers that are no pairs, and the loop moves them to and fro.
+template <int kWidth, bool kAhead, class Access>
+__device__ __forceinline__ BlockResult decode_palette_block(const std::uint8_t* payload,
+                                                            std::uint32_t num_bytes,
+                                                            std::uint32_t n, Access dst,
+                                                            std::uint64_t pos,
+                                                            std::uint32_t slots) {
+  using Room = PaletteRoom<kWidth, kAhead>;
+  using Stream = PaletteStream<kAhead>;
+  constexpr bool kInPlace = kWidth == 2;
+  const unsigned lane = lane_id();
+  const std::uint32_t room = slots + static_cast<std::uint32_t>(sizeof(SlotTable));
+  const std::uint32_t ring = room + offsetof(Room, ring);
+  const auto part = static_cast<std::uint32_t>(align16(n));
+  const std::uint32_t section_at = (kWidth - 1) * part;
+  const std::uint32_t words_at = section_at + codec::kTableOffset + 32;
+  std::uint64_t sum = 0;
+  if (num_bytes < words_at) return {kReasonPayload, 0};
+  Stream stream(payload, words_at, num_bytes, slots, ring);
+  LowPlanes<kWidth, kAhead> planes(payload, part, room + offsetof(Room, lows));
+  PaletteSection section;
+  if (!open_palette_section<kInPlace>(payload, section_at, num_bytes, n, slots, ring, sum,
+                                      section) ||
+      section.end_vec * 16 != num_bytes) {
+    wait_copies<0>();
+    return {kReasonPayload, 0};
+  }
+  EscapeBytes<kInPlace> escapes(payload, num_bytes, room + offsetof(Room, escapes),
+                                section.escapes_at);
+  if (lane == 0) {
+    store_shared(room + offsetof(Room, num_words), section.num_words);
+    store_shared(room + offsetof(Room, num_escapes), section.num_escapes);
+    store_shared(room + offsetof(Room, escapes_at), section.escapes_at);
+  }
+  stream.start(section.state);
+  Access mine = advanced(dst, pos + kWidth * first_merged<kWidth>());
+  constexpr std::uint32_t kSecondStore = kWidth * kSecondMerged<kWidth>;  // if there is one
+
+  std::uint32_t a[4], b[4];
+  uint4 out[kWidth / 2];
+  // Decodes the group after `before` to `now` while that one, whose raw bytes are at low_at, is
+  // merged and stored.
+  const auto turn = [&](const std::uint32_t (&before)[4], std::uint32_t low_at,
+                        std::uint32_t (&now)[4], std::uint32_t at) {
+    const LowBytes<kWidth> lows = planes.read(low_at);
+    now[0] = stream.decode_two();
+    planes.add_terms(lows, sum);
+    merge_group<kWidth>(before, lows, out);
+    now[1] = stream.decode_two();
+#pragma unroll
+    for (int i = 0; i < kWidth / 2; ++i) mine.store16(at + kSecondStore * i, out[i]);
+    now[2] = stream.decode_two();
+    now[3] = stream.decode_two();
+  };
+  const auto patch = [&](std::uint32_t (&pairs)[4], std::uint32_t num_values) {
+    if (escapes.any(pairs)) escapes.patch(pairs, num_values, stream.lanes_below);
   };
 
-  std::uint32_t pairs[4];
-  std::uint32_t next = refill(), start = next;
+  stream.refill(sum);
 #pragma unroll
-  for (int k = 0; k < 4; ++k) pairs[k] = decode_pair(x, slots, next, lanes_below);
-  words.consumed += next - start;
-  const auto has_escape = [&] {
-    return __any_sync(kAll, (pairs[0] | pairs[1] | pairs[2] | pairs[3]) & 0x00010001u);
-  };
-  if (has_escape()) escapes.add(pairs, first, n, payload, dst, lanes_below, smem);
-  // A group is merged and stored while the next one's chain of lookups runs.
-  Access mine = advanced(dst, 8 * kWidth * lane);
-  uint4 out[kWidth / 2];
+  for (int k = 0; k < 4; ++k) a[k] = stream.decode_two();
+  std::uint32_t low_at = planes.take_piece();  // escapes are there, too
+  patch(a, n);
+  std::uint32_t first = 0;
 #pragma unroll 1
-  while (first + kGroupElems < n) {
-    next = start = refill();
-    const std::uint32_t before[4] = {pairs[0], pairs[1], pairs[2], pairs[3]};
-    pairs[0] = decode_pair(x, slots, next, lanes_below);
-    add_lows();
-    merge_group<kWidth>(before, lows, out);
-    first += kGroupElems;
-    load_lows(first + 8 * lane);
-    pairs[1] = decode_pair(x, slots, next, lanes_below);
-#pragma unroll
-    for (int i = 0; i < kWidth / 2; ++i) mine.store16(16 * i, out[i]);
-    mine = advanced(mine, kWidth * kGroupElems);
-    pairs[2] = decode_pair(x, slots, next, lanes_below);
-    pairs[3] = decode_pair(x, slots, next, lanes_below);
-    words.consumed += next - start;
-    if (has_escape()) escapes.add(pairs, first, n, payload, dst, lanes_below, smem);
+  while (first + 2 * kGroupElems < n) {
+    stream.refill(sum);
+    turn(a, low_at, b, 0);
+    patch(b, kGroupElems);
+    if constexpr (Stream::kGroups == 1) stream.refill(sum);
+    turn(b, low_at + kGroupElems, a, kWidth * kGroupElems);
+    first += 2 * kGroupElems;
+    patch(a, n - first);
+    low_at = planes.take_piece();
+    mine = advanced(mine, 2 * kWidth * kGroupElems);
   }
-  if (first + 8 * lane < part) add_lows();
-  merge_group<kWidth>(pairs, lows, out);
+  if (first + kGroupElems < n) {
+    stream.refill(sum);
+    turn(a, low_at, b, 0);
+    first += kGroupElems;
+    patch(b, n - first);
+    low_at += kGroupElems;
+    mine = advanced(mine, kWidth * kGroupElems);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) a[k] = b[k];
+  }
+  const LowBytes<kWidth> lows = planes.read(low_at);
+  if (first + first_merged<kWidth>() < part) planes.add_terms(lows, sum);
+  merge_group<kWidth>(a, lows, out);
 #pragma unroll
   for (int i = 0; i < kWidth / 2; ++i) {
-    const auto at = static_cast<std::int32_t>(kWidth * (first + 8 * lane) + 16 * i);
-    store_upto16(mine, 16 * i, out[i], static_cast<std::int32_t>(kWidth * n) - at);
+    const auto at =
+        static_cast<std::int32_t>(kWidth * (first + first_merged<kWidth>()) + kSecondStore * i);
+    store_upto16(mine, kSecondStore * i, out[i], static_cast<std::int32_t>(kWidth * n) - at);
   }
-  escapes.finish(n, payload, dst, smem);
-  // The terms of what is left: escapes, and words a corrupt stream did not use.
-  for (std::uint32_t vec = words.next_vec + lane; vec < words.end_vec; vec += kWarp)
-    sum += checksum_term(__ldcs(words.vecs + vec), vec);
-  const bool intact = words.consumed == 2 * smem->num_words && escapes.done == smem->num_escapes;
-  return {__all_sync(kAll, intact && x == kStateLow) ? kReasonNone : kReasonStream, sum};
+  wait_copies<0>();
+  __syncwarp();
+  const bool intact = stream.ends_well(load_shared_u32(room + offsetof(Room, num_words))) &&
+                      escapes.next - load_shared_u32(room + offsetof(Room, escapes_at)) ==
+                          load_shared_u32(room + offsetof(Room, num_escapes));
+  sum += stream.terms_left();
+  return {__all_sync(kAll, intact) ? kReasonNone : kReasonStream, sum};
 }
 
 }  // namespace snug::cuda

@@ -3,22 +3,21 @@
 // with the others on its way out. Planes decoded before it wait at the end of the
 // block's own place in the tensor, which the merge reaches only after reading them.
 #pragma once
-#include "codec/sections.h"
+#include "cuda/byte_rows.cuh"
 #include "cuda/byte_tables.cuh"
 #include "cuda/decode_palette.cuh"
 #include "cuda/escape_patch.cuh"
 
 namespace snug::cuda {
 
-union StreamSmem {
-  PaletteSmem palette;
-  ByteSmem bytes;
-};
-
 // All that one warp needs to decode streams.
 struct DecodeSmem {
-  SlotTable slots;
-  StreamSmem stream;
+  RowTables tables;
+  alignas(16) std::uint8_t small[StreamRoom::kSmall];
+
+  __device__ __forceinline__ StreamRoom room() const {
+    return {shared_address(tables.first), shared_address(tables.rows), shared_address(small)};
+  }
 };
 
 // Where a plane comes from: an offset into the payload, or one of these.
@@ -97,42 +96,32 @@ struct PlaneMerger {
   }
 };
 
-// A coded plane in the payload, parsed.
-struct CodedSection {
-  std::uint32_t num_words;
-  std::uint32_t words_at;
-  std::uint32_t end;  // of the section
-  std::uint32_t state;
-};
-
 // Decodes a plane of bytes: parks it under `number`, or merges it as plane `own`
 // where number is kMergeNow.
 inline constexpr std::uint32_t kMergeNow = ~0u;
 
 template <class Access, int kWidth>
 __device__ __noinline__ bool decode_byte_plane(const PlaneMerger<Access, kWidth>& by_reference,
-                                               CodedSection section, unsigned own,
-                                               std::uint32_t number, std::uint32_t slots,
-                                               std::uint32_t tables) {
+                                               ByteSection section, unsigned own,
+                                               std::uint32_t number, StreamRoom room) {
   const PlaneMerger<Access, kWidth> merger = by_reference;  // not in memory
   const unsigned lane = lane_id();
-  const std::uint32_t ring = tables + static_cast<std::uint32_t>(offsetof(ByteSmem, ring));
   WordRing<uint2> words(merger.payload, section.words_at / 8, section.end / 8);
   const unsigned lanes_below = lanes_below_here();
-  std::uint32_t x = section.state;
+  std::uint32_t x = stored_state(room.ring);
   std::uint32_t planes[1][kWidth], ahead[kWidth];
   merger.fetch(4 * lane, ahead);
   for (std::uint32_t value = 4 * lane; value - 4 * lane < merger.n; value += 128) {
 #pragma unroll
     for (int p = 0; p < kWidth; ++p) planes[0][p] = ahead[p];
     if (number == kMergeNow) merger.fetch(value + 128, ahead);
-    std::uint32_t next = words.refill(ring, [](uint2, std::uint32_t) {});
+    std::uint32_t next = words.refill(room.ring, [](uint2, std::uint32_t) {});
     const std::uint32_t start = next;
     std::uint32_t bytes[1];
-    bytes[0] = decode_byte(x, slots, tables, next, lanes_below);
-    bytes[0] |= decode_byte(x, slots, tables, next, lanes_below) << 8;
-    bytes[0] |= decode_byte(x, slots, tables, next, lanes_below) << 16;
-    bytes[0] |= decode_byte(x, slots, tables, next, lanes_below) << 24;
+    bytes[0] = decode_byte(x, room, next, lanes_below);
+    bytes[0] |= decode_byte(x, room, next, lanes_below) << 8;
+    bytes[0] |= decode_byte(x, room, next, lanes_below) << 16;
+    bytes[0] |= decode_byte(x, room, next, lanes_below) << 24;
     words.consumed += next - start;
     if (number == kMergeNow) {
 #pragma unroll
@@ -149,8 +138,7 @@ __device__ __noinline__ bool decode_byte_plane(const PlaneMerger<Access, kWidth>
 template <class Access, int kWidth>
 __device__ __noinline__ bool decode_palette_plane(const PlaneMerger<Access, kWidth>& by_reference,
                                                   PaletteSection section, unsigned own,
-                                                  std::uint32_t number, std::uint32_t slots,
-                                                  std::uint32_t ring) {
+                                                  std::uint32_t number, StreamRoom room) {
   const PlaneMerger<Access, kWidth> merger = by_reference;
   const unsigned lane = lane_id();
   const std::uint32_t n = merger.n;
@@ -172,12 +160,12 @@ __device__ __noinline__ bool decode_palette_plane(const PlaneMerger<Access, kWid
       merger.fetch(value + kGroupElems, ahead[0]);
       merger.fetch(value + kGroupElems + 4, ahead[1]);
     }
-    std::uint32_t next = words.refill(ring, [](uint4, std::uint32_t) {});
+    std::uint32_t next = words.refill(room.ring, [](uint4, std::uint32_t) {});
     const std::uint32_t start = next;
-    std::uint32_t p0 = decode_pair(x, slots, next, lanes_below);
-    std::uint32_t p1 = decode_pair(x, slots, next, lanes_below);
-    std::uint32_t p2 = decode_pair(x, slots, next, lanes_below);
-    std::uint32_t p3 = decode_pair(x, slots, next, lanes_below);
+    std::uint32_t p0 = decode_pair(x, room.slots, next, lanes_below);
+    std::uint32_t p1 = decode_pair(x, room.slots, next, lanes_below);
+    std::uint32_t p2 = decode_pair(x, room.slots, next, lanes_below);
+    std::uint32_t p3 = decode_pair(x, room.slots, next, lanes_below);
     words.consumed += next - start;
     if (__any_sync(kAll, (p0 | p1 | p2 | p3) & 0x00010001u)) {
       const Patched r =
@@ -208,45 +196,31 @@ __device__ __noinline__ bool decode_palette_plane(const PlaneMerger<Access, kWid
 template <class Access, int kWidth>
 __device__ Reason decode_section(const PlaneMerger<Access, kWidth>& merger, std::uint32_t num_bytes,
                                  bool is_palette, unsigned own, std::uint32_t number,
-                                 std::uint32_t slots, StreamSmem* smem, std::uint32_t& at) {
+                                 StreamRoom room, std::uint32_t& at) {
   const std::uint8_t* payload = merger.payload;
   const std::uint32_t n = merger.n;
-  if (num_bytes - at < codec::kTableOffset) return kReasonPayload;
+  std::uint64_t unused_sum = 0;
   __syncwarp();
   if (is_palette) {
     PaletteSection section;
-    std::uint64_t unused_sum = 0;
-    const std::uint32_t ring = shared_address(smem->palette.ring);
-    if (!open_palette_section(payload, at, num_bytes, n, slots, ring, unused_sum, section))
+    if (!open_palette_section(payload, at, num_bytes, n, room.slots, room.ring, unused_sum,
+                              section))
       return kReasonPayload;
     at = section.end_vec * 16;
-    return decode_palette_plane(merger, section, own, number, slots, ring) ? kReasonNone
-                                                                           : kReasonStream;
+    return decode_palette_plane(merger, section, own, number, room) ? kReasonNone : kReasonStream;
   }
-  const uint4 head = __ldg(reinterpret_cast<const uint4*>(payload + at));
-  const std::uint32_t table_bytes = head.z & 0xFFFF;
-  const std::uint64_t words_at = at + codec::kTableOffset + align16(table_bytes);
-  const std::uint64_t end = align16(words_at + 2 * std::uint64_t{head.x});
-  if (head.w != 0 || head.z >> 16 != 0 || head.y != 0 || head.x > codec::padded_symbols(n) ||
-      end > num_bytes)
-    return kReasonPayload;
-  CodedSection section{head.x, static_cast<std::uint32_t>(words_at),
-                       static_cast<std::uint32_t>(end), 0};
-  section.state = __ldg(
-      reinterpret_cast<const std::uint32_t*>(payload + at + codec::kStatesOffset) + lane_id());
-  if (!read_byte_tables(payload + at + codec::kTableOffset, table_bytes, slots, &smem->bytes))
+  ByteSection section;
+  if (!open_byte_section(payload, at, num_bytes, n, room.ring, unused_sum, section) ||
+      !read_byte_tables(section.table_bytes, room))
     return kReasonPayload;
   at = section.end;
-  return decode_byte_plane(merger, section, own, number, slots, shared_address(&smem->bytes))
-             ? kReasonNone
-             : kReasonStream;
+  return decode_byte_plane(merger, section, own, number, room) ? kReasonNone : kReasonStream;
 }
 
 template <int kWidth, class Access>
 __device__ __noinline__ Reason decode_entropy_planes(const std::uint8_t* payload, DeviceEntry e,
                                                      std::uint32_t n, DType dtype, Access dst,
-                                                     std::uint64_t pos, std::uint32_t slots,
-                                                     StreamSmem* smem) {
+                                                     std::uint64_t pos, StreamRoom room) {
   if (kWidth < 8 && e.plane_modes >> (2 * kWidth) != 0) return kReasonPayload;
   PlaneMerger<Access, kWidth> merger{dst, pos, payload, n, is_float(dtype), {}, {}, 0};
   std::uint32_t at = 0, num_coded = 0, last = kWidth;
@@ -287,7 +261,7 @@ __device__ __noinline__ Reason decode_entropy_planes(const std::uint8_t* payload
         }
       }
       const Reason reason = decode_section(merger, e.num_bytes, e.mode(p) == 3, p,
-                                           p == last ? kMergeNow : number, slots, smem, after);
+                                           p == last ? kMergeNow : number, room, after);
       if (reason != kReasonNone) return reason;
       at = after;
       merger.kind[p] = PlaneKind::kParked;

@@ -144,7 +144,7 @@ __device__ __forceinline__ BlockResult restore_other(const Work& work, std::uint
     r.reason = decode_constant<WorkerTeam>(job.payload, job.entry, job.n, 2, dst, job.pos, r.sum);
   else if (threadIdx.x < kWarp)
     r = decode_any<2>(job.payload, job.entry, job.n, work.dtype, dst, job.pos,
-                      shared_address(&smem->slots), &smem->stream);
+                      smem->room());
   return r;
 }
 

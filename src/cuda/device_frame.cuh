@@ -79,6 +79,13 @@ __device__ __forceinline__ void store_shared(std::uint32_t address, uint4 v) {
                "r"(v.z), "r"(v.w)
                : "memory");
 }
+__device__ __forceinline__ void store_shared_u16(std::uint32_t address, std::uint32_t v) {
+  asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(static_cast<std::uint16_t>(v))
+               : "memory");
+}
+__device__ __forceinline__ void store_shared_u8(std::uint32_t address, std::uint32_t v) {
+  asm volatile("st.shared.u8 [%0], %1;" ::"r"(address), "r"(v) : "memory");
+}
 __device__ __forceinline__ uint4 load_shared16(std::uint32_t address) {
   uint4 v;
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"

@@ -21,10 +21,20 @@ bool uses_straight_decode(const Work& work);
 cudaError_t launch_decode_straight(const Work& work, bool direct, std::uint64_t num_blocks,
                                    int num_sms, cudaStream_t stream);
 
+// What launch_decode uses for entropy-coded frames of types without an exponent plane.
+cudaError_t launch_decode_bytes(const Work& work, bool direct, std::uint64_t num_blocks,
+                                int num_sms, cudaStream_t stream);
+
 // What launch_encode uses for fixed and raw frames of blocks up to 64 KiB.
 bool uses_wide_encode(DType dtype, Codec codec, int log2_block);
 cudaError_t launch_encode_wide(const Work& work, bool direct, std::uint64_t num_blocks, int num_sms,
                                cudaStream_t stream);
+
+// What launch_encode uses for BF16 with the entropy codec.
+bool uses_palette_encode(DType dtype, Codec codec);
+int palette_warps_per_sm(int log2_block);
+cudaError_t launch_encode_palette(const Work& work, bool direct, std::uint64_t num_blocks,
+                                  int num_sms, cudaStream_t stream);
 
 // Warps that hold scratch memory at the same time, and how much each.
 std::uint64_t encode_slots(DType dtype, Codec codec, int log2_block, std::uint64_t num_blocks,

@@ -9,23 +9,16 @@ namespace snug::cuda {
 
 using codec::entropy::kStateLow;
 
-inline constexpr unsigned kGroupElems = 256;    // 4 steps of 32 pairs
-inline constexpr unsigned kEscapeListed = 512;  // two groups full of them
+inline constexpr unsigned kGroupElems = 256;  // 4 steps of 32 pairs
 
-// The first table of a stream: a slot is rank | freq << 8 | is_escape << 16 | value
-// << 24. Apart from what follows, since it alone must be aligned: an address is then
+// The first table of a stream: a slot is rank | freq << 8 | is_escape << 16 | value << 24,
+// or kInPlace: rank | freq << 8 | value << 23 | is_escape << 31, so that the upper half is a
+// BF16 but for sign and mantissa. The value of an escape is 0. Apart from what follows, since it alone must be aligned: an address is then
 // one logical operation.
 struct alignas(1024) SlotTable {
   std::uint32_t entry[256];
 };
 
-// Shared memory of one warp.
-struct PaletteSmem {
-  alignas(16) std::uint8_t ring[WordRing<uint4>::kRoom];
-  std::uint32_t escape_list[kEscapeListed];  // values that wait for their escape
-  // What the loop needs seldom: registers are few.
-  std::uint32_t num_words, num_escapes, escapes_at;
-};
 
 // A palette section, parsed. Vectors are counted from the start of the payload.
 struct PaletteSection {
@@ -85,7 +78,8 @@ __device__ __forceinline__ void fill_palette_slots(std::uint32_t slots, std::uin
 // slots (the ring is room for that) and adds the checksum terms of header, states and table.
 // Returns false if the section is not valid. All its loads are under way before the first one is
 // looked at.
-__device__ inline bool open_palette_section(const std::uint8_t* payload, std::uint32_t at,
+template <bool kInPlace = false>
+__device__ __forceinline__ bool open_palette_section(const std::uint8_t* payload, std::uint32_t at,
                                             std::uint32_t num_bytes, std::uint32_t n,
                                             std::uint32_t slots, std::uint32_t ring,
                                             std::uint64_t& sum, PaletteSection& section) {
@@ -115,7 +109,9 @@ __device__ inline bool open_palette_section(const std::uint8_t* payload, std::ui
   if (lane < kPaletteHeadVecs) sum += checksum_term(vec, at / 16 + lane);
   std::uint32_t value, freq, end_slot;
   if (!read_palette(byte, palette_size, value, freq, end_slot)) return false;
-  const std::uint32_t entry = freq << 8 | (lane == palette_size ? 1u << 16 : 0u) | value << 24;
+  const std::uint32_t escape = kInPlace ? 1u << 31 : 1u << 16;
+  const std::uint32_t entry =
+      freq << 8 | (lane == palette_size ? escape : 0u) | value << (kInPlace ? 23 : 24);
   fill_palette_slots(slots, ring, entry, end_slot - freq, freq != 0);
   return true;
 }
