@@ -14,7 +14,8 @@ namespace snug::cuda {
 struct StreamRoom {
   static constexpr std::uint32_t kBytes = 16 * 256;
   static constexpr std::uint32_t kSecondAt = WordRing<uint2>::kRoom;
-  static constexpr std::uint32_t kSmall = kSecondAt + 256 * sizeof(std::uint16_t);
+  static constexpr std::uint32_t kSmall = 1536;  // or three chunks of words, see PaletteStream
+  static_assert(kSmall >= kSecondAt + 256 * sizeof(std::uint16_t));
   static_assert(kSmall >= WordRing<uint4>::kRoom);
   std::uint32_t slots;  // addresses
   std::uint32_t bytes;

@@ -15,7 +15,7 @@ __device__ Reason decode_raw(const std::uint8_t* payload, const DeviceEntry& e, 
   const std::uint64_t raw = std::uint64_t{n} * width;
   if (e.plane_modes != 0 || e.num_bytes != align16(raw)) return kReasonPayload;
   const uint4* vecs = reinterpret_cast<const uint4*>(payload);
-  constexpr int kUnroll = 8;
+  constexpr int kUnroll = 4;
   const std::uint32_t full = static_cast<std::uint32_t>(raw / 16);
   std::uint32_t i = Team::idx();
   for (; i + (kUnroll - 1) * Team::kSize < full; i += kUnroll * Team::kSize) {

@@ -1,9 +1,12 @@
 // cuda/decode_bytes.cuh - one warp restores one block whose top plane is a byte stream and
 // whose other plane, if there is one, is raw: F16, FP8 and integers as encoders write them.
 #pragma once
+#include <type_traits>
+
 #include "cuda/byte_rows.cuh"
 #include "cuda/byte_tables.cuh"
 #include "cuda/decode_palette.cuh"
+#include "cuda/palette_stream.cuh"
 
 namespace snug::cuda {
 
@@ -55,12 +58,6 @@ struct ByteMerge {
   }
 };
 
-// The raw plane below: 4 values a lane.
-struct LowPlane {
-  const std::uint8_t* bytes;
-  std::uint32_t part;  // its size
-};
-
 __device__ __forceinline__ std::uint64_t word_terms(uint2 v, std::uint32_t idx) {
   return checksum_terms(v, checksum_factor(2 * idx));
 }
@@ -68,55 +65,104 @@ __device__ __forceinline__ std::uint64_t word_terms(uint4 v, std::uint32_t idx) 
   return checksum_term(v, idx);
 }
 
-// Decodes, merges and stores. step(x, next) decodes one byte.
-template <int kWidth, class Access, class Vec, class Step>
+// A byte stream on its way through tables of few rows (Vec is uint4) or of any number (uint2:
+// the room also holds a table). Words for one group a refill, which calls prefetch(an offset
+// in the payload) when it has asked for more of them.
+template <class Vec>
+struct RingStream {
+  static constexpr unsigned kGroups = 1;
+  WordRing<Vec> words;
+  StreamRoom room;
+  std::uint32_t x, next = 0, group_start = 0;
+  unsigned lanes_below = lanes_below_here();
+
+  __device__ __forceinline__ RingStream(const std::uint8_t* payload, std::uint32_t words_at,
+                                        std::uint32_t num_bytes, const StreamRoom& room_for)
+      : words(payload, words_at / sizeof(Vec), num_bytes / sizeof(Vec)), room(room_for) {}
+  __device__ __forceinline__ void start(std::uint32_t state) { x = state; }
+  template <class Prefetch>
+  __device__ __forceinline__ void refill(std::uint64_t& sum, Prefetch prefetch) {
+    next = group_start = words.refill(room.ring, [&](Vec v, std::uint32_t idx) {
+      if (idx < words.end_vec) sum += word_terms(v, idx);
+      prefetch(sizeof(Vec) * (idx - lane_id()) + 2 * WordRing<Vec>::kChunkBytes);
+    });
+  }
+  __device__ __forceinline__ std::uint32_t decode() {
+    if constexpr (sizeof(Vec) == sizeof(uint4))
+      return decode_row_byte(x, room.slots, next, lanes_below);
+    else
+      return decode_byte(x, room, next, lanes_below) << 16;
+  }
+  __device__ __forceinline__ void end_group() { words.consumed += next - group_start; }
+  __device__ __forceinline__ bool ends_well(std::uint32_t num_words) const {
+    return words.consumed == 2 * num_words && x == kStateLow;
+  }
+  __device__ __forceinline__ std::uint64_t terms_left() const {
+    std::uint64_t sum = 0;
+    for (std::uint32_t i = words.next_vec + lane_id(); i < words.end_vec; i += kWarp)
+      sum += word_terms(__ldcs(words.vecs + i), i);
+    return sum;
+  }
+};
+
+// Through tables of few rows, with words for two groups a refill and fewer instructions. Next
+// to a raw plane that was slower all the same.
+struct RowStream : PaletteStream<false> {
+  __device__ __forceinline__ RowStream(const std::uint8_t* payload, std::uint32_t words_at,
+                                       std::uint32_t num_bytes, const StreamRoom& room)
+      : PaletteStream<false>(payload, words_at, num_bytes, room.slots, room.ring) {}
+  template <class Prefetch>
+  __device__ __forceinline__ void refill(std::uint64_t& sum, Prefetch) {
+    PaletteStream<false>::refill(sum);
+  }
+  __device__ __forceinline__ std::uint32_t decode() {
+    return decode_row_byte(x, slots, next, lanes_below);
+  }
+  __device__ __forceinline__ void end_group() {}
+};
+static_assert(RowStream::kGroups == 2 && RowStream::kRoom <= StreamRoom::kSmall);
+
+// Decodes, merges and stores n values; the raw plane below, if there is one, comes first in
+// the payload.
+template <int kWidth, class Access, class Stream>
 __device__ __forceinline__ BlockResult decode_byte_groups(const std::uint8_t* payload,
                                                           const ByteSection& section,
                                                           std::uint32_t n, bool rotate, Access dst,
-                                                          LowPlane low, WordRing<Vec> words,
-                                                          std::uint32_t ring, std::uint64_t sum,
-                                                          Step step) {
+                                                          Stream stream, std::uint64_t sum) {
   constexpr std::uint32_t kGroup = 128;
   const unsigned lane = lane_id();
+  const auto part = static_cast<std::uint32_t>(align16(n));
   const ByteMerge<kWidth> merge(rotate);
-  std::uint32_t x = stored_state(ring), first = 0;
-  // Lines of the raw plane by the lower lanes, of the words by the next: what waits for
-  // memory holds up the whole loop.
-  const auto prefetch_ahead = [&](std::uint32_t at) {
-    constexpr unsigned kLowLines = kWidth == 1 ? 0 : 12, kWordLines = 8;
-    const bool of_low = kWidth > 1 && lane < kLowLines;
+  std::uint32_t first = 0, factor = checksum_factor(lane);
+  std::uint64_t low_sum = 0;
+  Access mine = advanced(dst, 4 * kWidth * lane);
+  const std::uint8_t* lows = payload + 4 * lane;
+  // Lines of the raw plane by the lower lanes, of the words from `at` on by the next: what
+  // waits for memory holds up the whole loop.
+  const auto prefetch = [&](std::uint32_t at) {
+    constexpr unsigned kLowLines = 12, kWordLines = 8;
+    const bool is_low = lane < kLowLines;
     const std::uint32_t line =
-        of_low ? first + 2 * kGroup + 128 * lane : at + 128 * (lane - kLowLines);
-    if (line < (of_low ? low.part : section.end) && lane < kLowLines + kWordLines)
+        is_low ? first + 2 * kGroup + 128 * lane : at + 128 * (lane - kLowLines);
+    if (kWidth == 2 && line < (is_low ? part : section.end) && lane < kLowLines + kWordLines)
       asm volatile("prefetch.global.L2 [%0];" ::"l"(payload + line));
   };
-  const auto refill = [&] {
-    return words.refill(ring, [&](Vec v, std::uint32_t idx) {
-      if (idx < words.end_vec) sum += word_terms(v, idx);
-      prefetch_ahead(sizeof(Vec) * (idx - lane) + 2 * WordRing<Vec>::kChunkBytes);
-    });
-  };
-  Access mine = advanced(dst, 4 * kWidth * lane);
-  const std::uint8_t* lows = low.bytes + 4 * lane;
-  std::uint32_t factor = checksum_factor(lane);
-  std::uint64_t low_sum = 0;
-  // Group `ahead` from here; its low bytes are there if `whole`. They are not asked for
-  // before the refill: its branch would wait for them.
-  const auto decode_group = [&](std::uint32_t ahead, bool whole, std::uint32_t& low_word) {
-    const std::uint32_t start = refill();
-    std::uint32_t next = start;
+  // Group `ahead` from here; its low bytes are there if `whole`. They are not asked for before
+  // the refill: its branch would wait for them.
+  const auto decode_group = [&](std::uint32_t ahead, bool whole, std::uint32_t& low) {
+    if (ahead % Stream::kGroups == 0) stream.refill(sum, prefetch);
     if (kWidth == 2 && whole)
-      low_word = __ldcs(reinterpret_cast<const std::uint32_t*>(lows + ahead * kGroup));
+      low = __ldcs(reinterpret_cast<const std::uint32_t*>(lows + ahead * kGroup));
     uint4 r;
-    r.x = step(x, next);
-    r.y = step(x, next);
-    r.z = step(x, next);
-    r.w = step(x, next);
-    words.consumed += next - start;
+    r.x = stream.decode();
+    r.y = stream.decode();
+    r.z = stream.decode();
+    r.w = stream.decode();
+    stream.end_group();
     return r;
   };
-  const auto add_lows = [&](std::uint32_t low_word) {
-    if constexpr (kWidth == 2) low_sum = mad_wide(low_word, factor, low_sum);
+  const auto add_lows = [&](std::uint32_t low) {
+    if constexpr (kWidth == 2) low_sum = mad_wide(low, factor, low_sum);
     factor += kWarp * frame::kChecksumStep;
   };
   const auto advance = [&](std::uint32_t groups) {
@@ -124,35 +170,31 @@ __device__ __forceinline__ BlockResult decode_byte_groups(const std::uint8_t* pa
     lows += groups * kGroup;
     first += groups * kGroup;
   };
-  std::uint32_t low_word = 0;
+  std::uint32_t low = 0;
 #pragma unroll 1
   while (n - first > 2 * kGroup) {
-    const uint4 r = decode_group(0, true, low_word);
-    add_lows(low_word);
-    merge.store(r, low_word, mine, 4);
-    const uint4 s = decode_group(1, true, low_word);
-    add_lows(low_word);
-    merge.store(s, low_word, advanced(mine, kWidth * kGroup), 4);
+    const uint4 r = decode_group(0, true, low);
+    add_lows(low);
+    merge.store(r, low, mine, 4);
+    const uint4 s = decode_group(1, true, low);
+    add_lows(low);
+    merge.store(s, low, advanced(mine, kWidth * kGroup), 4);
     advance(2);
   }
 #pragma unroll 1
   while (first < n) {
-    const bool whole = first + 4 * lane < low.part;
-    const uint4 r = decode_group(0, whole, low_word);
-    if (whole) add_lows(low_word);
-    merge.store(r, low_word, mine, static_cast<std::int32_t>(n - first - 4 * lane));
+    const bool whole = first + 4 * lane < part;
+    const uint4 r = decode_group(0, whole, low);
+    if (whole) add_lows(low);
+    merge.store(r, low, mine, static_cast<std::int32_t>(n - first - 4 * lane));
     advance(1);
   }
-  sum += low_sum;
-  // Words that a corrupt stream did not use.
-  for (std::uint32_t i = words.next_vec + lane; i < words.end_vec; i += kWarp)
-    sum += word_terms(__ldcs(words.vecs + i), i);
-  const bool intact = words.consumed == 2 * section.num_words && x == kStateLow;
-  return {__all_sync(kAll, intact) ? kReasonNone : kReasonStream, sum};
+  const bool good = stream.ends_well(section.num_words);
+  sum += low_sum + stream.terms_left();
+  return {__all_sync(kAll, good) ? kReasonNone : kReasonStream, sum};
 }
 
-// `room` is that of a warp: tables, and words with what else is not aligned; `uniform` the
-// address of a uniform row.
+// The room is that of a warp; `uniform` is the address of a uniform row.
 template <int kWidth, class Access>
 __device__ __forceinline__ BlockResult decode_byte_block(const std::uint8_t* payload,
                                                          std::uint32_t num_bytes, std::uint32_t n,
@@ -162,29 +204,24 @@ __device__ __forceinline__ BlockResult decode_byte_block(const std::uint8_t* pay
   const std::uint32_t section_at = (kWidth - 1) * static_cast<std::uint32_t>(align16(n));
   std::uint64_t sum = 0;
   if (num_bytes < section_at + codec::kTableOffset) return {kReasonPayload, 0};
-  const LowPlane low{payload, section_at};
   ByteSection section;
-  const std::uint32_t ring = room.ring;
-  if (!open_byte_section(payload, section_at, num_bytes, n, ring, sum, section) ||
+  if (!open_byte_section(payload, section_at, num_bytes, n, room.ring, sum, section) ||
       section.end != num_bytes)
     return {kReasonPayload, 0};
-  WordRing<uint4> words(payload, section.words_at / 16, section.end / 16);
+  using FewRows = std::conditional_t<kWidth == 1, RowStream, RingStream<uint4>>;
+  FewRows stream(payload, section.words_at, num_bytes, room);
   dst = advanced(dst, pos);
-  const unsigned lanes_below = lanes_below_here();
   const RowsFit fit =
-      read_byte_rows(ring, section.table_bytes, room.slots, room.bytes, kMaxRows, uniform);
-  if (fit == RowsFit::kFit)
-    return decode_byte_groups<kWidth>(payload, section, n, rotate, dst, low, words, ring, sum,
-                                      [&](std::uint32_t& x, std::uint32_t& next) {
-                                        return decode_row_byte(x, room.slots, next, lanes_below);
-                                      });
+      read_byte_rows(room.ring, section.table_bytes, room.slots, room.bytes, kMaxRows, uniform);
+  if (fit == RowsFit::kFit) {
+    stream.start(stored_state(room.ring));
+    return decode_byte_groups<kWidth>(payload, section, n, rotate, dst, stream, sum);
+  }
   if (fit == RowsFit::kInvalid || !read_byte_tables(section.table_bytes, room))
     return {kReasonPayload, 0};
-  const WordRing<uint2> short_words(payload, section.words_at / 8, section.end / 8);
-  return decode_byte_groups<kWidth>(payload, section, n, rotate, dst, low, short_words, ring, sum,
-                                    [&](std::uint32_t& x, std::uint32_t& next) {
-                                      return decode_byte(x, room, next, lanes_below) << 16;
-                                    });
+  RingStream<uint2> any_stream(payload, section.words_at, num_bytes, room);
+  any_stream.start(stored_state(room.ring));
+  return decode_byte_groups<kWidth>(payload, section, n, rotate, dst, any_stream, sum);
 }
 
 }  // namespace snug::cuda

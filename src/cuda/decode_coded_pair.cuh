@@ -114,49 +114,41 @@ __device__ __noinline__ BlockResult decode_coded_pair(const std::uint8_t* payloa
     });
   };
   Access mine = advanced(dst, pos + 16 * lane);
-  std::uint32_t pairs[4], halves[2] = {};
-  // A group is merged and stored while the next one is decoded.
-  uint2 lows{};
-  std::uint32_t before[4];
-  const auto store_before = [&](std::int32_t left) {
-    uint4 out;
-    merge_pairs(before, lows, out);
-    store_eight(mine, out, left);
-    mine = advanced(mine, 2 * kGroupElems);
-  };
 #pragma unroll 1
   for (std::uint32_t first = 0; first < n; first += kGroupElems) {
+    std::uint32_t pairs[4] = {}, halves[2] = {};
     std::uint32_t pair_next = refill(words, room.ring);
     const std::uint32_t pair_start = pair_next;
-#pragma unroll
+#pragma unroll 1
     for (int half = 0; half < 2; ++half) {
       std::uint32_t r[4], next = refill(low_words, byte_ring);
       const std::uint32_t start = next;
+      halves[0] = halves[1];
+      pairs[0] = pairs[2];
+      pairs[1] = pairs[3];
       // The second half of the last group is not coded where no value is in it.
-      if (half == 1 && n - first <= kGroupElems / 2) {
+      if (half == 0 || n - first > kGroupElems / 2) {
+#pragma unroll
+        for (int k = 0; k < 4; k += 2) {
+          decode_byte_and_pair(x, first_table, next, r[k], pair_x, room.slots, pair_next,
+                               pairs[2 + k / 2], lanes_below);
+          r[k + 1] = decode_row_byte(x, first_table, next, lanes_below);
+        }
+        halves[1] =
+            __byte_perm(__byte_perm(r[0], r[1], 0x0062), __byte_perm(r[2], r[3], 0x0062), 0x5410);
+      } else {
         pairs[2] = decode_pair(pair_x, room.slots, pair_next, lanes_below);
         pairs[3] = decode_pair(pair_x, room.slots, pair_next, lanes_below);
-        break;
       }
-      decode_byte_and_pair(x, first_table, next, r[0], pair_x, room.slots, pair_next,
-                           pairs[2 * half], lanes_below);
-      r[1] = decode_row_byte(x, first_table, next, lanes_below);
-      if (half == 0 && first != 0) store_before(8);
-      decode_byte_and_pair(x, first_table, next, r[2], pair_x, room.slots, pair_next,
-                           pairs[2 * half + 1], lanes_below);
-      r[3] = decode_row_byte(x, first_table, next, lanes_below);
       low_words.consumed += next - start;
-      halves[half] =
-          __byte_perm(__byte_perm(r[0], r[1], 0x0062), __byte_perm(r[2], r[3], 0x0062), 0x5410);
     }
     words.consumed += pair_next - pair_start;
     if (Escapes::any(pairs)) escapes.patch(pairs, n - first, lanes_below);
-    lows = gather_lows(halves[0], halves[1]);
-#pragma unroll
-    for (int k = 0; k < 4; ++k) before[k] = pairs[k];
+    uint4 out;
+    merge_pairs(pairs, gather_lows(halves[0], halves[1]), out);
+    store_eight(mine, out, static_cast<std::int32_t>(n - first - 8 * lane));
+    mine = advanced(mine, 2 * kGroupElems);
   }
-  store_before(static_cast<std::int32_t>((n - 1) % kGroupElems + 1) -
-               static_cast<std::int32_t>(8 * lane));
   // The terms of what is left: escapes, and words a corrupt stream did not use.
   const auto add_rest = [&](const Words& w) {
     for (std::uint32_t i = w.next_vec + lane; i < w.end_vec; i += kWarp)

@@ -31,13 +31,15 @@ __device__ __forceinline__ std::uint32_t first_merged() {
 template <int kWidth>
 inline constexpr std::uint32_t kSecondMerged = kWidth == 2 ? 4 : 8;
 
-// Shared memory of one warp, behind its SlotTable. Raw bytes come in pieces of two groups.
+// Shared memory of one warp, behind its SlotTable. Raw bytes come in pieces of two groups, all
+// but one of which are under way.
 template <int kWidth, bool kAhead>
 struct alignas(16) PaletteRoom {
   static constexpr std::uint32_t kPiece = 2 * kGroupElems, kPieceBytes = (kWidth - 1) * kPiece;
+  static constexpr unsigned kPieces = kWidth == 2 ? 4 : 2;
 
   std::uint8_t ring[PaletteStream<kAhead>::kRoom];
-  std::uint8_t lows[2][kPieceBytes];
+  std::uint8_t lows[kPieces][kPieceBytes];
   std::uint8_t escapes[EscapeBytes<true>::kRoom];
   std::uint32_t num_words, num_escapes, escapes_at;  // wanted at the end: registers are few
 };
@@ -88,7 +90,7 @@ struct LowPlanes {
   const std::uint8_t* payload;
   std::uint32_t part;        // bytes of a plane
   std::uint32_t room;        // address
-  std::uint32_t piece = 0;   // 0, or where the second one is
+  std::uint32_t piece = 0;   // where the piece to come is in the room
   std::uint32_t next = 0;    // value that the next piece to copy starts with
   std::uint32_t multiplier;  // of the checksum term of a lane's first byte
 
@@ -98,7 +100,8 @@ struct LowPlanes {
         part(plane_bytes),
         room(room_at),
         multiplier(checksum_factor(first_merged<kWidth>() / 4)) {
-    copy_next(0);
+#pragma unroll
+    for (unsigned i = 0; i + 1 < Room::kPieces; ++i) copy_next(i * Room::kPieceBytes);
   }
   // Starts copying the next piece; nothing past the end.
   __device__ __forceinline__ void copy_next(std::uint32_t to) {
@@ -111,14 +114,15 @@ struct LowPlanes {
     commit_copies();
     next += Room::kPiece;
   }
-  // The address of this lane's bytes in the piece that comes now, when it is there; the one
-  // after it is under way then.
+  // The address of this lane's bytes in the piece that comes now, when it is there; another
+  // one is copied to where the piece before was.
   __device__ __forceinline__ std::uint32_t take_piece() {
-    wait_copies<0>();
+    constexpr std::uint32_t kEnd = Room::kPieces * Room::kPieceBytes;
+    wait_copies<Room::kPieces - 2>();
     __syncwarp();
     const std::uint32_t here = room + piece + first_merged<kWidth>();
-    piece ^= Room::kPieceBytes;
-    copy_next(piece);
+    copy_next(piece == 0 ? kEnd - Room::kPieceBytes : piece - Room::kPieceBytes);
+    piece = piece + Room::kPieceBytes == kEnd ? 0 : piece + Room::kPieceBytes;
     return here;
   }
   __device__ __forceinline__ static LowBytes<kWidth> read(std::uint32_t at) {
@@ -169,8 +173,9 @@ __device__ __forceinline__ BlockResult decode_palette_block(const std::uint8_t* 
   Stream stream(payload, words_at, num_bytes, slots, ring);
   LowPlanes<kWidth, kAhead> planes(payload, part, room + offsetof(Room, lows));
   PaletteSection section;
-  if (!open_palette_section<kInPlace>(payload, section_at, num_bytes, n, slots, ring, sum,
-                                      section) ||
+  constexpr int kStepsAtOnce = kAhead ? 8 : 2;  // few warps have more registers
+  if (!open_palette_section<kInPlace, kStepsAtOnce>(payload, section_at, num_bytes, n, slots, ring,
+                                                    sum, section) ||
       section.end_vec * 16 != num_bytes) {
     wait_copies<0>();
     return {kReasonPayload, 0};
@@ -190,8 +195,8 @@ __device__ __forceinline__ BlockResult decode_palette_block(const std::uint8_t* 
   uint4 out[kWidth / 2];
   // Decodes the group after `before` to `now` while that one, whose raw bytes are at low_at, is
   // merged and stored.
-  const auto turn = [&](const std::uint32_t (&before)[4], std::uint32_t low_at,
-                        std::uint32_t (&now)[4], std::uint32_t at) {
+  const auto turn = [&](const std::uint32_t(&before)[4], std::uint32_t low_at,
+                        std::uint32_t(&now)[4], std::uint32_t at) {
     const LowBytes<kWidth> lows = planes.read(low_at);
     now[0] = stream.decode_two();
     planes.add_terms(lows, sum);
@@ -202,14 +207,15 @@ __device__ __forceinline__ BlockResult decode_palette_block(const std::uint8_t* 
     now[2] = stream.decode_two();
     now[3] = stream.decode_two();
   };
-  const auto patch = [&](std::uint32_t (&pairs)[4], std::uint32_t num_values) {
+  const auto patch = [&](std::uint32_t(&pairs)[4], std::uint32_t num_values) {
     if (escapes.any(pairs)) escapes.patch(pairs, num_values, stream.lanes_below);
   };
 
   stream.refill(sum);
 #pragma unroll
   for (int k = 0; k < 4; ++k) a[k] = stream.decode_two();
-  std::uint32_t low_at = planes.take_piece();  // escapes are there, too
+  wait_copies<0>();  // escapes, too
+  std::uint32_t low_at = planes.take_piece();
   patch(a, n);
   std::uint32_t first = 0;
 #pragma unroll 1
@@ -241,7 +247,11 @@ __device__ __forceinline__ BlockResult decode_palette_block(const std::uint8_t* 
   for (int i = 0; i < kWidth / 2; ++i) {
     const auto at =
         static_cast<std::int32_t>(kWidth * (first + first_merged<kWidth>()) + kSecondStore * i);
-    store_upto16(mine, kSecondStore * i, out[i], static_cast<std::int32_t>(kWidth * n) - at);
+    const std::int32_t left = static_cast<std::int32_t>(kWidth * n) - at;
+    if (left >= 16)
+      mine.store16(kSecondStore * i, out[i]);
+    else if (left > 0)
+      store_end(mine, kSecondStore * i, out[i], left);
   }
   wait_copies<0>();
   __syncwarp();

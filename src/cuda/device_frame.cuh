@@ -131,6 +131,10 @@ __device__ __forceinline__ void copy_async(std::uint32_t shared, const void* glo
   asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(shared), "l"(global), "n"(kBytes)
                : "memory");
 }
+// 16 bytes past the first-level cache, which what is read once need not pass.
+__device__ __forceinline__ void copy_async_once(std::uint32_t shared, const void* global) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
+}
 __device__ __forceinline__ void commit_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }

@@ -4,6 +4,7 @@
 
 #include <type_traits>
 
+#include "cuda/copy_raw.cuh"
 #include "cuda/decode_any.cuh"
 #include "cuda/decode_frame.cuh"
 #include "cuda/decode_palette.cuh"
@@ -14,9 +15,9 @@
 namespace snug::cuda {
 namespace {
 
-// One thread block a multiprocessor, so that its warps work on blocks that are neighbours in
-// memory.
+// One thread block a multiprocessor: its warps share that one's blocks evenly.
 constexpr unsigned kDecodeWarps = 32;
+constexpr unsigned kFewBlocks = 16;  // a multiprocessor: less to do than to wait for
 constexpr unsigned kJobsAhead = 3;
 
 // Shared memory of one warp.
@@ -24,6 +25,7 @@ struct WarpSmem {
   SlotTable slots;
   union {
     PaletteRoom<2, false> bf16;
+    PaletteRoom<2, true> few_bf16;
     PaletteRoom<4, false> f32;
     struct {
       std::uint8_t bytes[StreamRoom::kBytes];
@@ -32,6 +34,8 @@ struct WarpSmem {
   };
   DecodeJob jobs[kJobsAhead];
   DecodeTally tally;
+  std::uint32_t position;  // of the warp's block among those of the thread block
+  std::uint32_t next;      // which of the jobs that is
 };
 
 template <int kWidth, bool kAhead, class Access>
@@ -52,15 +56,27 @@ __device__ __forceinline__ BlockResult decode_block(const std::uint8_t* payload,
       return result;
     }
   }
-  if (e.codec == static_cast<unsigned>(Codec::kRaw))
-    result.reason = decode_raw<WarpTeam>(payload, e, n, kWidth, dst, pos, result.sum);
-  else if (e.codec == static_cast<unsigned>(Codec::kConstant))
+  if (e.codec == static_cast<unsigned>(Codec::kRaw)) {
+    if constexpr (std::is_same_v<Access, DirectAccess>)
+      result.reason = copy_raw_block(payload, e, n, kWidth, dst, pos, slots, result.sum);
+    else
+      result.reason = decode_raw<WarpTeam>(payload, e, n, kWidth, dst, pos, result.sum);
+  } else if (e.codec == static_cast<unsigned>(Codec::kConstant))
     result.reason = decode_constant<WarpTeam>(payload, e, n, kWidth, dst, pos, result.sum);
   else
-    result = decode_any<kWidth>(payload, e, n, dtype, dst, pos,
-                                StreamRoom{slots, shared_address(smem.stream.bytes),
-                                           shared_address(smem.stream.ring)});
+    result = decode_any<kWidth>(
+        payload, e, n, dtype, dst, pos,
+        StreamRoom{slots, shared_address(smem.stream.bytes), shared_address(smem.stream.ring)});
   return result;
+}
+
+// A block in several pieces, out of line: it would cost the others registers.
+template <int kWidth, bool kAhead, class Access>
+__device__ __noinline__ BlockResult decode_scattered(const std::uint8_t* payload, DeviceEntry e,
+                                                     std::uint32_t n, DType dtype, Access dst,
+                                                     std::uint64_t pos, std::uint32_t slots,
+                                                     const WarpSmem* smem) {
+  return decode_block<kWidth, kAhead>(payload, e, n, dtype, dst, pos, slots, *smem);
 }
 
 // Brings what a warp reads first of a block into the cache: its start, and where
@@ -74,78 +90,124 @@ __device__ __forceinline__ void prefetch_block(const DecodeJob& job, unsigned wi
   for (std::uint32_t line = 0; line < 8; ++line) prefetch(section + 128 * line);
 }
 
+// The ticket that comes at this position in the order of a thread block: it has `share` tickets
+// in a row, and after those of all others so many again.
+__device__ __forceinline__ std::uint64_t ticket_at(std::uint32_t position, std::uint32_t share) {
+  const std::uint32_t round = position < share ? 0 : position / share;
+  return (std::uint64_t{round} * gridDim.x + blockIdx.x) * share + (position - round * share);
+}
+
+// Few warps can have many registers.
+template <bool kAhead>
+inline constexpr unsigned kMostWarps = kAhead ? kDecodeWarps / 2 : kDecodeWarps;
+
+// By asking anew: what the compiler holds it may put into memory.
+__device__ __forceinline__ unsigned lane_now() {
+  unsigned lane;
+  asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+  return lane;
+}
+
+// The loop over blocks keeps its state in shared memory, all found by the address of the slots:
+// registers are few, and local memory is far away.
 template <class Access, int kWidth, bool kAhead>
-__global__ void __launch_bounds__(kDecodeWarps* kWarp, 1)
-    decode_kernel(const __grid_constant__ Work work) {
+__global__ void __launch_bounds__(kMostWarps<kAhead>* kWarp, 1)
+    decode_kernel(const __grid_constant__ Work work, std::uint32_t share) {
   extern __shared__ __align__(1024) std::uint8_t shared[];
   __shared__ unsigned long long first_error;
-  const unsigned warp = threadIdx.x / kWarp, num_warps = blockDim.x / kWarp;
-  WarpSmem& smem = reinterpret_cast<WarpSmem*>(shared)[warp];
-  const std::uint32_t slots = kept_shared_address(&smem.slots);
-  if (lane_id() == 0) smem.tally = {};
+  const std::uint32_t slots =
+      kept_shared_address(reinterpret_cast<WarpSmem*>(shared) + threadIdx.x / kWarp);
+  const auto own = [&]() -> WarpSmem& {
+    std::uint32_t at;
+    asm volatile("mov.u32 %0, %1;" : "=r"(at) : "r"(slots));
+    return *reinterpret_cast<WarpSmem*>(shared + (at - shared_address(shared)));
+  };
+  if (lane_id() == 0) {
+    own().tally = {};
+    own().position = threadIdx.x / kWarp;
+  }
   if (threadIdx.x == 0) first_error = 0;
   if (work.items == nullptr) let_next_kernel_start();  // the verdict
   if (work.items != nullptr || work.segments != nullptr) wait_for_preparation();
-  const std::uint64_t num_tickets = last_ticket(work);
-  // The first lanes each open one of the warp's next blocks and ask for the start of
-  // its coded plane: waits for index and section come once for several blocks.
-  const std::uint64_t step = std::uint64_t{gridDim.x} * num_warps;
-  unsigned next = kJobsAhead;
-  for (std::uint64_t ticket = std::uint64_t{blockIdx.x} * num_warps + warp;; ticket += step) {
-    if (next == kJobsAhead) {
-      if (lane_id() < kJobsAhead) {
-        const DecodeJob mine = open_decode_job(work, ticket + lane_id() * step, num_tickets);
-        smem.jobs[lane_id()] = mine;
-        if (mine.exists && mine.reason == kReasonNone && lane_id() != 0) prefetch_block(mine, kWidth);
-      }
-      next = 0;
-      __syncwarp();
-    }
-    const DecodeJob& job = smem.jobs[next++];
-    if (job.ends) break;
-    Reason reason = job.reason;
-    if (job.exists && reason == kReasonNone) {
-      const Access dst = access_item<Access>(work, job.w.item);
-      std::uint8_t* piece = in_one_piece(dst, job.pos, std::uint64_t{job.n} * kWidth);
-      BlockResult r;
-      if (std::is_same_v<Access, DirectAccess> || piece != nullptr)
-        r = decode_block<kWidth, kAhead>(job.payload, job.entry, job.n, work.dtype, DirectAccess{piece}, 0,
-                                 slots, smem);
-      else
-        r = decode_block<kWidth, kAhead>(job.payload, job.entry, job.n, work.dtype, dst, job.pos, slots,
-                                 smem);
-      reason = check_sum(r.reason, warp_sum64(r.sum), job.entry);
-    }
-    if (lane_id() == 0) smem.tally.template add<Access>(work, job, ticket, reason);
+  for (;;) {
+    // The first lanes each open one of the warp's next blocks and ask for the start of
+    // its coded plane: waits for index and section come once for several blocks.
     __syncwarp();
+    const unsigned num_warps = blockDim.x / kWarp;
+    if (const unsigned lane = lane_now(); lane < kJobsAhead) {
+      const std::uint64_t ticket = ticket_at(own().position + lane * num_warps, share);
+      const DecodeJob mine = open_decode_job(work, ticket, last_ticket(work));
+      own().jobs[lane] = mine;
+      if (lane == 0) own().next = 0;
+      if (mine.exists && mine.reason == kReasonNone && lane != 0) prefetch_block(mine, kWidth);
+    }
+    __syncwarp();
+    bool ends = false;
+    do {
+      const DecodeJob& job = own().jobs[own().next];
+      ends = __all_sync(kAll, job.ends);
+      if (ends) break;
+      Reason reason = job.reason;
+      if (__all_sync(kAll, job.exists && reason == kReasonNone)) {
+        const Access dst = access_item<Access>(work, job.w.item);
+        std::uint8_t* piece = in_one_piece(dst, job.pos, std::uint64_t{job.n} * kWidth);
+        BlockResult r;
+        if (std::is_same_v<Access, DirectAccess> || __all_sync(kAll, piece != nullptr))
+          r = decode_block<kWidth, kAhead>(job.payload, job.entry, job.n, work.dtype,
+                                           DirectAccess{piece}, 0, slots, own());
+        else
+          r = decode_scattered<kWidth, kAhead>(job.payload, job.entry, job.n, work.dtype, dst,
+                                               job.pos, slots, &own());
+        reason = check_sum(r.reason, warp_sum64(r.sum), own().jobs[own().next].entry);
+      }
+      if (lane_now() == 0) {
+        WarpSmem& smem = own();
+        smem.tally.template add<Access>(work, smem.jobs[smem.next], ticket_at(smem.position, share),
+                                        reason);
+        smem.position += blockDim.x / kWarp;
+        ++smem.next;
+      }
+      __syncwarp();
+    } while (__any_sync(kAll, own().next < kJobsAhead));
+    if (ends) break;
   }
-  if (lane_id() == 0) smem.tally.template flush<Access>(work);
+  if (lane_now() == 0) own().tally.template flush<Access>(work);
   __syncthreads();
-  if (lane_id() == 0 && smem.tally.first_error != 0)
-    atomicMax(&first_error, smem.tally.first_error);
+  if (lane_now() == 0 && own().tally.first_error != 0)
+    atomicMax(&first_error, own().tally.first_error);
   __syncthreads();
   if (threadIdx.x == 0) work.errors[blockIdx.x] = first_error;
 }
 
-}  // namespace
+template <class Access, int kWidth, bool kAhead>
+cudaError_t launch(const Work& work, std::uint64_t num_blocks, int num_sms, cudaStream_t stream) {
+  const auto kernel = decode_kernel<Access, kWidth, kAhead>;
+  StageRoom room;
+  const cudaError_t error = find_stage_room(kernel, room);
+  if (error != cudaSuccess) return error;
+  // As many warps as share a multiprocessor's blocks evenly.
+  const auto sms = static_cast<unsigned>(num_sms);
+  const std::uint64_t share = num_blocks == 0 ? 1 : (num_blocks + sms - 1) / sms;
+  const unsigned most = room.stages_of(sizeof(WarpSmem), kMostWarps<kAhead>);
+  const std::uint64_t rounds = (share + most - 1) / most;
+  const auto num_warps = static_cast<unsigned>((share + rounds - 1) / rounds);
+  const std::uint64_t num_ctas = num_blocks == 0 ? 1 : (num_blocks + share - 1) / share;
+  return launch_decoder<Access>(kernel, num_ctas, num_warps * kWarp,
+                                num_warps * static_cast<unsigned>(sizeof(WarpSmem)), stream, work,
+                                static_cast<std::uint32_t>(share));
+}
 
 template <class Access>
-static cudaError_t launch(const Work& work, std::uint64_t num_blocks, int num_sms,
-                          cudaStream_t stream) {
-  // As many warps as share the blocks evenly.
-  const std::uint64_t each = (num_blocks + num_sms - 1) / num_sms;  // multiprocessor
-  const std::uint64_t rounds = (each + kDecodeWarps - 1) / kDecodeWarps;
-  const auto num_warps = static_cast<unsigned>(each == 0 ? 1 : (each + rounds - 1) / rounds);
-  std::uint64_t num_ctas = (num_blocks + num_warps - 1) / num_warps;
-  if (num_ctas > static_cast<unsigned>(num_sms)) num_ctas = static_cast<unsigned>(num_sms);
-  if (num_ctas > kMaxErrors) num_ctas = kMaxErrors;
-  if (num_ctas == 0) num_ctas = 1;
-  const auto kernel = width_of(work.dtype) == 2   ? decode_kernel<Access, 2, false>
-                      : width_of(work.dtype) == 4 ? decode_kernel<Access, 4, false>
-                                                  : decode_kernel<Access, 8, false>;
-  return launch_decoder<Access>(kernel, num_ctas, num_warps * kWarp,
-                                num_warps * static_cast<unsigned>(sizeof(WarpSmem)), stream, work);
+cudaError_t launch(const Work& work, std::uint64_t num_blocks, int num_sms, cudaStream_t stream) {
+  const bool is_small = num_blocks <= kFewBlocks * static_cast<unsigned>(num_sms);
+  const auto launcher = width_of(work.dtype) == 8   ? launch<Access, 8, false>
+                        : width_of(work.dtype) == 4 ? launch<Access, 4, false>
+                        : is_small                  ? launch<Access, 2, true>
+                                                    : launch<Access, 2, false>;
+  return launcher(work, num_blocks, num_sms, stream);
 }
+
+}  // namespace
 
 cudaError_t launch_decode(const Work& work, bool direct, std::uint64_t num_blocks, int num_sms,
                           cudaStream_t stream) {

@@ -4,6 +4,7 @@
 
 #include <type_traits>
 
+#include "cuda/copy_raw.cuh"
 #include "cuda/decode_any.cuh"
 #include "cuda/decode_bytes.cuh"
 #include "cuda/decode_frame.cuh"
@@ -40,6 +41,11 @@ __device__ __forceinline__ BlockResult decode_block(const std::uint8_t* payload,
         e.plane_modes == 2u << (2 * kWidth - 2))
       return decode_byte_block<kWidth>(payload, e.num_bytes, n, is_float(dtype), dst, pos, room,
                                        uniform);
+  if constexpr (std::is_same_v<Access, DirectAccess>)
+    if (e.codec == static_cast<unsigned>(Codec::kRaw)) {
+      result.reason = copy_raw_block(payload, e, n, kWidth, dst, pos, room.slots, result.sum);
+      return result;
+    }
   if (e.codec == static_cast<unsigned>(Codec::kRaw))
     result.reason = decode_raw<WarpTeam>(payload, e, n, kWidth, dst, pos, result.sum);
   else if (e.codec == static_cast<unsigned>(Codec::kConstant))
@@ -131,11 +137,12 @@ cudaError_t launch(const Work& work, std::uint64_t num_blocks, int num_sms, cuda
   room.num_bytes -= kRowBytes;
   const unsigned most = room.stages_of(sizeof(WarpSmem), kMaxWarps);
   // As many warps as share the blocks evenly.
-  const std::uint64_t each = (num_blocks + num_sms - 1) / num_sms;  // multiprocessor
+  const auto sms = static_cast<unsigned>(num_sms);
+  const std::uint64_t each = (num_blocks + sms - 1) / sms;  // multiprocessor
   const std::uint64_t rounds = (each + most - 1) / most;
   const auto num_warps = static_cast<unsigned>(each == 0 ? 1 : (each + rounds - 1) / rounds);
   std::uint64_t num_ctas = (num_blocks + num_warps - 1) / num_warps;
-  if (num_ctas > static_cast<unsigned>(num_sms)) num_ctas = static_cast<unsigned>(num_sms);
+  if (num_ctas > sms) num_ctas = sms;
   if (num_ctas > kMaxErrors) num_ctas = kMaxErrors;
   if (num_ctas == 0) num_ctas = 1;
   const auto smem_bytes = static_cast<std::uint32_t>(kRowBytes + num_warps * sizeof(WarpSmem));

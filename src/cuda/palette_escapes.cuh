@@ -5,11 +5,6 @@
 
 namespace snug::cuda {
 
-// 16 bytes past the first-level cache, which what is read once need not pass.
-__device__ __forceinline__ void copy_async_once(std::uint32_t shared, const void* global) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
-}
-
 // Escapes of a block in shared memory, 512 bytes of the payload at a time.
 template <bool kInPlace>  // as open_palette_section
 struct EscapeBytes {
@@ -53,30 +48,37 @@ struct EscapeBytes {
       wait_copies<0>();
       __syncwarp();
     }
-    std::uint32_t units[4];  // of the escapes in a pair
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      units[k] = kInPlace ? pairs[k] >> 8 & 0x00800080u : (pairs[k] & kFlags) << 8;
-      const std::uint32_t value = 8 * lane_id() + 2 * k;
-      if (value + 1 >= num_values) units[k] &= value < num_values ? 0xFFFFu : 0u;
+    // What the byte of each escape in a pair is multiplied with.
+    const auto units_of = [](std::uint32_t pair) {
+      return kInPlace ? pair >> 8 & (kUnit | kUnit << 16) : (pair & kFlags) << 8;
+    };
+    // Elements by name, not in loops: the compiler would put the array into memory.
+    if (num_values < kGroupElems) {
+      const auto keep = [&](std::uint32_t& pair, std::uint32_t value) {
+        if (value + 1 >= num_values) pair &= value < num_values ? 0xFFFFu : 0u;
+      };
+      keep(pairs[0], 8 * lane_id());
+      keep(pairs[1], 8 * lane_id() + 2);
+      keep(pairs[2], 8 * lane_id() + 4);
+      keep(pairs[3], 8 * lane_id() + 6);
     }
-    const std::uint32_t all = units[0] + units[1] + units[2] + units[3];
+    const std::uint32_t all =
+        units_of(pairs[0]) + units_of(pairs[1]) + units_of(pairs[2]) + units_of(pairs[3]);
     const unsigned holders = __ballot_sync(kAll, all != 0);
     // No unit alone: one that was added up, or both of them.
-    if (__any_sync(kAll, ((all & (all - 1)) | (all & ~(kUnit | kUnit << 16))) != 0)) {
-      patch_several(pairs, units);
+    if (!__any_sync(kAll, ((all & (all - 1)) | (all & ~(kUnit | kUnit << 16))) != 0)) {
+      const std::uint32_t byte =
+          load_shared_u8(window + (next - first) + __popc(holders & lanes_below));
+      pairs[0] += units_of(pairs[0]) * byte;
+      pairs[1] += units_of(pairs[1]) * byte;
+      pairs[2] += units_of(pairs[2]) * byte;
+      pairs[3] += units_of(pairs[3]) * byte;
+      next += __popc(holders);
       return;
     }
-    const std::uint32_t byte =
-        load_shared_u8(window + (next - first) + __popc(holders & lanes_below));
-#pragma unroll
-    for (int k = 0; k < 4; ++k) pairs[k] += units[k] * byte;
-    next += __popc(holders);
-  }
-  __device__ __forceinline__ void patch_several(std::uint32_t (&pairs)[4],
-                                                const std::uint32_t (&units)[4]) {
-    const std::uint32_t count =
-        __popc(units[0] | units[1] << 1 | units[2] << 2 | units[3] << 3);
+    // 0 to 8 a lane.
+    const std::uint32_t count = __popc(units_of(pairs[0]) | units_of(pairs[1]) << 1 |
+                                       units_of(pairs[2]) << 2 | units_of(pairs[3]) << 3);
     std::uint32_t before = count;
 #pragma unroll
     for (int d = 1; d < 32; d *= 2) {
@@ -85,11 +87,14 @@ struct EscapeBytes {
     }
     std::uint32_t at = window + (next - first) + before - count;
     next += __shfl_sync(kAll, before, 31);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const std::uint32_t unit = units[i / 2] & kUnit << (16 * (i % 2));
-      if (unit != 0) pairs[i / 2] += unit * load_shared_u8(at++);
-    }
+    const auto put = [&](std::uint32_t& pair) {
+      if ((units_of(pair) & kUnit) != 0) pair += kUnit * load_shared_u8(at++);
+      if ((units_of(pair) & kUnit << 16) != 0) pair += (kUnit << 16) * load_shared_u8(at++);
+    };
+    put(pairs[0]);
+    put(pairs[1]);
+    put(pairs[2]);
+    put(pairs[3]);
   }
 };
 

@@ -13,12 +13,11 @@ inline constexpr unsigned kGroupElems = 256;  // 4 steps of 32 pairs
 
 // The first table of a stream: a slot is rank | freq << 8 | is_escape << 16 | value << 24,
 // or kInPlace: rank | freq << 8 | value << 23 | is_escape << 31, so that the upper half is a
-// BF16 but for sign and mantissa. The value of an escape is 0. Apart from what follows, since it alone must be aligned: an address is then
-// one logical operation.
+// BF16 but for sign and mantissa. The value of an escape is 0. Apart from what follows, since it
+// alone must be aligned: an address is then one logical operation.
 struct alignas(1024) SlotTable {
   std::uint32_t entry[256];
 };
-
 
 // A palette section, parsed. Vectors are counted from the start of the payload.
 struct PaletteSection {
@@ -53,7 +52,8 @@ __device__ __forceinline__ bool read_palette(std::uint32_t byte, std::uint32_t s
 
 // Gives each slot the entry of its symbol: bits mark where symbols start, so that
 // the number of bits up to a slot says which one it belongs to. `list` is room for
-// 16 words.
+// 16 words. Many steps at once are fast, but take registers from loads that are under way.
+template <int kStepsAtOnce>
 __device__ __forceinline__ void fill_palette_slots(std::uint32_t slots, std::uint32_t list,
                                                    std::uint32_t entry, std::uint32_t start,
                                                    bool live) {
@@ -62,7 +62,7 @@ __device__ __forceinline__ void fill_palette_slots(std::uint32_t slots, std::uin
   if (live) store_shared(list + 4 * __popc(live_mask & below), entry - start);
   __syncwarp();
   std::uint32_t before = 0;
-#pragma unroll
+#pragma unroll kStepsAtOnce
   for (unsigned i = 0; i < 8; ++i) {
     const unsigned starts =
         __reduce_or_sync(kAll, live && start / kWarp == i ? 1u << (start % kWarp) : 0u);
@@ -78,20 +78,20 @@ __device__ __forceinline__ void fill_palette_slots(std::uint32_t slots, std::uin
 // slots (the ring is room for that) and adds the checksum terms of header, states and table.
 // Returns false if the section is not valid. All its loads are under way before the first one is
 // looked at.
-template <bool kInPlace = false>
+template <bool kInPlace = false, int kStepsAtOnce = 2>
 __device__ __forceinline__ bool open_palette_section(const std::uint8_t* payload, std::uint32_t at,
-                                            std::uint32_t num_bytes, std::uint32_t n,
-                                            std::uint32_t slots, std::uint32_t ring,
-                                            std::uint64_t& sum, PaletteSection& section) {
+                                                     std::uint32_t num_bytes, std::uint32_t n,
+                                                     std::uint32_t slots, std::uint32_t ring,
+                                                     std::uint64_t& sum, PaletteSection& section) {
   const unsigned lane = lane_id();
   if (num_bytes < at || num_bytes - at < codec::kTableOffset + 32) return false;
-  const uint4 head = __ldg(reinterpret_cast<const uint4*>(payload + at));
-  section.state =
-      __ldg(reinterpret_cast<const std::uint32_t*>(payload + at + codec::kStatesOffset) + lane);
+  const uint4* vecs = reinterpret_cast<const uint4*>(payload + at);
+  const uint4 head = __ldg(vecs);
   const std::uint32_t byte =
       __ldg(payload + at + codec::kTableOffset + lane);  // values, then frequencies
-  const uint4 vec =
-      __ldg(reinterpret_cast<const uint4*>(payload + at) + min(lane, kPaletteHeadVecs - 1));
+  const uint4 vec = __ldg(vecs + min(lane, kPaletteHeadVecs - 1));
+  section.state =
+      __ldg(reinterpret_cast<const std::uint32_t*>(payload + at + codec::kStatesOffset) + lane);
   const std::uint32_t palette_size = head.z >> 16 & 0xFF;
   const std::uint64_t words_at = at + codec::kTableOffset + 32;
   const std::uint64_t escapes_at = words_at + std::uint64_t{head.x} * 2;
@@ -100,19 +100,21 @@ __device__ __forceinline__ bool open_palette_section(const std::uint8_t* payload
                     palette_size >= 1 && palette_size <= 15 &&
                     head.x <= codec::padded_symbols((std::size_t{n} + 1) / 2) && head.y <= n &&
                     end <= num_bytes;
-  if (!good) return false;
+  // Nothing is decided before all that was loaded is used: the compiler would move loads behind
+  // the decision.
+  if (lane < kPaletteHeadVecs) sum += checksum_term(vec, at / 16 + lane);
+  std::uint32_t value, freq, end_slot;
+  const bool is_table = read_palette(byte, palette_size, value, freq, end_slot);
+  if (!__all_sync(kAll, good && is_table)) return false;
   section.num_words = head.x;
   section.num_escapes = head.y;
   section.first_vec = static_cast<std::uint32_t>(words_at / 16);
   section.end_vec = static_cast<std::uint32_t>(end / 16);
   section.escapes_at = static_cast<std::uint32_t>(escapes_at);
-  if (lane < kPaletteHeadVecs) sum += checksum_term(vec, at / 16 + lane);
-  std::uint32_t value, freq, end_slot;
-  if (!read_palette(byte, palette_size, value, freq, end_slot)) return false;
   const std::uint32_t escape = kInPlace ? 1u << 31 : 1u << 16;
   const std::uint32_t entry =
       freq << 8 | (lane == palette_size ? escape : 0u) | value << (kInPlace ? 23 : 24);
-  fill_palette_slots(slots, ring, entry, end_slot - freq, freq != 0);
+  fill_palette_slots<kStepsAtOnce>(slots, ring, entry, end_slot - freq, freq != 0);
   return true;
 }
 

@@ -8,8 +8,8 @@
 namespace snug::cuda {
 
 // kAhead: words lie in shared memory with the table's entry for their low byte, so that the next
-// look-up of a lane that takes a word is done already. That takes a quarter off the time of a
-// step but costs instructions: for calls with few warps a multiprocessor.
+// look-up of a lane that takes a word is done already. Steps are shorter (7 % of a call of 16 MiB)
+// but take more instructions: for calls with few warps a multiprocessor.
 template <bool kAhead>
 struct PaletteStream {
   using Vec = std::conditional_t<kAhead, uint2, uint4>;
@@ -61,8 +61,8 @@ struct PaletteStream {
   }
   __device__ __forceinline__ std::uint64_t ahead_terms() const {
     if (next_vec >= end_vec) return 0;
-    return checksum_terms(ahead, checksum_factor(static_cast<std::uint32_t>(sizeof(Vec)) / 4 *
-                                                 next_vec));
+    return checksum_terms(ahead,
+                          checksum_factor(static_cast<std::uint32_t>(sizeof(Vec)) / 4 * next_vec));
   }
   __device__ __forceinline__ std::uint32_t entry_of(std::uint32_t low) const {
     return load_shared_u32((low << 2 & 0x3FC) | slots);
@@ -120,7 +120,8 @@ struct PaletteStream {
   }
   // The state without a symbol. A dot product takes the frequency out: the pipe of the
   // multiplications has time, that of logical operations less.
-  __device__ __forceinline__ std::uint32_t taken_out(std::uint32_t slot, std::uint32_t upper) const {
+  __device__ __forceinline__ std::uint32_t taken_out(std::uint32_t slot,
+                                                     std::uint32_t upper) const {
     return __dp4a(slot, 0x100u, 0u) * upper + (slot & 255);
   }
   // take_word() for words with entries; `own` is the entry for x as it is.
