@@ -47,6 +47,19 @@ __device__ __forceinline__ void wait_barrier(std::uint32_t barrier, unsigned par
   }
 }
 
+// Whether that would not wait now.
+__device__ __forceinline__ bool has_passed(std::uint32_t barrier, unsigned parity) {
+  unsigned done;
+  asm volatile(
+      "{\n\t.reg .pred p;\n\t"
+      "mbarrier.test_wait.parity.shared.b64 p, [%1], %2;\n\t"
+      "selp.u32 %0, 1, 0, p;\n\t}"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+
 // The first kThreads of a thread block as a team.
 template <unsigned kThreads>
 struct BarrierTeam {
@@ -88,19 +101,39 @@ __device__ __forceinline__ void finish_load(std::uint32_t barrier) {
 #endif
 }
 
-// One copy by one thread; addresses and sizes are multiples of 16.
+// One copy by one thread; addresses and sizes are multiples of 16. kOnce: nobody reads these
+// bytes again, the cache may drop them.
+template <bool kOnce = false>
 __device__ __forceinline__ void bulk_load(std::uint32_t shared, const void* global,
                                           std::uint32_t num_bytes, std::uint32_t barrier) {
 #if __CUDA_ARCH__ >= 900
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-          "r"(shared),
-      "l"(global), "r"(num_bytes), "r"(barrier)
-      : "memory");
+  if constexpr (kOnce) {
+    std::uint64_t policy;
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+        "[%0], [%1], %2, [%3], %4;" ::"r"(shared),
+        "l"(global), "r"(num_bytes), "r"(barrier), "l"(policy)
+        : "memory");
+  } else {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+            "r"(shared),
+        "l"(global), "r"(num_bytes), "r"(barrier)
+        : "memory");
+  }
 #else
   for (std::uint32_t i = 0; i < num_bytes; i += 16)
     store_shared(shared + i,
                  *reinterpret_cast<const uint4*>(static_cast<const std::uint8_t*>(global) + i));
+#endif
+}
+
+// Asks for a piece of global memory in the L2 cache, by one thread; as above.
+__device__ __forceinline__ void bulk_prefetch(const void* global, std::uint32_t num_bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(num_bytes)
+               : "memory");
 #endif
 }
 
@@ -152,35 +185,6 @@ __device__ __forceinline__ void load_block(const Access& src, std::uint64_t pos,
                  });
   __syncwarp();
   if (lane_id() == 0) finish_load(barrier);
-}
-
-// load_block where bulk copies can move the bytes, at most kWarp pieces; if not, false.
-__device__ __forceinline__ bool try_load_block(const DirectAccess& src, std::uint64_t pos,
-                                               std::uint32_t num_bytes, std::uint32_t shared,
-                                               std::uint32_t barrier) {
-  load_block(src, pos, num_bytes, shared, barrier);
-  return true;
-}
-inline __device__ __noinline__ bool try_load_block(const ScatteredAccess& src, std::uint64_t pos,
-                                                   std::uint32_t num_bytes, std::uint32_t shared,
-                                                   std::uint32_t barrier) {
-  // Pages are mostly larger than a piece, which then takes one search.
-  const std::uint32_t at = lane_id() * kPieceBytes;
-  const std::uint32_t here = at < num_bytes ? min(num_bytes - at, kPieceBytes) : 0;
-  ScatteredAccess::Piece piece{nullptr, 0};
-  if (here != 0) piece = src.find(pos + at);
-  const bool one_copy = piece.left >= here && reinterpret_cast<std::uintptr_t>(piece.at) % 16 == 0;
-  if (!__all_sync(kAll, one_copy)) {
-    if (!can_move_in_bulk(src, pos, num_bytes)) return false;
-    load_block(src, pos, num_bytes, shared, barrier);
-    return true;
-  }
-  if (lane_id() == 0) expect_load(barrier, num_bytes);
-  __syncwarp();
-  if (here != 0) bulk_load(shared + at, piece.at, here, barrier);
-  __syncwarp();
-  if (lane_id() == 0) finish_load(barrier);
-  return true;
 }
 
 }  // namespace snug::cuda

@@ -1,7 +1,7 @@
 // cuda/encode_place.cuh - codec, size and place in the frame of a surveyed block. The work of the
 // placers of cuda/encode_wide.cuh.
 #pragma once
-#include "cuda/encode_survey.cuh"
+#include "cuda/encode_ring.cuh"
 
 namespace snug::cuda {
 
@@ -40,18 +40,16 @@ __device__ __forceinline__ void settle_block(const Work& work, BlockInfo& info) 
 }
 
 template <int kWidth>
-__device__ __forceinline__ void place_blocks(const Work& work, unsigned num_stages,
-                                             unsigned num_placers, unsigned placer,
-                                             EncodeWideSmem& smem) {
+__device__ __forceinline__ void place_blocks(const Work& work, unsigned num_placers,
+                                             unsigned placer, EncodeWideSmem& smem) {
   if (placer >= num_placers) return;
   for (unsigned j = placer;; j += num_placers) {
-    const unsigned s = j % num_stages;
-    wait_barrier(shared_address(&smem.counted[s]), j / num_stages & 1);
+    await_block(smem.counted, j);
     BlockInfo& info = smem.infos[j % kBlockInfos];
     if (info.ends) return;
     settle_block<kWidth>(work, info);
     __syncwarp();
-    if (lane_id() == 0) arrive(shared_address(&smem.placed[s]));
+    arrive(shared_address(&smem.placed[j % kBlockInfos]));
   }
 }
 

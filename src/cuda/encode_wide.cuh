@@ -7,12 +7,13 @@
 #include <type_traits>
 
 #include "cuda/encode_place.cuh"
+#include "cuda/encode_survey.cuh"
 #include "cuda/encode_write.cuh"
 #include "cuda/prepared_launch.cuh"
 
 namespace snug::cuda {
 
-inline constexpr std::uint32_t kMaxStageBytes = 64 * 1024;  // three of them fit a multiprocessor
+inline constexpr std::uint32_t kMaxWideBlock = 64 * 1024;  // the ring holds three of them
 inline constexpr unsigned kEncodeWideThreads = (kWriters + kSurveyors + kPlacers + 1) * kWarp;
 
 // The job of a ticket that lane 0 has drawn, or of the next one that has a block; false after
@@ -31,47 +32,85 @@ __device__ __forceinline__ bool take_job(const Work& work, std::uint64_t num_tic
   }
 }
 
-// Starts the load of a block, piece by piece where it lies in one; await_piece(p) returns when
-// there is room for piece p. is_free: there is room for all.
-template <class Access, class AwaitPiece>
-__device__ __forceinline__ void load_stage(const Work& work, BlockInfo& info, std::uint8_t* block,
-                                           std::uint32_t block_bytes, unsigned num_pieces,
-                                           std::uint32_t barrier, bool is_free,
-                                           AwaitPiece await_piece) {
+// in_one_piece for a tensor whose segments mostly have the size `page`: what has to be read is
+// then read at once, not one after the other.
+__device__ __forceinline__ const std::uint8_t* find_piece(const DirectAccess& tensor,
+                                                          std::uint64_t pos, std::uint32_t,
+                                                          std::uint64_t) {
+  return tensor.data + pos;
+}
+inline __device__ __noinline__ const std::uint8_t* find_piece(const ScatteredAccess& tensor,
+                                                              std::uint64_t pos,
+                                                              std::uint32_t num_bytes,
+                                                              std::uint64_t page) {
+  const std::uint64_t i = page == 0 ? tensor.num_segments : pos / page;
+  if (i < tensor.num_segments) {
+    const std::uint64_t start = tensor.starts[i], end = tensor.starts[i + 1];
+    const std::uint8_t* at =
+        static_cast<const std::uint8_t*>(tensor.segments[i].data) + pos - start;
+    if (start <= pos && pos + num_bytes <= end)
+      return reinterpret_cast<std::uintptr_t>(at) % 16 == 0 ? at : nullptr;
+  }
+  return in_one_piece(tensor, pos, num_bytes);
+}
+
+// By a whole warp: starts the load of a block, each lane a unit of it. What bulk copies cannot
+// move, surveyors load.
+template <class Access>
+__device__ __forceinline__ void load_to_ring(const Work& work, const RingCursor& cursor,
+                                             std::uint64_t page, BlockInfo& info,
+                                             std::uint32_t full, EncodeWideSmem& smem) {
+  static_assert(kRingUnit == kPieceBytes);
   const Access src = access_item<Access>(work, info.job.w.item);
-  const std::uint32_t num_bytes = info.job.n * width_of(work.dtype), whole_vecs = num_bytes & ~15u;
-  const std::uint32_t stage = shared_address(block);
-  if (lane_id() == 0) info.by_hand = false;
-  __syncwarp();
-  if constexpr (std::is_same_v<Access, DirectAccess>) {
-    if (num_bytes == block_bytes && !is_free) {
-      const std::uint32_t piece_bytes = block_bytes / num_pieces;
-      if (lane_id() == 0) expect_load(barrier, block_bytes);
-      __syncwarp();
-      for (unsigned p = 0; p < num_pieces; ++p) {
-        await_piece(p);
-        for_each_piece(src, info.job.pos + p * piece_bytes, piece_bytes,
-                       [&](const std::uint8_t* at, std::uint32_t offset, std::uint32_t here) {
-                         bulk_load(stage + p * piece_bytes + offset, at, here, barrier);
-                       });
-      }
-      __syncwarp();
-      if (lane_id() == 0) finish_load(barrier);
-      return;
-    }
-  }
-  for (unsigned p = 0; p < num_pieces; ++p) await_piece(p);
-  // Bytes behind the last whole vector.
-  if (lane_id() < num_bytes - whole_vecs) {
-    const std::uint32_t at = whole_vecs + lane_id();
-    block[at] = src.load_byte(info.job.pos + at);
-    fence_for_bulk();
+  const std::uint32_t num_bytes = info.job.n * width_of(work.dtype) & ~15u,
+                      start = lane_id() * kRingUnit,
+                      here = start < num_bytes ? min(num_bytes - start, kRingUnit) : 0;
+  const RingBlock block = cursor.block();
+  const std::uint8_t* at = here == 0 ? nullptr : find_piece(src, info.job.pos + start, here, page);
+  const bool one_copy = __all_sync(kAll, here == 0 || at != nullptr);
+  bool in_bulk = true;
+  if constexpr (std::is_same_v<Access, ScatteredAccess>)
+    in_bulk = one_copy || can_move_in_bulk(src, info.job.pos, num_bytes);
+  if (lane_id() == 0) {
+    info.by_hand = !in_bulk;
+    expect_load(full, in_bulk ? num_bytes : 0);
+  } else {
+    arrive(full);
   }
   __syncwarp();
-  if (try_load_block(src, info.job.pos, whole_vecs, stage, barrier)) return;
-  if (lane_id() == 0) info.by_hand = true;
+  // Each as soon as there is room for it.
+  bool waits = lane_id() < cursor.ring.block_units;
+  const bool is_new = cursor.is_new(lane_id());
+  const std::uint32_t empty = shared_address(&smem.empty[cursor.barrier(lane_id())]);
+  while (__any_sync(kAll, waits)) {
+    if (!waits || !(is_new || has_passed(empty, cursor.parity(lane_id())))) continue;
+    waits = false;
+    if (here == 0 || !in_bulk) continue;
+    if (one_copy)
+      bulk_load<true>(block.at(start), at, here, full);
+    else
+      for_each_piece(src, info.job.pos, num_bytes,
+                     [&](const std::uint8_t* from, std::uint32_t offset, std::uint32_t some) {
+                       bulk_load<true>(block.at(offset), from, some, full);
+                     });
+  }
   __syncwarp();
-  load_block(DirectAccess{}, 0, 0, stage, barrier);
+  if (lane_id() == 0) finish_load(full);
+}
+
+// Asks for the block that comes `ahead` blocks later in the L2 cache: somebody loads it soon.
+template <class Access>
+__device__ __forceinline__ void prefetch_block(const Work& work, const BlockRing& ring,
+                                               const EncodeJob& job, unsigned ahead,
+                                               std::uint64_t page) {
+  const std::uint64_t block_bytes = ring.block_units * kRingUnit,
+                      pos = job.pos + ahead * block_bytes + lane_id() * kRingUnit;
+  if (lane_id() < ring.block_units && pos + kRingUnit <= job.w.item.tensor_bytes) {
+    const std::uint8_t* at =
+        find_piece(access_item<Access>(work, job.w.item), pos, kRingUnit, page);
+    if (at != nullptr) bulk_prefetch(at, kRingUnit);
+  }
+  __syncwarp();
 }
 
 // Index entry and header of blocks that have been written.
@@ -98,32 +137,28 @@ struct FrameWriter {
 };
 
 template <class Access>
-__device__ __forceinline__ void produce_blocks(const Work& work, std::uint8_t* stages,
-                                               std::uint32_t block_bytes, unsigned num_stages,
-                                               unsigned num_placers, unsigned num_pieces,
-                                               EncodeWideSmem& smem) {
-  const unsigned lane = lane_id();
-  const std::uint64_t num_tickets_in_all = num_tickets(work);
+__device__ __forceinline__ void produce_blocks(const Work& work, RingCursor cursor,
+                                               unsigned num_placers, EncodeWideSmem& smem) {
+  const unsigned lane = lane_id(), num_ahead = cursor.ring.num_blocks();
+  const std::uint64_t num_tickets_in_all = num_tickets(work),
+                      page = work.segments == nullptr ? 0 : work.segment_starts[1];
   FrameWriter writer;
   unsigned finished = 0, num_jobs = ~0u;
   const auto info_of = [&](unsigned j) -> BlockInfo& { return smem.infos[j % kBlockInfos]; };
   const auto finish_next = [&] {
-    wait_barrier(shared_address(&smem.written[finished % kBlockInfos]), finished / kBlockInfos & 1);
+    await_block(smem.written, finished);
     writer.add<Access>(work, info_of(finished), info_of(finished - 1));
     ++finished;
   };
   // After the last block, one end for each placer: none has to ask the others.
-  for (unsigned j = 0; num_jobs == ~0u || j < num_jobs + num_placers; ++j) {
-    const unsigned s = j % num_stages;
-    const std::uint32_t full = shared_address(&smem.full[s]);
-    const unsigned parity = (j / num_stages - 1) & 1;
+  for (unsigned j = 0; num_jobs == ~0u || j < num_jobs + num_placers; ++j, cursor.advance()) {
     // The next ticket is drawn while the block before is written, not earlier: who holds
     // one makes all later blocks wait for its size.
-    if (j >= num_stages) wait_barrier(shared_address(&smem.placed[s]), parity);
+    if (j >= num_ahead) await_block(smem.placed, j - num_ahead);
     BlockInfo& info = info_of(j);
     unsigned drawn = 0;
     if (num_jobs == ~0u && lane == 0) drawn = atomicAdd(work.ticket, 1u);
-    if (j > num_stages) finish_next();  // while the ticket comes
+    if (j > num_ahead) finish_next();  // while the ticket comes
     if (num_jobs == ~0u && !take_job<Access>(work, num_tickets_in_all, drawn, info.job))
       num_jobs = j;
     const bool ends = num_jobs != ~0u;
@@ -132,17 +167,17 @@ __device__ __forceinline__ void produce_blocks(const Work& work, std::uint8_t* s
       info.num_escapes = 0;
     }
     __syncwarp();
-    const auto await_piece = [&](unsigned p) {
-      if (j >= num_stages) wait_barrier(shared_address(&smem.empty[s][p]), parity);
-    };
     if (!ends) {
-      load_stage<Access>(work, info, stages + s * block_bytes, block_bytes, num_pieces, full,
-                         j < num_stages, await_piece);
+      load_to_ring<Access>(work, cursor, page, info, shared_address(&smem.full[j % kBlockInfos]),
+                           smem);
+      // After that load, since both go through the same queue; more than one block ahead of who
+      // loads it the cache loses it again. The ring is full from here on.
+      if (j + 1 >= num_ahead) prefetch_block<Access>(work, cursor.ring, info.job, gridDim.x, page);
     } else {
-      for (unsigned p = 0; p < num_pieces; ++p) await_piece(p);
-      if (lane < kSurveyors) arrive(shared_address(&smem.counted[s]));
-      if (lane == 0) arrive(full);
-      if (lane == 0) arrive(shared_address(&smem.placed[s]));
+      for (unsigned k = 0; k < kSurveyors; ++k)
+        arrive(shared_address(&smem.counted[j % kBlockInfos]));
+      arrive(shared_address(&smem.placed[j % kBlockInfos]));
+      arrive(shared_address(&smem.full[j % kBlockInfos]));
     }
   }
   while (finished < num_jobs) finish_next();
@@ -153,34 +188,46 @@ __device__ __forceinline__ void produce_blocks(const Work& work, std::uint8_t* s
 // or constant.
 template <class Access, int kWidth>
 __global__ void __launch_bounds__(kEncodeWideThreads, 1)
-    encode_wide_kernel(const __grid_constant__ Work work, unsigned num_stages) {
-  extern __shared__ __align__(1024) std::uint8_t stages[];
+    encode_wide_kernel(const __grid_constant__ Work work, unsigned num_ring_units) {
+  extern __shared__ __align__(1024) std::uint8_t units[];
   __shared__ EncodeWideSmem smem;
   if (work.items == nullptr) let_next_kernel_start();  // the verdict
-  // Each warp one kind of barriers, each lane one.
-  const unsigned kind = threadIdx.x / kWarp, lane = lane_id();
-  if (kind == 0 && lane < kMaxEncodeStages) init_barrier(shared_address(&smem.full[lane]), 1);
-  if (kind == 1 && lane < kMaxEncodeStages)
-    init_barrier(shared_address(&smem.counted[lane]), kSurveyors);
-  if (kind == 2 && lane < kMaxEncodeStages) init_barrier(shared_address(&smem.placed[lane]), 1);
-  if (kind == 3 && lane < kMaxEncodeStages * kMaxPieces)
-    init_barrier(shared_address(&smem.empty[lane / kMaxPieces][lane % kMaxPieces]), kWriters);
-  if (kind == 4 && lane < kBlockInfos) init_barrier(shared_address(&smem.written[lane]), kWriters);
-  __syncthreads();
-  wait_for_preparation();
   const std::uint32_t block_bytes = width_of(work.dtype) << work.log2_block;
-  const unsigned num_placers = num_stages < kPlacers ? num_stages : kPlacers;
-  const unsigned warp = threadIdx.x / kWarp;
+  const BlockRing ring{kept_shared_address(units), num_ring_units, block_bytes / kRingUnit};
+  // Each warp one kind of barriers, each lane one.
+  const unsigned warp = threadIdx.x / kWarp, lane = lane_id();
+  const auto init = [&](unsigned long long& barrier, unsigned count) {
+    init_barrier(shared_address(&barrier), count);
+  };
+  if (lane < kBlockInfos) {
+    if (warp == 0) init(smem.full[lane], kWarp);
+    if (warp == 1) init(smem.counted[lane], kSurveyThreads);
+    if (warp == 2) init(smem.placed[lane], kWarp);
+    if (warp == 3) init(smem.written[lane], kWriters * kWarp);
+  }
+  if (warp == 4)
+    for (unsigned unit = lane; unit < num_ring_units; unit += kWarp)
+      init(smem.empty[unit],
+           kRingUnit / Pieces::of<kWidth>(block_bytes).template part_bytes<kWidth>() * kWarp);
+  __syncthreads();
+  // Somebody needs this block first of all; and some code is then at hand.
+  if (warp == kEncodeWideThreads / kWarp - 1 && std::is_same_v<Access, DirectAccess> &&
+      work.items == nullptr) {
+    if (lane == 0) smem.infos[0].job = make_encode_job(work, blockIdx.x);
+    __syncwarp();
+    prefetch_block<Access>(work, ring, smem.infos[0].job, 0, 0);
+  }
+  wait_for_preparation();
+  const RingCursor cursor{ring};
+  const unsigned num_placers = ring.num_blocks() < kPlacers ? ring.num_blocks() : kPlacers;
   if (warp < kWriters) {
-    write_blocks<kWidth>(work, stages, block_bytes, num_stages, smem);
+    write_blocks<kWidth>(work, cursor, smem);
   } else if (warp < kWriters + kSurveyors) {
-    survey_blocks<Access, kWidth>(work, stages, block_bytes, num_stages,
-                                  threadIdx.x - kWriters * kWarp, smem);
+    survey_blocks<Access, kWidth>(work, cursor, threadIdx.x - kWriters * kWarp, smem);
   } else if (warp < kWriters + kSurveyors + kPlacers) {
-    place_blocks<kWidth>(work, num_stages, num_placers, warp - kWriters - kSurveyors, smem);
+    place_blocks<kWidth>(work, num_placers, warp - kWriters - kSurveyors, smem);
   } else {
-    produce_blocks<Access>(work, stages, block_bytes, num_stages, num_placers,
-                           Pieces::of<kWidth>(block_bytes).num, smem);
+    produce_blocks<Access>(work, cursor, num_placers, smem);
   }
 }
 

@@ -16,11 +16,12 @@ cudaError_t launch(const Work& work, std::uint64_t num_blocks, int num_sms, cuda
   StageRoom room;
   cudaError_t error = find_stage_room(kernel, room);
   if (error != cudaSuccess) return error;
-  const unsigned num_stages = room.stages_of(block_bytes, kMaxEncodeStages);
+  const unsigned block_units = block_bytes / kRingUnit,
+                 num_units = room.stages_of(kRingUnit, kMaxBlocksAhead * block_units);
   const auto most = static_cast<std::uint64_t>(num_sms);
   const std::uint64_t num_ctas = num_blocks < most ? num_blocks : most;
-  error = launch_prepared(kernel, num_ctas, kEncodeWideThreads, num_stages * block_bytes, stream,
-                          work, num_stages);
+  error = launch_prepared(kernel, num_ctas, kEncodeWideThreads, num_units * kRingUnit, stream, work,
+                          num_units);
   return error == cudaSuccess ? launch_encode_verdict<Access>(work, num_ctas, stream) : error;
 }
 
@@ -36,7 +37,7 @@ cudaError_t launch_any(const Work& work, std::uint64_t num_blocks, int num_sms,
 }  // namespace
 
 bool uses_wide_encode(DType dtype, Codec codec, int log2_block) {
-  return codec != Codec::kEntropy && (width_of(dtype) << log2_block) <= kMaxStageBytes;
+  return codec != Codec::kEntropy && (width_of(dtype) << log2_block) <= kMaxWideBlock;
 }
 
 cudaError_t launch_encode_wide(const Work& work, bool direct, std::uint64_t num_blocks, int num_sms,
