@@ -19,10 +19,24 @@ struct Elements {
   }
 };
 
+// The payload of a fixed block as it grows in scratch memory.
+struct FixedOut {
+  std::uint8_t* payload;
+  std::uint32_t used;
+  std::uint32_t room;
+
+  __device__ std::uint8_t* take(std::uint64_t num_bytes) {
+    if (num_bytes > room - used) return nullptr;
+    std::uint8_t* at = payload + used;
+    used += static_cast<std::uint32_t>(num_bytes);
+    return at;
+  }
+};
+
 // block_encode.cpp's encode_fixed.
 template <class Access, int kWidth>
 __device__ __noinline__ bool encode_fixed_any(const BlockValues<Access, kWidth>& values,
-                                              DType dtype, PlaneSmem* smem, PlaneOut& out,
+                                              DType dtype, PlaneSmem* smem, FixedOut& out,
                                               std::uint32_t& plane_modes) {
   const unsigned lane = lane_id();
   if (!has_fixed_codec(dtype)) return false;
@@ -57,7 +71,7 @@ __device__ __noinline__ bool encode_fixed_any(const BlockValues<Access, kWidth>&
   std::uint8_t* nibbles = out.take(align16(codec::fixed_nibble_bytes(e.n)));
   std::uint8_t* head = out.take(codec::FixedHeader::kBytes);
   if (nibbles == nullptr || head == nullptr) return false;
-  auto* escapes = reinterpret_cast<std::uint32_t*>(out.sections + out.used);
+  auto* escapes = reinterpret_cast<std::uint32_t*>(out.payload + out.used);
   const std::uint32_t room = (out.room - out.used) / 4;
   std::uint32_t num_escapes = 0;
   const std::uint32_t num_words =

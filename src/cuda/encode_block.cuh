@@ -3,6 +3,7 @@
 #pragma once
 #include "cuda/encode_any.cuh"
 #include "cuda/encode_frame.cuh"
+#include "cuda/raw_planes.cuh"
 
 namespace snug::cuda {
 
@@ -12,7 +13,8 @@ enum class Origin { kTensor, kScratch, kRegister };
 struct Encoded {
   Origin origin = Origin::kTensor;
   DeviceEntry entry{};
-  std::uint32_t raw_bytes = 0;  // of planes that do not come from scratch
+  std::uint32_t raw_bytes = 0;     // of planes that do not come from scratch
+  std::uint32_t num_sections = 0;  // in scratch
 };
 
 template <class Access>
@@ -42,32 +44,6 @@ __device__ __noinline__ std::uint64_t copy_raw(Access src, std::uint64_t pos, st
   return sum;
 }
 
-// Coded planes, behind `first` bytes of raw ones.
-inline __device__ __noinline__ std::uint64_t copy_scratch(const std::uint8_t* scratch,
-                                                          std::uint32_t first,
-                                                          std::uint32_t num_bytes,
-                                                          std::uint8_t* payload) {
-  std::uint64_t sum = 0;
-  // All loads of a batch are under way before the first store.
-  constexpr std::uint32_t kBatch = 4;
-  const std::uint32_t end = num_bytes / 16;
-#pragma unroll 1
-  for (std::uint32_t base = first / 16 + lane_id(); base < end; base += kBatch * kWarp) {
-    uint4 v[kBatch];
-#pragma unroll
-    for (std::uint32_t u = 0; u < kBatch; ++u)
-      v[u] = reinterpret_cast<const uint4*>(scratch)[min(base + u * kWarp, end - 1) - first / 16];
-#pragma unroll
-    for (std::uint32_t u = 0; u < kBatch; ++u) {
-      const std::uint32_t i = base + u * kWarp;
-      if (i >= end) break;
-      __stcs(reinterpret_cast<uint4*>(payload) + i, v[u]);
-      sum += checksum_term(v[u], i);
-    }
-  }
-  return sum;
-}
-
 __device__ inline void set_raw(Encoded& e, std::uint32_t raw) {
   e.origin = Origin::kTensor;
   e.entry.codec = static_cast<std::uint32_t>(Codec::kRaw);
@@ -82,43 +58,69 @@ __device__ __noinline__ Encoded encode_block_any(const Work& work, Access src, s
   Encoded e{};
   set_raw(e, n * kWidth);
   if (work.codec == Codec::kRaw) return e;
-  if (is_constant_block(src, pos, n * kWidth, kWidth)) {
+  const BlockValues<Access, kWidth> values{src, pos, n, is_float(work.dtype)};
+  const bool entropy = work.codec == Codec::kEntropy;
+  if ((!entropy || take_sample(values, smem)) && is_constant_block(src, pos, n * kWidth, kWidth)) {
     e.origin = Origin::kRegister;
     e.entry.codec = static_cast<std::uint32_t>(Codec::kConstant);
     e.entry.num_bytes = 16;
     return e;
   }
-  const auto log2_block = static_cast<int>(work.log2_block);
-  std::uint8_t* words_end =
-      scratch + sections_room(kWidth, log2_block) + words_scratch(kWidth, log2_block);
-  PlaneOut out{scratch, words_end, words_end + escapes_scratch(kWidth, log2_block),
-               0,       0,         static_cast<std::uint32_t>(align16(std::uint64_t{n} * kWidth))};
-  const BlockValues<Access, kWidth> values{src, pos, n, is_float(work.dtype)};
+  auto* sections = reinterpret_cast<Section*>(scratch);
+  std::uint8_t* room = scratch + kSectionListBytes;
+  const auto most = static_cast<std::uint32_t>(align16(std::uint64_t{n} * kWidth));
   std::uint32_t modes = 0;
-  bool coded = false;
-  if (work.codec == Codec::kEntropy)
-    coded = encode_entropy_planes(values, work.dtype, smem, out, modes);
-  if constexpr (kWidth == 2 || kWidth == 4)
-    if (work.codec == Codec::kFixed) coded = encode_fixed_any(values, work.dtype, smem, out, modes);
+  if (entropy) {
+    const auto log2_block = static_cast<int>(work.log2_block);
+    std::uint8_t* sections_end = room + sections_room(kWidth, log2_block);
+    PlaneOut out{smem, sections, sections_end, sections_end + escapes_scratch(kWidth, log2_block),
+                 0,    0,        most,         0};
+    if (!encode_entropy_planes(values, work.dtype, out, modes)) return e;
+    e.raw_bytes = out.raw_bytes;
+    e.num_sections = out.num_sections;
+    e.entry.num_bytes = out.used;
+  } else {
+    FixedOut out{room, 0, most};
+    bool coded = false;
+    if constexpr (kWidth == 2 || kWidth == 4)
+      coded = work.codec == Codec::kFixed && encode_fixed_any(values, work.dtype, smem, out, modes);
+    if (!coded) return e;
+    if (lane_id() == 0) sections[0] = {room, out.used, 0};
+    e.num_sections = 1;
+    e.entry.num_bytes = out.used;
+  }
   __syncwarp();
-  if (!coded) return e;
   e.origin = Origin::kScratch;
   e.entry.codec = static_cast<std::uint32_t>(work.codec);
   e.entry.plane_modes = modes;
-  e.entry.num_bytes = out.used;
-  e.raw_bytes = out.raw_bytes;
   return e;
 }
 
 // Raw planes are looked at again when the place is known; much of the block has left
-// the cache by now and can come back meanwhile.
+// the cache by now, and its first part can come back meanwhile.
 template <int kWidth, class Access>
 __device__ __forceinline__ void fetch_raw_again(const Access& src, std::uint64_t pos,
                                                 std::uint32_t n, const Encoded& e) {
-  constexpr std::uint32_t kLinesBack = 128;
+  constexpr std::uint32_t kLinesBack = 64;
   if (e.origin != Origin::kTensor && e.raw_bytes == 0) return;
   for (std::uint32_t line = lane_id(); line < min(n * kWidth / 128, kLinesBack); line += kWarp)
     src.prefetch(pos + 128 * std::uint64_t{line});
+}
+
+// All sections, behind the raw planes; only the last one may have escapes.
+__device__ __forceinline__ std::uint64_t copy_sections(const Encoded& e,
+                                                       const std::uint8_t* scratch,
+                                                       const std::uint8_t* escapes_end,
+                                                       std::uint8_t* payload) {
+  std::uint64_t sum = 0;
+  std::uint32_t done = e.raw_bytes;
+#pragma unroll 1
+  for (std::uint32_t i = 0; i < e.num_sections; ++i) {
+    const Section section = reinterpret_cast<const Section*>(scratch)[i];
+    sum += copy_section(section, escapes_end - section.num_escapes, payload, done);
+    done += section.payload_bytes();
+  }
+  return sum;
 }
 
 // Writes the payload, unless `written` is false; returns this lane's checksum terms.
@@ -133,8 +135,11 @@ __device__ __forceinline__ std::uint64_t write_block_any(const Work& work, const
   std::uint64_t sum = 0;
   if (e.origin == Origin::kScratch) {
     const BlockValues<Access, kWidth> values{src, pos, n, is_float(work.dtype)};
-    if (written && e.raw_bytes != 0) sum = write_raw_planes(values, e.entry.plane_modes, payload);
-    if (written) sum += copy_scratch(scratch, e.raw_bytes, e.entry.num_bytes, payload);
+    if constexpr (kWidth > 1)
+      if (written && e.raw_bytes != 0) sum = write_raw_planes(values, e.entry.plane_modes, payload);
+    const std::uint8_t* escapes_end =
+        scratch + block_scratch(kWidth, static_cast<int>(work.log2_block));
+    if (written) sum += copy_sections(e, scratch, escapes_end, payload);
   } else if (lane_id() == 0) {
     const std::uint64_t v = load_elem(src, pos, kWidth);
     const uint4 value = {static_cast<std::uint32_t>(v), static_cast<std::uint32_t>(v >> 32), 0, 0};

@@ -15,7 +15,7 @@ constexpr CostTable make_cost_table() {
   for (int f = 0; f <= 256; ++f) table.of_freq[f] = costs[static_cast<std::size_t>(f)];
   return table;
 }
-static __constant__ CostTable kDeviceCost = make_cost_table();
+static __device__ const CostTable kDeviceCost = make_cost_table();
 
 // Sum and maximum over the 16 lanes of a half-warp.
 __device__ __forceinline__ std::uint32_t half_sum(std::uint32_t v) {
@@ -165,45 +165,88 @@ inline __device__ __noinline__ DevicePalette make_palette(const std::uint32_t* h
 
 // A byte model in shared memory: row 0 is the table of the first symbol, row
 // 1 + s that of the second after s.
-struct ByteModel {
+struct alignas(16) ByteModel {
   std::uint16_t freq[17][16];
   std::uint16_t start[17][16];
+  std::uint16_t keys[17][16];  // while it is made: frequency << 4 | 15 - symbol
 };
 
-// entropy::make_byte_model; returns its cost.
+// entropy::make_byte_model, a row of the model a lane; returns its cost. Loops that are not
+// unrolled far: what runs once a block should leave the instruction cache to the coding loops.
 inline __device__ __noinline__ std::uint32_t make_byte_model(const std::uint32_t* histogram,
                                                              ByteModel& model) {
-  const unsigned lane = lane_id(), symbol = lane & 15, half = lane / 16;
-  std::uint32_t first_count = 0;
-  for (unsigned i = 0; i < 16; ++i) first_count += histogram[symbol * 16 + (i + symbol) % 16];
-  const std::uint32_t first_total = half_sum(first_count);
-  const std::uint32_t first_freq = normalize_half(first_count, first_total);
-  std::uint32_t cost = half == 0 ? cost_of(first_count, first_freq) : 0;
-  if (half == 0) model.freq[0][symbol] = static_cast<std::uint16_t>(first_freq);
+  constexpr std::int32_t kTotal = codec::entropy::kFreqTotal;
+  const unsigned lane = lane_id(), row = min(lane, 16u);
+  // Whose second symbols the lane sees to; lane 0 has the first ones, others have none. Rows
+  // start at different symbols, so that no two lanes read the same bank.
+  const unsigned first = (lane - 1) & 15;
+  const bool has_seconds = lane - 1 < 16;
+  std::uint32_t row_total = 0;
+#pragma unroll 4
+  for (unsigned i = 0; i < 16; ++i) row_total += histogram[16 * first + ((i + first) & 15)];
+  if (!has_seconds) row_total = 0;
+  const std::uint32_t all = __reduce_add_sync(kAll, row_total);
+  const std::uint32_t total = lane == 0 ? all : row_total;
+  const auto symbol_at = [&](unsigned i) { return (i + first) & 15; };
+  const auto count_at = [&](unsigned i) {
+    const std::uint32_t of_first =
+        __shfl_sync(kAll, row_total, static_cast<int>(1 + ((i + 15) & 15)));
+    if (lane == 0) return of_first;
+    return has_seconds ? histogram[16 * first + symbol_at(i)] : 0;
+  };
+  // entropy::normalize.
+  const std::uint32_t divisor = max(total, 1u), inverse = 0xFFFFFFFFu / divisor;
+  std::int32_t sum = 0;
+#pragma unroll 4
+  for (unsigned i = 0; i < 16; ++i) {
+    const std::uint32_t count = count_at(i), dividend = count * kTotal + total / 2;
+    // At most 2^25 / divisor: the product is one too small at worst.
+    std::uint32_t freq = __umulhi(dividend, inverse);
+    if (dividend - freq * divisor >= divisor) ++freq;
+    freq = count == 0 ? 0 : max(freq, 1u);
+    sum += static_cast<std::int32_t>(freq);
+    if (lane < 17)
+      model.keys[row][symbol_at(i)] = static_cast<std::uint16_t>(freq << 4 | (15 - symbol_at(i)));
+  }
+  __syncwarp();
+  if (total == 0) sum = kTotal;
 #pragma unroll 1
-  for (unsigned pair = 0; pair < 8; ++pair) {
-    const unsigned first = 2 * pair + half;
-    const std::uint32_t count = histogram[first * 16 + symbol];
-    const std::uint32_t total = half_sum(count);
-    std::uint32_t freq = normalize_half(count, total);
-    const std::uint32_t own = half_sum(cost_of(count, freq));
-    const std::uint32_t live = half_sum(freq != 0);
-    const std::uint32_t uniform = total * 4 * 256;
-    const bool pays = total != 0 && own + live * 8 * 256 < uniform;
-    if (!pays) freq = codec::entropy::kFreqTotal / 16;
-    if (symbol == 0) cost += pays ? own : uniform;
-    model.freq[1 + first][symbol] = static_cast<std::uint16_t>(freq);
-  }
-  __syncwarp();
-  for (unsigned row = lane; row < 17; row += kWarp) {
-    std::uint32_t start = 0;
-    for (unsigned s = 0; s < 16; ++s) {
-      model.start[row][s] = static_cast<std::uint16_t>(start);
-      start += model.freq[row][s];
+  while (__any_sync(kAll, sum != kTotal)) {
+    std::uint32_t most = 0;  // the most frequent symbol, the first of equals
+#pragma unroll 8
+    for (unsigned i = 0; i < 16; ++i)
+      most = max(most, std::uint32_t{model.keys[row][symbol_at(i)]});
+    if (sum != kTotal) {
+      const std::int32_t change = sum > kTotal ? -1 : kTotal - sum;
+      model.keys[row][15 - (most & 15)] =
+          static_cast<std::uint16_t>(most + (static_cast<std::uint32_t>(change) << 4));
+      sum += change;
     }
+    __syncwarp();
+  }
+  std::uint32_t cost = 0, live = 0;
+#pragma unroll 4
+  for (unsigned i = 0; i < 16; ++i) {
+    const std::uint32_t freq = model.keys[row][symbol_at(i)] >> 4, count = count_at(i);
+    if (total != 0) cost += cost_of(count, freq);
+    live += freq != 0;
+  }
+  const std::uint32_t uniform = total * 4 * 256;
+  const bool pays = lane == 0 || (total != 0 && cost + live * 8 * 256 < uniform);
+  if (!pays) cost = uniform;
+  std::uint32_t start = 0;
+#pragma unroll 4
+  for (unsigned s = 0; s < 16; ++s) {
+    const std::uint32_t freq =
+        pays ? std::uint32_t{model.keys[row][s]} >> 4 : codec::entropy::kFreqTotal / 16;
+    if (lane < 17) {
+      model.freq[row][s] = static_cast<std::uint16_t>(freq);
+      model.start[row][s] = static_cast<std::uint16_t>(start);
+    }
+    start += freq;
   }
   __syncwarp();
-  return __reduce_add_sync(kAll, cost);
+  return __reduce_add_sync(kAll, lane < 17 ? cost : 0);
 }
 
 }  // namespace snug::cuda

@@ -7,118 +7,181 @@
 
 namespace snug::cuda {
 
-// Scratch of one warp: coded planes, then the words of one of them, which are
-// written from the end, and its escapes, likewise.
+// Scratch of one block: what is in it, sections, which are put from the end, one below the
+// other, and escapes, likewise.
+inline constexpr std::uint32_t kSectionListBytes = 256;
 __host__ __device__ constexpr std::uint64_t sections_room(unsigned width, int log2_block) {
-  return (std::uint64_t{width} << log2_block) + 1024;
-}
-__host__ __device__ constexpr std::uint64_t words_scratch(unsigned width, int log2_block) {
-  return (std::uint64_t{width} << log2_block) + 2048;
+  return (std::uint64_t{width} << log2_block) + 4096;
 }
 // Only exponents, of wider types, have escapes.
 __host__ __device__ constexpr std::uint64_t escapes_scratch(unsigned width, int log2_block) {
   return width == 1 ? 0 : std::uint64_t{1} << log2_block;
 }
+__host__ __device__ constexpr std::uint64_t block_scratch(unsigned width, int log2_block) {
+  return kSectionListBytes + sections_room(width, log2_block) + escapes_scratch(width, log2_block);
+}
+
+// A coded plane in scratch memory: header, states, table and words behind each other, from an
+// even address on; its escapes are apart.
+struct Section {
+  const std::uint8_t* start;
+  std::uint32_t num_bytes;
+  std::uint32_t num_escapes;
+
+  __device__ std::uint32_t payload_bytes() const {
+    return static_cast<std::uint32_t>(align16(num_bytes + num_escapes));
+  }
+};
 
 struct alignas(1024) PlaneSmem {
-  std::uint8_t words[kWordBuffer];  // a multiple of 1024: the histogram is aligned
   union {
     uint2 lut[16 + 256];
     struct {
-      std::uint32_t histogram[256];
+      std::uint32_t histogram[256];  // aligned: an address is one logical operation
       std::uint32_t list[kPaletteListWords];
     };
   };
-  std::uint32_t nibbles[7][2][16];
-  ByteModel model;
+  union {
+    alignas(16) std::uint8_t words[kWordBuffer];
+    struct {
+      ByteModel model;
+      std::uint32_t nibbles[7][2][16];
+    };
+  };
   std::uint8_t table[codec::entropy::kMaxByteTableBytes + 14];
 };
 
-// The block, and what one warp has made of it so far. Sections take their room as
-// the CPU's encoder takes it: who runs out of it gives up.
+// What one warp has made of a block so far. Sections take their room as the CPU's encoder
+// takes it: who runs out of it gives up.
 struct PlaneOut {
-  std::uint8_t* sections;  // scratch
-  std::uint8_t* words_end;
+  PlaneSmem* smem;
+  Section* sections;           // scratch: those that there are
+  std::uint8_t* sections_end;  // where the next one has to end
   std::uint8_t* escapes_end;
   std::uint32_t raw_bytes;  // of raw planes, which come first
   std::uint32_t used;
   std::uint32_t room;
+  std::uint32_t num_sections;
 
-  __device__ std::uint8_t* take(std::uint64_t num_bytes) {
-    if (num_bytes > room - used) return nullptr;
-    std::uint8_t* at = sections + (used - raw_bytes);
-    used += static_cast<std::uint32_t>(num_bytes);
-    return at;
+  __device__ bool add(const Section& section) {
+    if (section.payload_bytes() > room - used) return false;
+    used += section.payload_bytes();
+    if (lane_id() == 0) sections[num_sections] = section;
+    ++num_sections;
+    sections_end = const_cast<std::uint8_t*>(section.start -
+                                             reinterpret_cast<std::uintptr_t>(section.start) % 16);
+    return true;
   }
 };
 
-// entropy::write_byte_model, symbol by lane; returns the bytes used.
+// entropy::write_byte_model, a row of the model a lane; returns the bytes used.
 inline __device__ __noinline__ std::uint32_t write_byte_table(PlaneSmem* smem) {
   const unsigned lane = lane_id();
-  std::uint32_t used = 0;
+  const bool has_row = lane == 0 || (lane < 17 && smem->model.freq[0][lane - 1] != 0);
+  const std::uint16_t* freq = smem->model.freq[min(lane, 16u)];
+  unsigned mask = 0;
+  bool uniform = lane != 0;
+#pragma unroll 4
+  for (int i = 0; i < 16; ++i) {
+    if (freq[i] != 0) mask |= 1u << i;
+    uniform = uniform && freq[i] == codec::entropy::kFreqTotal / 16;
+  }
+  if (uniform) mask = 0;
+  const std::uint32_t num_bytes = has_row ? 2 + static_cast<std::uint32_t>(__popc(mask)) : 0;
+  std::uint32_t end = num_bytes;
+#pragma unroll
+  for (int d = 1; d < 32; d *= 2) {
+    const std::uint32_t below = __shfl_up_sync(kAll, end, d);
+    if (lane >= static_cast<unsigned>(d)) end += below;
+  }
+  if (has_row) {
+    std::uint8_t* at = smem->table + (end - num_bytes);
+    *at++ = static_cast<std::uint8_t>(mask);
+    *at++ = static_cast<std::uint8_t>(mask >> 8);
 #pragma unroll 1
-  for (unsigned row = 0; row < 17; ++row) {
-    if (row > 0 && smem->model.freq[0][row - 1] == 0) continue;
-    const std::uint32_t freq = lane < 16 ? smem->model.freq[row][lane] : 0;
-    unsigned mask = __ballot_sync(kAll, freq != 0);
-    if (row > 0 && __all_sync(kAll, lane >= 16 || freq == codec::entropy::kFreqTotal / 16))
-      mask = 0;
-    if (lane < 2) smem->table[used + lane] = static_cast<std::uint8_t>(mask >> (8 * lane));
-    used += 2;
-    if (mask >> lane & 1)
-      smem->table[used + __popc(mask & ((1u << lane) - 1))] = static_cast<std::uint8_t>(freq - 1);
-    used += __popc(mask);
+    for (int i = 0; i < 16; ++i)
+      if (mask >> i & 1) *at++ = static_cast<std::uint8_t>(freq[i] - 1);
   }
   __syncwarp();
-  return used;
+  return __shfl_sync(kAll, end, 31);
 }
 
-// Header, states, table, words and escapes of a section, one after the other.
-inline __device__ __noinline__ bool write_section(const PlaneSmem* smem, std::uint32_t table_bytes,
-                                                  std::uint32_t palette_size, CodedStream coded,
-                                                  PlaneOut& out) {
+// Puts header, states and table below the words, which end at out.sections_end.
+inline __device__ __noinline__ bool finish_section(std::uint32_t table_bytes,
+                                                   std::uint32_t palette_size, CodedStream coded,
+                                                   PlaneOut& out) {
   const unsigned lane = lane_id();
-  const std::uint32_t words_at =
-      static_cast<std::uint32_t>(codec::kTableOffset + align16(table_bytes));
-  const std::uint32_t escapes_at = words_at + 2 * coded.num_words;
-  const auto total = static_cast<std::uint32_t>(align16(escapes_at + coded.num_escapes));
-  std::uint8_t* at = out.take(total);
-  if (at == nullptr) return false;
-  auto* head = reinterpret_cast<std::uint32_t*>(at);
-  if (lane == 0)
-    *reinterpret_cast<uint4*>(at) = {coded.num_words, coded.num_escapes,
-                                     table_bytes | palette_size << 16, 0};
-  head[4 + lane] = coded.state;
+  const auto head_bytes = static_cast<std::uint32_t>(codec::kTableOffset + align16(table_bytes));
+  std::uint8_t* start = out.sections_end - 2 * coded.num_words - head_bytes;
+  auto* halves = reinterpret_cast<std::uint16_t*>(start);
+  if (!out.add({start, head_bytes + 2 * coded.num_words, coded.num_escapes})) return false;
+  if (lane < 8) {
+    const std::uint32_t word = lane < 2   ? coded.num_words
+                               : lane < 4 ? coded.num_escapes
+                               : lane < 6 ? table_bytes | palette_size << 16
+                                          : 0;
+    halves[lane] = static_cast<std::uint16_t>(lane % 2 == 0 ? word : word >> 16);
+  }
+  halves[codec::kStatesOffset / 2 + 2 * lane] = static_cast<std::uint16_t>(coded.state);
+  halves[codec::kStatesOffset / 2 + 2 * lane + 1] = static_cast<std::uint16_t>(coded.state >> 16);
   for (std::uint32_t i = lane; i < align16(table_bytes); i += kWarp)
-    at[codec::kTableOffset + i] = i < table_bytes ? smem->table[i] : 0;
-  // Words are at even addresses: whole registers, or registers shifted by half.
-  const std::uint8_t* words = out.words_end - 2 * coded.num_words;
-  const std::uint32_t odd =
-      static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(words) & 2) * 8;
-  const auto* aligned = reinterpret_cast<const std::uint32_t*>(words - odd / 8);
-  const std::uint32_t num_pairs = coded.num_words / 2;
+    start[codec::kTableOffset + i] = i < table_bytes ? out.smem->table[i] : 0;
+  __syncwarp();
+  return true;
+}
+
+// Copies a section behind `done` bytes of the payload; returns checksum terms.
+inline __device__ __noinline__ std::uint64_t copy_section(Section section,
+                                                          const std::uint8_t* escapes,
+                                                          std::uint8_t* payload,
+                                                          std::uint32_t done) {
+  const unsigned lane = lane_id();
+  std::uint8_t* out = payload + done;
+  // Whole vectors, or vectors shifted by 2, 4 or 6 bytes.
+  const auto skew = static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(section.start) % 8);
+  const auto* aligned = reinterpret_cast<const uint2*>(section.start - skew);
+  const std::uint32_t last = (skew + section.num_bytes - 1) / 8, whole = section.num_bytes / 8;
+  const std::uint32_t shift = skew % 4 * 8;
+  std::uint32_t factor = checksum_factor(done / 4 + 2 * lane);
+  std::uint64_t sum = 0;
   // All loads of a batch are under way before the first store.
   constexpr std::uint32_t kBatch = 8;
 #pragma unroll 1
-  for (std::uint32_t base = lane; base < num_pairs; base += kBatch * kWarp) {
-    std::uint32_t pairs[kBatch];
+  for (std::uint32_t base = lane; base < whole; base += kBatch * kWarp) {
+    uint2 a[kBatch], b[kBatch];
 #pragma unroll
     for (std::uint32_t u = 0; u < kBatch; ++u) {
-      const std::uint32_t i = min(base + u * kWarp, num_pairs - 1);
-      pairs[u] = odd == 0 ? aligned[i] : __funnelshift_r(aligned[i], aligned[i + 1], 16);
+      a[u] = aligned[min(base + u * kWarp, last)];
+      b[u] = aligned[min(base + u * kWarp + 1, last)];
     }
 #pragma unroll
-    for (std::uint32_t u = 0; u < kBatch; ++u)
-      if (base + u * kWarp < num_pairs) head[words_at / 4 + base + u * kWarp] = pairs[u];
+    for (std::uint32_t u = 0; u < kBatch; ++u) {
+      const std::uint32_t w0 = skew < 4 ? a[u].x : a[u].y, w1 = skew < 4 ? a[u].y : b[u].x,
+                          w2 = skew < 4 ? b[u].x : b[u].y;
+      const uint2 v = {__funnelshift_r(w0, w1, shift), __funnelshift_r(w1, w2, shift)};
+      if (base + u * kWarp < whole) {
+        __stcs(reinterpret_cast<uint2*>(out) + base + u * kWarp, v);
+        sum += checksum_terms(v, factor);
+      }
+      factor += 2 * kWarp * frame::kChecksumStep;
+    }
   }
-  if (lane == 0 && coded.num_words % 2 != 0)
-    reinterpret_cast<std::uint16_t*>(at + words_at)[coded.num_words - 1] =
-        reinterpret_cast<const std::uint16_t*>(words)[coded.num_words - 1];
-  for (std::uint32_t i = lane; i < coded.num_escapes; i += kWarp)
-    at[escapes_at + i] = out.escapes_end[static_cast<std::int64_t>(i) - coded.num_escapes];
-  for (std::uint32_t i = escapes_at + coded.num_escapes + lane; i < total; i += kWarp) at[i] = 0;
-  __syncwarp();
-  return true;
+  // What is left of it, the escapes, and zeros.
+#pragma unroll 1
+  for (std::uint32_t at = 8 * whole + 4 * lane; at < section.payload_bytes(); at += 4 * kWarp) {
+    std::uint32_t word = 0;
+#pragma unroll
+    for (std::uint32_t k = 0; k < 4; ++k) {
+      const std::uint32_t i = at + k, escape = i - section.num_bytes;
+      if (i < section.num_bytes)
+        word |= std::uint32_t{section.start[i]} << (8 * k);
+      else if (escape < section.num_escapes)
+        word |= std::uint32_t{escapes[escape]} << (8 * k);
+    }
+    __stcs(reinterpret_cast<std::uint32_t*>(out + at), word);
+    sum += checksum_term(word, (done + at) / 4);
+  }
+  return sum;
 }
 
 }  // namespace snug::cuda

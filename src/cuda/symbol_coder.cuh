@@ -7,17 +7,15 @@
 
 namespace snug::cuda {
 
-inline constexpr unsigned kWordBuffer = 1024;  // two chunks of words on their way to memory
-
 struct CodedStream {
   std::uint32_t num_words;
   std::uint32_t num_escapes;
   std::uint32_t state;
 };
 
-// Coding a symbol turns x into x + start + q * (256 - freq), q = x / freq by
-// multiplication. .x = multiplier; .y = shift | is_escape << 7 | 256 - freq << 8 |
-// start << 16. x is below freq * 2^24; `is_exact_freq` says whether q is right then.
+// Coding a symbol turns x into x + start + q * (256 - freq), q = x / freq by multiplication:
+// x * multiplier >> 32 + shift. x is below freq * 2^24, and the multiplier rounded up is near
+// enough, or, where `exact` is false, that rounded down with x + 1.
 struct Reciprocals {
   std::uint32_t multiplier[257];
   bool exact[257];
@@ -33,24 +31,26 @@ constexpr Reciprocals make_reciprocals() {
     while ((std::uint64_t{2} << shift) < f) ++shift;  // ceil(log2) - 1
     const std::uint64_t one = std::uint64_t{1} << (32 + shift);
     const std::uint64_t multiplier = (one + f - 1) / f;
-    r.multiplier[f] = static_cast<std::uint32_t>(multiplier);
     // The largest x is the worst; products of 57 bits and more by halves.
     const std::uint64_t x = (f << 24) - 1, low = (x & 0xFFFF) * multiplier,
                         high = (x >> 16) * multiplier;
     const std::uint64_t product_high = (high + (low >> 16)) >> 16;
     r.exact[f] = product_high >> shift == x / f;
+    r.multiplier[f] = static_cast<std::uint32_t>(r.exact[f] ? multiplier : one / f);
   }
   return r;
 }
 static __device__ const Reciprocals kReciprocals = make_reciprocals();
 
+// .x = multiplier; .y = shift | is_escape << 7 | freq - 1 << 8 | start << 16 | !exact << 31.
 __device__ __forceinline__ uint2 make_symbol(std::uint32_t freq, std::uint32_t start,
                                              bool is_escape) {
   const std::uint32_t shift =
       freq <= 1 ? 0 : 31 - static_cast<std::uint32_t>(__clz(static_cast<int>(freq - 1)));
   if (freq <= 1) start += 255;
-  return {kReciprocals.multiplier[freq],
-          shift | (is_escape ? 128u : 0u) | (256 - freq) << 8 | start << 16};
+  return {kReciprocals.multiplier[freq], shift | (is_escape ? 128u : 0u) | ((freq - 1) & 255) << 8 |
+                                             start << 16 |
+                                             (kReciprocals.exact[freq] ? 0u : 1u << 31)};
 }
 
 // The lane's running sum over the lower 16 lanes, its own value not counted.
@@ -83,27 +83,20 @@ __device__ __noinline__ bool fill_palette_lut(std::uint32_t freq, std::uint32_t 
   return __all_sync(kAll, kReciprocals.exact[freq]);
 }
 
-// 16 first symbols, then the second one of each byte.
-inline __device__ __noinline__ bool fill_byte_lut(const ByteModel& model, uint2* lut) {
+// 16 first symbols, then the second one of each byte, rotated right by one bit if `turned`.
+inline __device__ __noinline__ bool fill_byte_lut(const ByteModel& model, bool turned, uint2* lut) {
   bool exact = true;
   __syncwarp();
-#pragma unroll 1
+#pragma unroll 3
   for (unsigned i = lane_id(); i < 17 * 16; i += kWarp) {
     const std::uint32_t freq = model.freq[i / 16][i % 16];
-    lut[i] = make_symbol(freq, model.start[i / 16][i % 16], false);
-    exact &= kReciprocals.exact[freq];
+    const uint2 symbol = make_symbol(freq, model.start[i / 16][i % 16], false);
+    const unsigned byte = i - 16;
+    lut[turned && i >= 16 ? 16 + byte / 2 + byte % 2 * 128 : i] = symbol;
+    exact &= symbol.y >> 31 == 0;
   }
   __syncwarp();
   return __all_sync(kAll, exact);
-}
-
-template <bool kExact>
-__device__ __forceinline__ void code_symbol(std::uint32_t& x, uint2 symbol) {
-  const std::uint32_t c = __dp4a(symbol.y, 0x100u, 0u);  // 256 - freq
-  std::uint32_t q = __funnelshift_r(__umulhi(x, symbol.x), 0, symbol.y);
-  if constexpr (!kExact)
-    if (static_cast<std::int32_t>(x - q * (256 - c)) < 0) --q;
-  x = q * c + (x + (symbol.y >> 16));
 }
 
 // The state of one lane's coder and its words, which are put below the address `end` in
@@ -140,60 +133,103 @@ struct CoderState {
   }
 };
 
-struct Coder : CoderState {
-  using CoderState::CoderState;
+// What a symbol takes, from a table that does not change while it is used.
+__device__ __forceinline__ uint2 load_symbol(std::uint32_t address) {
+  uint2 v;
+  asm("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address));
+  return v;
+}
 
-  // Codes four pairs, the last one first, and of each the second symbol first. Dot
-  // products take bytes apart: the pipe of the multiplications has time, that of
-  // logical operations less.
+// The state of one lane's coder. Words are put below the address `end` in shared memory, which
+// moves down.
+struct Coder {
+  std::uint32_t x = codec::entropy::kStateLow;
+  std::uint32_t end;
+  unsigned lanes_below;  // their words come before this lane's
+
+  __device__ __forceinline__ explicit Coder(std::uint32_t words_end) : end(words_end) {
+    asm volatile("mov.u32 %0, %%lanemask_lt;" : "=r"(lanes_below));
+  }
+
   template <bool kExact>
-  __device__ __forceinline__ void code_group(const uint2 (&symbols)[8]) {
-    put_words();
+  __device__ __forceinline__ void code_symbol(uint2 symbol, std::uint32_t freq) {
+    const std::uint32_t by = kExact ? x : x + (symbol.y >> 31);
+    const std::uint32_t start = kExact ? symbol.y >> 16 : symbol.y >> 16 & 0x1FF;
+    const std::uint32_t q = __funnelshift_r(__umulhi(by, symbol.x), 0, symbol.y);
+    x = q * (256 - freq) + (x + start);
+  }
+
+  // Puts the low halves of the states that are full.
+  __device__ __forceinline__ void put_words(bool full) {
+    const unsigned mask = __ballot_sync(kAll, full);
+    end -= 2 * __popc(mask);
+    asm volatile(
+        "{\n\t"
+        ".reg .pred p;\n\t"
+        "setp.ne.u32 p, %2, 0;\n\t"
+        "@p st.shared.u16 [%0], %1;\n\t"
+        "}" ::"r"(end + 2 * __popc(mask & lanes_below)),
+        "r"(x), "r"(static_cast<std::uint32_t>(full))
+        : "memory");
+  }
+
+  // Codes four pairs, the last one first, and of each the second symbol first. refill(step)
+  // may put that pair of the next group in its place: it has until then to arrive. Dot
+  // products take bytes apart: the pipe of the multiplications has time.
+  template <bool kExact, class Refill>
+  __device__ __forceinline__ void code_group(uint2 (&symbols)[8], Refill refill) {
 #pragma unroll
     for (int step = 3; step >= 0; --step) {
-      const auto freq_of = [](uint2 symbol) {
-        std::uint32_t freq;  // 256 - byte 1
-        asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(freq) : "r"(symbol.y), "r"(0xFF00), "r"(256));
-        return freq;
-      };
       const uint2 first = symbols[2 * step], second = symbols[2 * step + 1];
-      // Below 2^32: two frequencies of 256 would be a plane of one byte, not coded.
-      const std::uint32_t limit = freq_of(first) * freq_of(second) << 16;
-      const bool full = x >= limit;
-      words[step] = x;
-      masks[step] = __ballot_sync(kAll, full);
-      x = full ? x >> 16 : x;
-      code_symbol<kExact>(x, second);
-      code_symbol<kExact>(x, first);
+      const std::uint32_t first_freq = __dp4a(first.y, 0x100u, 1u),
+                          second_freq = __dp4a(second.y, 0x100u, 1u);
+      const std::uint32_t high = x >> 16;
+      const bool full = high >= first_freq * second_freq;
+      refill(step);
+      put_words(full);
+      x = full ? high : x;
+      code_symbol<kExact>(second, second_freq);
+      code_symbol<kExact>(first, first_freq);
     }
   }
 };
 
-// Words fill a buffer in shared memory from its end and leave it in chunks of 512
-// bytes; what is left then moves back to the end.
+// Words fill a buffer in shared memory from its end and leave it in chunks; when it is
+// full, what is left moves back to the end.
+inline constexpr std::uint32_t kWordChunk = 1024;
+inline constexpr std::uint32_t kWordBuffer = 2 * kWordChunk + kWordChunk / 2;
+
 struct WordSink {
-  static constexpr std::uint32_t kChunk = 512;
   Coder coder;
-  std::uint32_t top;  // address
-  std::uint32_t num_flushed = 0;
+  std::uint32_t bottom, top;  // addresses: of the buffer, and above what is still in it
   std::uint8_t* words_end;
+  std::uint32_t num_flushed = 0;
 
   __device__ WordSink(std::uint32_t buffer, std::uint8_t* end_at)
-      : coder(buffer + kWordBuffer), top(buffer + kWordBuffer), words_end(end_at) {}
+      : coder(buffer + kWordBuffer), bottom(buffer), top(buffer + kWordBuffer), words_end(end_at) {}
   __device__ __forceinline__ void write_out() {
-    num_flushed += kChunk;
+    num_flushed += kWordChunk;
     __syncwarp();
-    *reinterpret_cast<uint4*>(words_end - num_flushed + 16 * lane_id()) =
-        load_shared16(top - kChunk + 16 * lane_id());
+    auto* out = reinterpret_cast<uint4*>(words_end - num_flushed) + lane_id();
+    const uint4 low = load_shared16(top - kWordChunk + 16 * lane_id()),
+                high = load_shared16(top - kWordChunk / 2 + 16 * lane_id());
+    out[0] = low;
+    out[kWarp] = high;
   }
-  // After each group, which takes at most 256 bytes.
+  // After four groups at the latest: each takes at most 256 bytes.
   __device__ __forceinline__ void flush_chunk() {
-    if (top - coder.end < kChunk) return;
+    if (top - coder.end < kWordChunk) return;
     write_out();
-    const uint2 rest = load_shared8(top - kChunk - 256 + 8 * lane_id());
+    top -= kWordChunk;
+    if (top - bottom >= 2 * kWordChunk) return;
+    const uint4 low = load_shared16(top - kWordChunk + 16 * lane_id()),
+                high = load_shared16(top - kWordChunk / 2 + 16 * lane_id());
+    const std::uint32_t end = bottom + kWordBuffer;
     __syncwarp();
-    store_shared(top - 256 + 8 * lane_id(), rest);
-    coder.end += kChunk;
+    store_shared(end - kWordChunk + 16 * lane_id(), low);
+    store_shared(end - kWordChunk / 2 + 16 * lane_id(), high);
+    coder.end += end - top;
+    top = end;
     __syncwarp();
   }
   __device__ __forceinline__ std::uint32_t num_bytes() const {
@@ -201,7 +237,6 @@ struct WordSink {
   }
   // Returns the number of words.
   __device__ __forceinline__ std::uint32_t finish() {
-    coder.put_words();
     flush_chunk();
     const std::uint32_t all = num_bytes();
     if (top != coder.end) write_out();
