@@ -20,8 +20,9 @@ struct DecodeSmem {
   }
 };
 
-// Where a plane comes from: an offset into the payload, or one of these.
-enum class PlaneKind : std::uint8_t { kRaw, kConstant, kParked, kOwn };
+// Where a plane comes from: an offset into the payload, or one of these. Planes not looked at
+// yet are kOwn, which loads nothing: they may not be there.
+enum class PlaneKind : std::uint8_t { kOwn, kRaw, kConstant, kParked };
 
 // The planes of one block on their way to elements.
 template <class Access, int kWidth>
@@ -169,7 +170,7 @@ __device__ __noinline__ bool decode_palette_plane(const PlaneMerger<Access, kWid
     words.consumed += next - start;
     if (__any_sync(kAll, (p0 | p1 | p2 | p3) & 0x00010001u)) {
       const Patched r =
-          patch_escapes(p0, p1, p2, p3, escapes, section.num_escapes, n - first, window, 0);
+          patch_escapes(p0, p1, p2, p3, escapes, section.num_escapes, n - first, window);
       window = r.window;
       p0 = r.pairs[0];
       p1 = r.pairs[1];

@@ -143,8 +143,7 @@ __device__ __forceinline__ BlockResult restore_other(const Work& work, std::uint
   else if (job.entry.codec == static_cast<unsigned>(Codec::kConstant))
     r.reason = decode_constant<WorkerTeam>(job.payload, job.entry, job.n, 2, dst, job.pos, r.sum);
   else if (threadIdx.x < kWarp)
-    r = decode_any<2>(job.payload, job.entry, job.n, work.dtype, dst, job.pos,
-                      smem->room());
+    r = decode_any<2>(job.payload, job.entry, job.n, work.dtype, dst, job.pos, smem->room());
   return r;
 }
 

@@ -40,8 +40,7 @@ __device__ __noinline__ BlockResult decode_unstaged(const Work& work, const Deco
     r.reason =
         decode_constant<ConsumerTeam>(job.payload, job.entry, job.n, kWidth, dst, job.pos, r.sum);
   else if (threadIdx.x < kWarp)
-    r = decode_any<kWidth>(job.payload, job.entry, job.n, work.dtype, dst, job.pos,
-                           smem->room());
+    r = decode_any<kWidth>(job.payload, job.entry, job.n, work.dtype, dst, job.pos, smem->room());
   fence_for_bulk();
   return r;
 }

@@ -125,13 +125,8 @@ __device__ __forceinline__ void count_shared(std::uint32_t address) {
   asm volatile("red.shared.add.u32 [%0], 1;" ::"r"(address) : "memory");
 }
 
-// Copies that run ahead of the code that uses them without holding registers.
-template <int kBytes>
-__device__ __forceinline__ void copy_async(std::uint32_t shared, const void* global) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(shared), "l"(global), "n"(kBytes)
-               : "memory");
-}
-// 16 bytes past the first-level cache, which what is read once need not pass.
+// Copies 16 bytes ahead of the code that uses them, without holding registers and past the
+// first-level cache, which what is read once need not pass.
 __device__ __forceinline__ void copy_async_once(std::uint32_t shared, const void* global) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
 }

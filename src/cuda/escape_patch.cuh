@@ -15,7 +15,6 @@ struct EscapeWindow {
 struct Patched {
   std::uint32_t pairs[4];
   EscapeWindow window;
-  std::uint32_t x;  // the state, unchanged: around a call that does not take it, it lives in memory
 };
 
 __device__ __forceinline__ void put_escape(Patched& r, std::uint32_t byte, int k,
@@ -32,10 +31,10 @@ inline __device__ __noinline__ Patched patch_escapes(std::uint32_t p0, std::uint
                                                      std::uint32_t p2, std::uint32_t p3,
                                                      const std::uint8_t* escapes,
                                                      std::uint32_t num_escapes,
-                                                     std::uint32_t num_values, EscapeWindow window,
-                                                     std::uint32_t x) {
+                                                     std::uint32_t num_values,
+                                                     EscapeWindow window) {
   const unsigned lane = lane_id();
-  Patched r{{p0, p1, p2, p3}, window, x};
+  Patched r{{p0, p1, p2, p3}, window};
   // Value 2k is bit k, value 2k + 1 is bit 16 + k.
   constexpr std::uint32_t kFlag = 0x00010001u;
   std::uint32_t flags = (p0 & kFlag) | (p1 & kFlag) << 1 | (p2 & kFlag) << 2 | (p3 & kFlag) << 3;

@@ -2,6 +2,7 @@
 // FP64. Each block of a frame gets a warp. It restores any frame.
 #include <cuda_runtime.h>
 
+#include <cstddef>
 #include <type_traits>
 
 #include "cuda/copy_raw.cuh"
@@ -37,6 +38,8 @@ struct WarpSmem {
   std::uint32_t position;  // of the warp's block among those of the thread block
   std::uint32_t next;      // which of the jobs that is
 };
+// The rooms of decode_palette_block and copy_raw_block begin at the slots' end.
+static_assert(offsetof(WarpSmem, stream) == sizeof(SlotTable));
 
 template <int kWidth, bool kAhead, class Access>
 __device__ __forceinline__ BlockResult decode_block(const std::uint8_t* payload,
