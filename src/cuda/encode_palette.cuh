@@ -11,6 +11,18 @@ namespace snug::cuda {
 inline constexpr std::uint32_t kSectionHeadBytes = codec::kTableOffset + 32;
 inline constexpr std::uint32_t kNoRoom = ~0u;
 
+// Room for the words (3.5 bits a value and a group more, filled from the end), the escapes
+// (1/32 byte a value, likewise) and 16 bytes of zeros.
+__host__ __device__ constexpr std::uint32_t words_room(std::uint32_t block_elems) {
+  return block_elems / 16 * 7 + 256;
+}
+__host__ __device__ constexpr std::uint32_t escapes_room(std::uint32_t block_elems) {
+  return block_elems / 32;
+}
+__host__ __device__ constexpr std::uint32_t coded_room(std::uint32_t block_elems) {
+  return words_room(block_elems) + escapes_room(block_elems) + 16;
+}
+
 // Appends the escaped exponents of a group, in natural order, below `used`
 // bytes from the end; returns how many. Writes none beyond `room`. Bit i of
 // `flags` says that the lane's value i is an escape.
@@ -80,33 +92,48 @@ inline __device__ __noinline__ std::uint32_t push_escaped(uint4 v, std::int32_t 
   return push_exponents(v, flags, escapes_end, used, room);
 }
 
-__device__ __forceinline__ DirectAccess kept(DirectAccess tensor) {
-  asm volatile("mov.b64 %0, %0;" : "+l"(tensor.data));  // is worked out once
-  return tensor;
+// The lanes in whose symbols an escape is. Not in C++: the compiler would make more of it.
+__device__ __forceinline__ unsigned escape_holders(std::uint32_t any_symbol) {
+  unsigned holders;
+  asm volatile(
+      "{\n\t.reg .pred p;\n\t.reg .b32 flag;\n\t"
+      "and.b32 flag, %1, 128;\n\tsetp.ne.u32 p, flag, 0;\n\t"
+      "vote.sync.ballot.b32 %0, p, 0xFFFFFFFF;\n\t}"
+      : "=r"(holders)
+      : "r"(any_symbol));
+  return holders;
 }
-__device__ __forceinline__ ScatteredAccess kept(const ScatteredAccess& tensor) { return tensor; }
 
-// Codes the exponents from the last group to the first. num_words is kNoRoom if the
-// block needs more of it than there is.
+// Asks the cache for what is coded first.
 template <class Access>
+__device__ __forceinline__ void ask_for_end(const Access& src, std::uint64_t pos, std::uint32_t n) {
+  constexpr std::uint32_t kLines = 2;  // a lane
+#pragma unroll
+  for (std::uint32_t i = 0; i < kLines; ++i) {
+    const std::int64_t at = 2 * std::int64_t{n} - 128 * std::int64_t{i * kWarp + lane_id() + 1};
+    if (at >= 0) src.prefetch(pos + static_cast<std::uint64_t>(at));
+  }
+}
+
+// Codes the exponents from the last group to the first into `room`. num_words is kNoRoom if
+// the block needs more of it than there is. kWhole: groups come in pairs, all full.
+template <bool kWhole, class Access>
 __device__ __noinline__ CodedStream encode_palette_bf16(Access src, std::uint64_t pos,
                                                         std::uint32_t n, std::uint32_t block_elems,
-                                                        std::uint32_t commonest, EncodeSmem* smem) {
+                                                        std::uint32_t commonest, EncodeSmem* smem,
+                                                        std::uint8_t* room) {
   const unsigned lane = lane_id();
   const std::uint32_t lut = kept_shared_address(smem->lut);
-  const std::uint32_t words_at = shared_address(smem->rest()),
+  const std::uint32_t words_at = shared_address(room),
                       words_end = words_at + words_room(block_elems);
   const std::uint32_t max_escapes = escapes_room(block_elems);
-  std::uint8_t* const escapes_end = smem->rest() + words_room(block_elems) + max_escapes;
+  std::uint8_t* const escapes_end = room + words_room(block_elems) + max_escapes;
   std::uint32_t words_low = words_at + 512;  // what two groups may take
   PairCoder coder(words_end);
   std::uint32_t num_escapes = 0;
   const auto num_full = static_cast<std::int32_t>(n / 256);
   auto group = static_cast<std::int32_t>((n + 255) / 256) - 1;
   const Access mine = kept(advanced(src, pos + 16 * lane));
-  const auto load = [&](std::int32_t g) {
-    return mine.peek16(512 * static_cast<std::uint64_t>(static_cast<std::uint32_t>(g)));
-  };
   // The lines of 8 groups down to this one.
   constexpr std::int32_t kAhead = 8;
   const auto prefetch = [&](std::int32_t g) {
@@ -126,12 +153,12 @@ __device__ __noinline__ CodedStream encode_palette_bf16(Access src, std::uint64_
     unsigned any_escape = 0;
 #pragma unroll
     for (int i = 0; i < 8; ++i) any_escape |= symbols[i].y;
-    const unsigned holders = __ballot_sync(kAll, any_escape & 128);
+    const unsigned holders = escape_holders(any_escape);
     if (holders == 0) return;
     unsigned flags = 0;
 #pragma unroll
     for (int i = 0; i < 8; ++i) flags |= (symbols[i].y >> 7 & 1) << i;
-    if (g >= num_full || __any_sync(kAll, (flags & (flags - 1)) != 0)) {
+    if ((!kWhole && g >= num_full) || __any_sync(kAll, (flags & (flags - 1)) != 0)) {
       num_escapes += push_escaped(v, static_cast<std::int32_t>(n) - 256 * g, lut, escapes_end,
                                   num_escapes, max_escapes);
     } else {
@@ -146,47 +173,52 @@ __device__ __noinline__ CodedStream encode_palette_bf16(Access src, std::uint64_
     }
     if (num_escapes > max_escapes) words_low = kNoRoom;
   };
-  prefetch(group);
-  prefetch(group - kAhead);
-  uint4 a, b, c;
-  if (group >= num_full)
+  // Groups come through a ring in shared memory.
+  const std::uint32_t ring = shared_address(smem->ring) + 16 * lane;
+  const auto ring_at = [&](std::int32_t g) {
+    return ring + 512 * (static_cast<unsigned>(g) % kRingGroups);
+  };
+  const auto fetch = [&](std::int32_t g) {
+    if (g >= 0 && (kWhole || g < num_full))
+      mine.fetch16(512 * static_cast<std::uint64_t>(static_cast<std::uint32_t>(g)), ring_at(g));
+    commit_copies();
+  };
+  const auto take = [&](std::int32_t g) {
+    wait_copies<kRingGroups - 1>();
+    const uint4 v = load_shared16(ring_at(g));
+    fetch(g - static_cast<std::int32_t>(kRingGroups));
+    return v;
+  };
+#pragma unroll
+  for (unsigned i = 0; i < kRingGroups; ++i) fetch(group - static_cast<std::int32_t>(i));
+  uint4 a = take(group), b;
+  if (!kWhole && group >= num_full)
     a = load_last_group(
         src, pos + 16 * lane + 512 * static_cast<std::uint64_t>(group),
         static_cast<std::int32_t>(n) - 256 * group - 8 * static_cast<std::int32_t>(lane),
         commonest);
-  else
-    a = load(group);
-  b = group > 0 ? load(group - 1) : a;
-  c = group > 1 ? load(group - 2) : a;
   uint2 sa[8], sb[8];
   look_up(a, sa);
   // sa are the symbols of a, the values of `group`. While they are coded those of b, the
-  // group below, are looked up; c is on its way, and what is below that is asked for.
+  // group below, are looked up. Below the first group are values that nobody uses.
 #pragma unroll 1
-  for (; group >= 4; group -= 2) {
+  for (; group >= 1; group -= 2) {
     if ((group & 6) == 0) prefetch(group - kAhead - 2);
     push(group, a, sa);
-    a = load(group - 3);
-    coder.code_group(sa, [&] { look_up(b, sb); });
+    coder.code_group(sa, [&] {
+      b = take(group - 1);
+      look_up(b, sb);
+    });
     push(group - 1, b, sb);
-    const uint4 below = load(group - 4);
-    coder.code_group(sb, [&] { look_up(c, sa); });
-    b = a;
-    a = c;
-    c = below;
+    coder.code_group(sb, [&] {
+      a = take(group - 2);
+      look_up(a, sa);
+    });
     if (coder.end < words_low) return {kNoRoom, 0, 0};
   }
-#pragma unroll 1
-  for (; group >= 0; --group) {
-    if (coder.end < words_at + 256) return {kNoRoom, 0, 0};
-    if (group > 0) look_up(b, sb);
+  if (!kWhole && group == 0) {
     push(group, a, sa);
     coder.code_group(sa, [] {});
-    a = b;
-    b = c;
-    if (group >= 3) c = load(group - 3);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) sa[i] = sb[i];
   }
   if (coder.end < words_at + 256) return {kNoRoom, 0, 0};
   coder.put_words();
@@ -244,29 +276,41 @@ __device__ __noinline__ std::uint64_t write_low_plane(Access src, std::uint64_t 
   return sum;
 }
 
-// Header, states, table, words and escapes behind the raw plane.
-inline __device__ __noinline__ std::uint64_t write_palette_section(
-    std::uint8_t* payload, std::uint32_t n, std::uint32_t block_elems, DevicePalette palette,
-    CodedStream coded, EncodeSmem* smem) {
+// Header, states and table of a section.
+struct alignas(16) SectionHead {
+  std::uint32_t num_words, num_escapes, sizes, zero;
+  std::uint32_t states[kWarp];
+  std::uint8_t values[16], freqs[16];
+
+  __device__ __forceinline__ void fill(const DevicePalette& palette, const CodedStream& coded) {
+    const unsigned lane = lane_id();
+    if (lane == 0) {
+      num_words = coded.num_words;
+      num_escapes = coded.num_escapes;
+      sizes = 32 | palette.size << 16;
+      zero = 0;
+    }
+    states[lane] = coded.state;
+    if (lane < 16) {
+      values[lane] = static_cast<std::uint8_t>(palette.value);
+      freqs[lane] = static_cast<std::uint8_t>(palette.freq);
+    }
+    __syncwarp();
+  }
+};
+static_assert(sizeof(SectionHead) == kSectionHeadBytes);
+
+// Head, words and escapes behind the raw plane.
+inline __device__ __noinline__ std::uint64_t write_palette_section(std::uint8_t* payload,
+                                                                   std::uint32_t n,
+                                                                   std::uint32_t block_elems,
+                                                                   const SectionHead* head,
+                                                                   std::uint8_t* room) {
   const unsigned lane = lane_id();
   uint4* out = reinterpret_cast<uint4*>(payload);
   std::uint64_t sum = 0;
+  const std::uint32_t num_words = head->num_words, num_escapes = head->num_escapes;
   const auto low_vecs = static_cast<std::uint32_t>(align16(n) / 16);
-  // Header, states and table take shape where the histogram was.
-  std::uint32_t* head = smem->histogram;
-  if (lane == 0) {
-    head[0] = coded.num_words;
-    head[1] = coded.num_escapes;
-    head[2] = 32 | palette.size << 16;
-    head[3] = 0;
-  }
-  head[4 + lane] = coded.state;
-  auto* table = reinterpret_cast<std::uint8_t*>(head) + codec::kTableOffset;
-  if (lane < 16) {
-    table[lane] = static_cast<std::uint8_t>(palette.value);
-    table[16 + lane] = static_cast<std::uint8_t>(palette.freq);
-  }
-  __syncwarp();
   constexpr unsigned kHeadVecs = kSectionHeadBytes / 16;
   if (lane < kHeadVecs) {
     const uint4 v = load_shared16(shared_address(head) + 16 * lane);
@@ -274,17 +318,17 @@ inline __device__ __noinline__ std::uint64_t write_palette_section(
     sum += checksum_term(v, low_vecs + lane);
   }
   // The escapes move to the words, and zeros behind them.
-  std::uint8_t* words_end = smem->rest() + words_room(block_elems);
-  const std::uint8_t* escapes = words_end + escapes_room(block_elems) - coded.num_escapes;
+  std::uint8_t* words_end = room + words_room(block_elems);
+  const std::uint8_t* escapes = words_end + escapes_room(block_elems) - num_escapes;
 #pragma unroll 1
-  for (std::uint32_t base = 0; base < coded.num_escapes + 16; base += kWarp) {
+  for (std::uint32_t base = 0; base < num_escapes + 16; base += kWarp) {
     const std::uint32_t i = base + lane;
-    const std::uint8_t byte = i < coded.num_escapes ? escapes[i] : 0;
+    const std::uint8_t byte = i < num_escapes ? escapes[i] : 0;
     __syncwarp();
-    if (i < coded.num_escapes + 16) words_end[i] = byte;
+    if (i < num_escapes + 16) words_end[i] = byte;
     __syncwarp();
   }
-  const std::uint32_t word_bytes = 2 * coded.num_words, all_bytes = word_bytes + coded.num_escapes;
+  const std::uint32_t word_bytes = 2 * num_words, all_bytes = word_bytes + num_escapes;
   const std::uint32_t first_vec = low_vecs + kHeadVecs;
   // Words are at even addresses: whole registers, or registers shifted by half.
   const std::uint32_t start = shared_address(words_end) - word_bytes, odd = (start & 2) * 8;

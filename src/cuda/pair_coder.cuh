@@ -17,13 +17,19 @@ __device__ __forceinline__ uint2 make_pair_symbol(std::uint32_t freq, std::uint3
 }
 
 struct PairCoder : CoderState {
-  using CoderState::CoderState;
+  // Numbers to be kept in registers: the compiler would set them again and again.
+  std::uint32_t minus_byte1, all;
+
+  __device__ __forceinline__ explicit PairCoder(std::uint32_t words_end) : CoderState(words_end) {
+    asm volatile("mov.u32 %0, 0xFF00;" : "=r"(minus_byte1));
+    asm volatile("mov.u32 %0, 256;" : "=r"(all));
+  }
 
   // Dot products take bytes apart: the pipe of the multiplications has time, that of
   // logical operations less.
   __device__ __forceinline__ void code_symbol(uint2 symbol) {
     std::uint32_t c;  // 256 - freq
-    asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(c) : "r"(symbol.y), "r"(0xFF00), "r"(256));
+    asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(c) : "r"(symbol.y), "r"(minus_byte1), "r"(all));
     const std::uint32_t q = __funnelshift_r(__umulhi(x, symbol.x), 0, symbol.y);
     x = q * c + (x + (symbol.y >> 16));
   }

@@ -9,9 +9,10 @@
 
 namespace snug::cuda {
 
-// Shared memory of one warp, followed by room for the words (3.5 bits a value and
-// a group more, filled from the end) and the escapes (1/32 byte a value, likewise). `lut` maps an
-// exponent to what coding it takes; the histogram is done with when the lut is filled.
+inline constexpr unsigned kRingGroups = 4;  // of 256 values, on their way to the coder
+
+// Shared memory of a coding warp. `lut` maps an exponent to what coding it takes; the
+// histogram is done with when the lut is filled.
 struct alignas(16) EncodeSmem {
   union {
     uint2 lut[256];
@@ -21,24 +22,16 @@ struct alignas(16) EncodeSmem {
     };
   };
   std::uint32_t nibbles[2][16];
-
-  __device__ __forceinline__ std::uint8_t* rest() {
-    return reinterpret_cast<std::uint8_t*>(this + 1);
-  }
+  alignas(16) std::uint8_t ring[512 * kRingGroups];
 };
 
-__host__ __device__ constexpr std::uint32_t words_room(std::uint32_t block_elems) {
-  return block_elems / 16 * 7 + 256;
+__device__ __forceinline__ DirectAccess kept(DirectAccess tensor) {
+  asm volatile("mov.b64 %0, %0;" : "+l"(tensor.data));  // is worked out once
+  return tensor;
 }
-__host__ __device__ constexpr std::uint32_t escapes_room(std::uint32_t block_elems) {
-  return block_elems / 32;
-}
+__device__ __forceinline__ ScatteredAccess kept(const ScatteredAccess& tensor) { return tensor; }
 
-__host__ __device__ constexpr std::uint32_t palette_smem_bytes(int log2_block) {
-  const std::uint32_t n = 1u << log2_block;
-  // 16 bytes of zeros behind the escapes.
-  return static_cast<std::uint32_t>(sizeof(EncodeSmem)) + words_room(n) + escapes_room(n) + 16;
-}
+inline constexpr std::uint32_t kSampleBytes = 8192;  // of blocks of up to 65536 values
 
 // The planes of 8 values: low bytes (mantissa and sign) of a vector.
 __device__ __forceinline__ uint2 low_bytes(uint4 v) {
@@ -51,102 +44,93 @@ __device__ __forceinline__ uint2 low_bytes(uint4 v) {
           __byte_perm(rotated(v.z), rotated(v.w), 0x6420)};
 }
 
-// Counts the exponents of a vector, and the nibbles of its low bytes.
+// Counts the exponents of a vector, and the nibbles of its low bytes. Dot products take bytes
+// apart and add the address of a table of words.
 __device__ __forceinline__ void count_exponents(uint4 v, std::uint32_t histogram) {
   const std::uint32_t words[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
   for (unsigned i = 0; i < 4; ++i) {
-    count_shared(histogram + (words[i] >> 5 & 0x3FC));
-    count_shared(histogram + (words[i] >> 21 & 0x3FC));
+    const std::uint32_t shifted = words[i] << 1;  // exponents are bytes 1 and 3
+    count_shared(__dp4a(shifted, 0x400u, histogram));
+    count_shared(__dp4a(shifted, 0x4000000u, histogram));
   }
 }
 __device__ __forceinline__ void count_low_nibbles(uint4 v, std::uint32_t nibbles) {
   const uint2 low = low_bytes(v);
+  const std::uint32_t words[4] = {low.x & 0x0F0F0F0F, low.y & 0x0F0F0F0F, low.x >> 4 & 0x0F0F0F0F,
+                                  low.y >> 4 & 0x0F0F0F0F};
+#pragma unroll
+  for (unsigned i = 0; i < 4; ++i)
+#pragma unroll
+    for (unsigned k = 0; k < 4; ++k)
+      count_shared(__dp4a(words[i], 4u << 8 * k, nibbles) + i / 2 * 64);
+}
+
+// Sampling value by value: only the last block of a tensor comes here.
+template <class Access>
+__device__ __noinline__ void sample_values(Access src, std::uint64_t pos, std::uint32_t n,
+                                           std::uint32_t histogram, std::uint32_t nibbles) {
+  const auto stride = static_cast<std::uint32_t>(codec::sample_stride(n));
 #pragma unroll 1
-  for (unsigned i = 0; i < 32; i += 8) {
-    count_shared(nibbles + (low.x >> i & 15) * 4);
-    count_shared(nibbles + 64 + (low.x >> i >> 4 & 15) * 4);
-    count_shared(nibbles + (low.y >> i & 15) * 4);
-    count_shared(nibbles + 64 + (low.y >> i >> 4 & 15) * 4);
+  for (std::uint32_t i = lane_id();; i += kWarp) {
+    const std::uint32_t run = i / 16, at = (run * stride + run % stride) * 16 + i % 16;
+    if (at >= n) break;
+    const std::uint32_t v =
+        src.load_byte(pos + 2 * at) | std::uint32_t{src.load_byte(pos + 2 * at + 1)} << 8;
+    const std::uint32_t low = (v << 1 & 0xFE) | v >> 15;
+    count_shared(histogram + (v >> 5 & 0x3FC));
+    if (run % 4 != 0) continue;
+    count_shared(nibbles + (low & 15) * 4);
+    count_shared(nibbles + 64 + (low >> 4) * 4);
   }
 }
 
-// Counts the sampled values; true if all of them equal the first.
+// Asks for the sampled values of a whole block, to be put into `room`: vectors of the lane 512
+// bytes apart. Two vectors a run; those of a lane are equally far apart, as strides divide 16.
 template <class Access>
-__device__ __noinline__ bool sample_bf16(Access src, std::uint64_t pos, std::uint32_t n,
-                                         EncodeSmem* smem) {
+__device__ __forceinline__ void fetch_sample(const Access& src, std::uint64_t pos, std::uint32_t n,
+                                             std::uint32_t room) {
+  const auto stride = static_cast<std::uint32_t>(codec::sample_stride(n));
+  const std::uint32_t run = lane_id() / 2;
+  const Access mine = advanced(src, pos + 32 * (run * stride + run % stride) + lane_id() % 2 * 16);
+#pragma unroll 4
+  for (std::uint32_t i = 0; i < n / (256 * stride); ++i)
+    mine.fetch16(512 * std::uint64_t{stride * i}, room + 512 * i + 16 * lane_id());
+  commit_copies();
+}
+
+// Counts the sampled values; `room` is for 8 KiB (more where n > 65536) in shared memory. Short
+// loops: the warps of a multiprocessor are in different places of the code, and its cache is
+// small.
+template <class Access>
+__device__ __noinline__ void sample_bf16(Access src, std::uint64_t pos, std::uint32_t n,
+                                         EncodeSmem* smem, std::uint8_t* room) {
   const unsigned lane = lane_id();
-  const std::uint32_t histogram = shared_address(smem->histogram),
-                      nibbles = shared_address(smem->nibbles);
+  const std::uint32_t histogram = kept_shared_address(smem->histogram),
+                      nibbles = kept_shared_address(smem->nibbles), sample = shared_address(room);
+  if (n % 4096 == 0) fetch_sample(src, pos, n, sample);
 #pragma unroll
-  for (unsigned i = 0; i < 256; i += kWarp) store_shared(histogram + 4 * (i + lane), 0u);
+  for (unsigned i = 0; i < 256; i += 4 * kWarp)
+    store_shared(histogram + 4 * (i + 4 * lane), uint4{});
   store_shared(nibbles + 4 * lane, 0u);
-  const auto stride = static_cast<std::uint32_t>(codec::sample_stride(n));  // a power of two
-  const std::uint32_t shift = 31 - __clz(static_cast<int>(stride));
-  // First value of a vector; two vectors a run.
-  const auto vec_start = [&](std::uint32_t vec) {
-    const std::uint32_t run = vec / 2;
-    return ((run << shift) + (run & (stride - 1))) * 16 + vec % 2 * 8;
-  };
-  std::uint32_t differs = 0;
   __syncwarp();
   if (n % 4096 != 0) {
-    const std::uint32_t first = src.load_byte(pos) | std::uint32_t{src.load_byte(pos + 1)} << 8;
-    // Value by value: only the last block of a tensor comes here.
-#pragma unroll 1
-    for (std::uint32_t i = lane; vec_start(i / 8) + i % 8 < n; i += kWarp) {
-      const std::uint32_t at = vec_start(i / 8) + i % 8;
-      const std::uint32_t v =
-          src.load_byte(pos + 2 * at) | std::uint32_t{src.load_byte(pos + 2 * at + 1)} << 8;
-      const std::uint32_t low = (v << 1 & 0xFE) | v >> 15;
-      differs |= v ^ first;
-      count_shared(histogram + (v >> 5 & 0x3FC));
-      if (i / 16 % 4 != 0) continue;
-      count_shared(nibbles + (low & 15) * 4);
-      count_shared(nibbles + 64 + (low >> 4) * 4);
-    }
+    sample_values(src, pos, n, histogram, nibbles);
     __syncwarp();
-    return !__any_sync(kAll, differs != 0);
+    return;
   }
-  constexpr unsigned kUnroll = 8, kNoiseUnroll = 4;
-  const std::uint32_t num_vecs = n >> (3 + shift);
-  // One run in four once more, for the low bytes.
-  const std::uint32_t num_noise = num_vecs / 4;
-  uint4 noise[kNoiseUnroll];
-  const auto load_noise = [&](std::uint32_t base) {
-#pragma unroll
-    for (unsigned u = 0; u < kNoiseUnroll; ++u) {
-      const std::uint32_t i = min(base + u * kWarp, num_noise - 1);
-      noise[u] = src.peek16(pos + 2 * std::uint64_t{vec_start(i / 2 * 8 + i % 2)});
-    }
-  };
-  load_noise(lane);
-  std::uint32_t first = 0;  // of the lane's values, twice
-#pragma unroll 1
-  for (std::uint32_t base = lane; base < num_vecs; base += kUnroll * kWarp) {
-    uint4 v[kUnroll];
-#pragma unroll
-    for (unsigned u = 0; u < kUnroll; ++u)
-      v[u] = src.peek16(pos + 2 * std::uint64_t{vec_start(min(base + u * kWarp, num_vecs - 1))});
-    if (base == lane) first = __byte_perm(v[0].x, 0, 0x1010);
-#pragma unroll
-    for (unsigned u = 0; u < kUnroll; ++u) {
-      differs |= (v[u].x ^ first) | (v[u].y ^ first) | (v[u].z ^ first) | (v[u].w ^ first);
-      if (base + u * kWarp < num_vecs) count_exponents(v[u], histogram);
-    }
-  }
-#pragma unroll 1
-  for (std::uint32_t base = lane;;) {
-#pragma unroll
-    for (unsigned u = 0; u < kNoiseUnroll; ++u)
-      if (base + u * kWarp < num_noise) count_low_nibbles(noise[u], nibbles);
-    base += kNoiseUnroll * kWarp;
-    if (base >= num_noise) break;
-    load_noise(base);
-  }
+  const std::uint32_t sample_end =
+      sample + 2 * n / static_cast<std::uint32_t>(codec::sample_stride(n));
+  wait_copies<0>();
+#pragma unroll 2
+  for (std::uint32_t at = sample + 16 * lane; at < sample_end; at += 512)
+    count_exponents(load_shared16(at), histogram);
   __syncwarp();
-  differs |= first ^ __shfl_sync(kAll, first, 0);
-  return !__any_sync(kAll, differs != 0);
+  // One run in four once more, for the low bytes: 32 bytes of 128.
+#pragma unroll 1
+  for (std::uint32_t at = sample + lane / 2 * 128 + lane % 2 * 16; at < sample_end; at += 2048)
+    count_low_nibbles(load_shared16(at), nibbles);
+  __syncwarp();
 }
 
 // Whether all values of a whole block equal its first.

@@ -23,7 +23,7 @@ struct DirectAccess {
   __device__ __forceinline__ void store16(std::uint64_t pos, uint4 v) const {
     __stcs(reinterpret_cast<uint4*>(data + pos), v);
   }
-  // The same with 4 or 8 bytes, at multiples of their size; T is std::uint32_t or uint2.
+  // The same with 2, 4 or 8 bytes, at multiples of their size; T is an integer or uint2.
   template <class T>
   __device__ __forceinline__ T peek(std::uint64_t pos) const {
     return *reinterpret_cast<const T*>(data + pos);
@@ -32,9 +32,9 @@ struct DirectAccess {
   __device__ __forceinline__ void store(std::uint64_t pos, T v) const {
     *reinterpret_cast<T*>(data + pos) = v;
   }
-  // Starts copying a vector to shared memory; see copy_async.
+  // Starts copying a vector to shared memory; see copy_async_once.
   __device__ __forceinline__ void fetch16(std::uint64_t pos, std::uint32_t shared) const {
-    copy_async<16>(shared, data + pos);
+    copy_async_once(shared, data + pos);
   }
   __device__ __forceinline__ std::uint8_t load_byte(std::uint64_t pos) const { return data[pos]; }
   __device__ __forceinline__ void store_byte(std::uint64_t pos, std::uint8_t b) const {
