@@ -55,23 +55,33 @@ inline __device__ __noinline__ const std::uint8_t* find_piece(const ScatteredAcc
 }
 
 // By a whole warp: starts the load of a block, each lane a unit of it. What bulk copies cannot
-// move, surveyors load.
+// move, surveyors load. Then asks for the block `ahead` blocks later (0: none) in the L2 cache.
 template <class Access>
 __device__ __forceinline__ void load_to_ring(const Work& work, const RingCursor& cursor,
-                                             std::uint64_t page, BlockInfo& info,
+                                             std::uint64_t page, unsigned ahead, BlockInfo& info,
                                              std::uint32_t full, EncodeWideSmem& smem) {
-  static_assert(kRingUnit == kPieceBytes);
+  static_assert(kRingUnit == kPieceBytes && 2 * kMaxWideBlock <= kWarp * kRingUnit);
   const Access src = access_item<Access>(work, info.job.w.item);
+  const unsigned lane = lane_id(), num_units = cursor.ring.block_units;
   const std::uint32_t num_bytes = info.job.n * width_of(work.dtype) & ~15u,
-                      start = lane_id() * kRingUnit,
-                      here = start < num_bytes ? min(num_bytes - start, kRingUnit) : 0;
+                      start = lane * kRingUnit;
+  std::uint32_t here = start < num_bytes ? min(num_bytes - start, kRingUnit) : 0;
+  std::uint64_t pos = info.job.pos + start;
+  // As many lanes more look at the same time for the units of the later block.
+  const bool is_later = lane >= num_units;
+  if (is_later) {
+    pos += (std::uint64_t{ahead} - 1) * num_units * kRingUnit;
+    const bool exists =
+        ahead != 0 && lane < 2 * num_units && pos + kRingUnit <= info.job.w.item.tensor_bytes;
+    here = exists ? kRingUnit : 0;
+  }
   const RingBlock block = cursor.block();
-  const std::uint8_t* at = here == 0 ? nullptr : find_piece(src, info.job.pos + start, here, page);
-  const bool one_copy = __all_sync(kAll, here == 0 || at != nullptr);
+  const std::uint8_t* at = here == 0 ? nullptr : find_piece(src, pos, here, page);
+  const bool one_copy = __all_sync(kAll, is_later || here == 0 || at != nullptr);
   bool in_bulk = true;
   if constexpr (std::is_same_v<Access, ScatteredAccess>)
     in_bulk = one_copy || can_move_in_bulk(src, info.job.pos, num_bytes);
-  if (lane_id() == 0) {
+  if (lane == 0) {
     info.by_hand = !in_bulk;
     expect_load(full, in_bulk ? num_bytes : 0);
   } else {
@@ -79,11 +89,11 @@ __device__ __forceinline__ void load_to_ring(const Work& work, const RingCursor&
   }
   __syncwarp();
   // Each as soon as there is room for it.
-  bool waits = lane_id() < cursor.ring.block_units;
-  const bool is_new = cursor.is_new(lane_id());
-  const std::uint32_t empty = shared_address(&smem.empty[cursor.barrier(lane_id())]);
+  bool waits = !is_later;
+  const bool is_new = cursor.is_new(lane);
+  const std::uint32_t empty = shared_address(&smem.empty[cursor.barrier(lane)]);
   while (__any_sync(kAll, waits)) {
-    if (!waits || !(is_new || has_passed(empty, cursor.parity(lane_id())))) continue;
+    if (!waits || !(is_new || has_passed(empty, cursor.parity(lane)))) continue;
     waits = false;
     if (here == 0 || !in_bulk) continue;
     if (one_copy)
@@ -95,21 +105,9 @@ __device__ __forceinline__ void load_to_ring(const Work& work, const RingCursor&
                      });
   }
   __syncwarp();
-  if (lane_id() == 0) finish_load(full);
-}
-
-// Asks for the block that comes `ahead` blocks later in the L2 cache: somebody loads it soon.
-template <class Access>
-__device__ __forceinline__ void prefetch_block(const Work& work, const BlockRing& ring,
-                                               const EncodeJob& job, unsigned ahead,
-                                               std::uint64_t page) {
-  const std::uint64_t block_bytes = ring.block_units * kRingUnit,
-                      pos = job.pos + ahead * block_bytes + lane_id() * kRingUnit;
-  if (lane_id() < ring.block_units && pos + kRingUnit <= job.w.item.tensor_bytes) {
-    const std::uint8_t* at =
-        find_piece(access_item<Access>(work, job.w.item), pos, kRingUnit, page);
-    if (at != nullptr) bulk_prefetch(at, kRingUnit);
-  }
+  if (lane == 0) finish_load(full);
+  // After the loads, since both go through the same queue.
+  if (is_later && at != nullptr) bulk_prefetch(at, kRingUnit);
   __syncwarp();
 }
 
@@ -168,11 +166,11 @@ __device__ __forceinline__ void produce_blocks(const Work& work, RingCursor curs
     }
     __syncwarp();
     if (!ends) {
-      load_to_ring<Access>(work, cursor, page, info, shared_address(&smem.full[j % kBlockInfos]),
-                           smem);
-      // After that load, since both go through the same queue; more than one block ahead of who
-      // loads it the cache loses it again. The ring is full from here on.
-      if (j + 1 >= num_ahead) prefetch_block<Access>(work, cursor.ring, info.job, gridDim.x, page);
+      // Once the ring is full: before, everybody loads as much as there is anyway. More than one
+      // block a thread block ahead, the cache would lose it again.
+      const unsigned ahead = j + 1 >= num_ahead ? gridDim.x : 0;
+      load_to_ring<Access>(work, cursor, page, ahead, info,
+                           shared_address(&smem.full[j % kBlockInfos]), smem);
     } else {
       for (unsigned k = 0; k < kSurveyors; ++k)
         arrive(shared_address(&smem.counted[j % kBlockInfos]));
@@ -210,12 +208,11 @@ __global__ void __launch_bounds__(kEncodeWideThreads, 1)
       init(smem.empty[unit],
            kRingUnit / Pieces::of<kWidth>(block_bytes).template part_bytes<kWidth>() * kWarp);
   __syncthreads();
-  // Somebody needs this block first of all; and some code is then at hand.
-  if (warp == kEncodeWideThreads / kWarp - 1 && std::is_same_v<Access, DirectAccess> &&
-      work.items == nullptr) {
-    if (lane == 0) smem.infos[0].job = make_encode_job(work, blockIdx.x);
-    __syncwarp();
-    prefetch_block<Access>(work, ring, smem.infos[0].job, 0, 0);
+  // Somebody needs this block first of all.
+  if (std::is_same_v<Access, DirectAccess> && work.items == nullptr && warp == 0) {
+    const std::uint64_t pos = blockIdx.x * std::uint64_t{block_bytes} + lane * kRingUnit;
+    if (lane < ring.block_units && pos + kRingUnit <= work.single.tensor_bytes)
+      bulk_prefetch(static_cast<const std::uint8_t*>(work.single.tensor) + pos, kRingUnit);
   }
   wait_for_preparation();
   const RingCursor cursor{ring};
