@@ -35,7 +35,7 @@ Result<std::shared_ptr<wire::Sink>> wire_sink(DType dtype,
 // raw. Small messages and fast links are raw by that rule. sent() shows what was chosen.
 //
 // Memory:  12 MiB of staging memory, and 49 MiB more in an end that has sent 1 MiB or more in
-//          any mode but kRaw: no more than 64 MiB of device memory. Tensors themselves are
+//          any mode but kRaw: no more than 72 MiB of device memory. Tensors themselves are
 //          never exported, so any allocator will do.
 // Threads: two per end, and one for some milliseconds beside the first large message. They spin
 //          while messages are on their way and 5 ms longer.

@@ -216,6 +216,7 @@ inline __device__ __noinline__ std::uint32_t make_byte_model(const std::uint32_t
 #pragma unroll 8
     for (unsigned i = 0; i < 16; ++i)
       most = max(most, std::uint32_t{model.keys[row][symbol_at(i)]});
+    __syncwarp();  // lanes that have no row read the last one
     if (sum != kTotal) {
       const std::int32_t change = sum > kTotal ? -1 : kTotal - sum;
       model.keys[row][15 - (most & 15)] =

@@ -131,8 +131,8 @@ class DeviceLink::Impl {
     if (wrap) engine = wrap(std::move(engine));
     sender_.emplace(meeting_.outgoing(), std::move(engine), kPipeStagingBytes, kPipeChunkBytes,
                     pipe);
-    receiver_.emplace(meeting_.incoming(), make_gpu_receiver(staging_.data()),
-                      kPipeStagingBytes, kPipeChunkBytes, pipe);
+    receiver_.emplace(meeting_.incoming(), make_gpu_receiver(staging_.data()), kPipeStagingBytes,
+                      kPipeChunkBytes, pipe);
     started_ = true;
     // Both threads run from the start: they let go of the peer's memory when it says goodbye.
     if (Status s = sender_->start(); !s.ok()) return s;
