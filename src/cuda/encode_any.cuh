@@ -1,5 +1,5 @@
 // cuda/encode_any.cuh - the fixed codec for blocks too large for
-// cuda/encode_fixed.cuh: one warp, value by value, into scratch memory.
+// cuda/encode_wide.cuh: one warp, value by value, into scratch memory.
 #pragma once
 #include "cuda/encode_planes.cuh"
 #include "cuda/fixed_palette.cuh"
