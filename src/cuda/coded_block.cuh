@@ -10,7 +10,6 @@ namespace snug::cuda {
 struct alignas(16) CodedBlock {
   SectionHead head;
   EncodeJob job;
-  DeviceEntry entry;
 
   __device__ __forceinline__ std::uint8_t* room() {
     return reinterpret_cast<std::uint8_t*>(this + 1);
@@ -70,7 +69,10 @@ __device__ __forceinline__ Coding code_bf16(const Work& work, const Access& src,
                                                             commonest, &smem, block.room())
                                 : encode_palette_bf16<false>(src, pos, n, 1u << work.log2_block,
                                                              commonest, &smem, block.room());
-  if (coded.num_words == kNoRoom) return Coding::kGeneral;
+  if (coded.num_words == kNoRoom) {
+    wait_copies<0>();  // of values that nobody waited for
+    return Coding::kGeneral;
+  }
   e.entry.num_bytes = palette_payload_bytes(n, coded);
   if (e.entry.num_bytes >= align16(2 * n)) {
     set_raw(e, 2 * n);

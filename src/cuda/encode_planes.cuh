@@ -260,6 +260,14 @@ inline __device__ __noinline__ bool pays_by_first_symbols(const std::uint32_t* h
   return cost + total * 4 * 256 < total * (8 * 256 - 8 * 256 / 32);
 }
 
+// Not always what the stride promises: the last run of a block may be cut.
+__device__ __forceinline__ std::uint32_t num_sampled(const std::uint32_t* histogram) {
+  std::uint32_t count = 0;
+#pragma unroll
+  for (unsigned i = 0; i < 256; i += kWarp) count += histogram[i + lane_id()];
+  return __reduce_add_sync(kAll, count);
+}
+
 // block_encode.cpp's choose_top_mode; palette is that of the sample.
 __device__ __forceinline__ unsigned choose_top_mode(bool may_use_palette,
                                                     const DevicePalette& palette, PlaneSmem* smem) {
@@ -283,7 +291,7 @@ __device__ __forceinline__ bool encode_entropy_planes(const BlockValues<Access, 
   if (may_use_palette)
     palette = make_palette(smem->histogram, smem->list);
   else
-    palette.total = values.n / static_cast<std::uint32_t>(codec::sample_stride(values.n));
+    palette.total = num_sampled(smem->histogram);
   std::uint32_t modes = choose_top_mode(may_use_palette, palette, smem) << (2 * (kWidth - 1));
   for (unsigned p = 0; p + 1 < kWidth; ++p) {
     const std::uint32_t count = (&smem->nibbles[p][0][0])[lane_id()];

@@ -206,7 +206,7 @@ __device__ __forceinline__ void survey_blocks(const Work& work, RingCursor curso
     if (kWidth > 1 && thread < 32) reinterpret_cast<std::uint32_t*>(info.lut)[thread] = 0x07070707u;
     const std::uint32_t n = info.job.n, num_bytes = n * width;
     if (info.by_hand || n != block_elems) {
-      // Long since: the producer has waited for it too.
+      // `full` does not say that there is room: the producer arrives there before it waits.
       for (unsigned unit = 0; unit < cursor.ring.block_units; ++unit)
         if (!cursor.is_new(unit))
           wait_barrier(shared_address(&smem.empty[cursor.barrier(unit)]), cursor.parity(unit));

@@ -13,7 +13,7 @@
 
 namespace snug::cuda {
 
-inline constexpr std::uint32_t kMaxWideBlock = 64 * 1024;  // the ring holds three of them
+inline constexpr std::uint32_t kMaxWideBlock = 64 * 1024;  // the ring holds one to three
 inline constexpr unsigned kEncodeWideThreads = (kWriters + kSurveyors + kPlacers + 1) * kWarp;
 
 // The job of a ticket that lane 0 has drawn, or of the next one that has a block; false after

@@ -160,6 +160,20 @@ std::size_t workspace_of(const Call& call, bool encodes) {
   return layout_of(call, encodes, num_sms > 0 ? num_sms : 132).total;
 }
 
+// The most that bytes_with(options) asks for with any codec, for callers who do not say which.
+// Raw needs no more than the others.
+template <class BytesWith>
+std::size_t most_of_codecs(DType dtype, int log2_block, BytesWith bytes_with) {
+  EncodeOptions o;
+  o.dtype = dtype;
+  o.log2_block = log2_block;
+  o.codec = Codec::kFixed;
+  const std::size_t fixed = bytes_with(o);
+  o.codec = Codec::kEntropy;
+  const std::size_t entropy = bytes_with(o);
+  return fixed > entropy ? fixed : entropy;
+}
+
 constexpr const char* kReasonTexts[kNumReasons] = {
     "",
     "frame shorter than its header",
@@ -229,13 +243,12 @@ Status decode(Source frame, Target dst, Target workspace, DeviceResult* result,
 
 std::size_t paged_workspace_bytes(std::size_t raw_bytes, std::size_t num_segments, DType dtype,
                                   int log2_block) noexcept {
-  EncodeOptions o;
-  o.dtype = dtype;
-  o.log2_block = log2_block;
-  if (!check_encode(o, raw_bytes).ok()) return 0;
-  Call call = make_call(o, raw_bytes);
-  call.num_segments = num_segments;
-  return workspace_of(call, true);
+  return most_of_codecs(dtype, log2_block, [&](const EncodeOptions& o) -> std::size_t {
+    if (!check_encode(o, raw_bytes).ok()) return 0;
+    Call call = make_call(o, raw_bytes);
+    call.num_segments = num_segments;
+    return workspace_of(call, true);
+  });
 }
 
 Status encode_paged(const Segment* segments, std::size_t num_segments, std::size_t raw_bytes,
@@ -262,14 +275,13 @@ Status decode_paged(Source frame, const Segment* segments, std::size_t num_segme
 
 std::size_t batch_workspace_bytes(std::size_t total_bytes, std::size_t num_items, DType dtype,
                                   int log2_block) noexcept {
-  EncodeOptions o;
-  o.dtype = dtype;
-  o.log2_block = log2_block;
-  if (log2_block == 0 || !check_encode(o, total_bytes).ok()) return 0;
-  Call call = make_call(o, total_bytes);
-  call.num_items = num_items;
-  call.num_blocks = batch_blocks(total_bytes, num_items, dtype, call.log2_block);
-  return workspace_of(call, true);
+  return most_of_codecs(dtype, log2_block, [&](const EncodeOptions& o) -> std::size_t {
+    if (log2_block == 0 || !check_encode(o, total_bytes).ok()) return 0;
+    Call call = make_call(o, total_bytes);
+    call.num_items = num_items;
+    call.num_blocks = batch_blocks(total_bytes, num_items, dtype, call.log2_block);
+    return workspace_of(call, true);
+  });
 }
 
 Status encode_batch(const BatchItem* items, std::size_t num_items, std::size_t total_bytes,

@@ -18,6 +18,7 @@ cudaError_t launch(const Work& work, std::uint64_t num_blocks, int num_sms, cuda
   if (error != cudaSuccess) return error;
   const unsigned block_units = block_bytes / kRingUnit,
                  num_units = room.stages_of(kRingUnit, kMaxBlocksAhead * block_units);
+  if (num_units < block_units) return cudaErrorInvalidConfiguration;  // it would wait forever
   const auto most = static_cast<std::uint64_t>(num_sms);
   const std::uint64_t num_ctas = num_blocks < most ? num_blocks : most;
   error = launch_prepared(kernel, num_ctas, kEncodeWideThreads, num_units * kRingUnit, stream, work,

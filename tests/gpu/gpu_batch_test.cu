@@ -57,17 +57,18 @@ struct Pages {
 };
 
 void check_pages(const Bytes& raw, const std::vector<std::size_t>& lengths, DType dtype,
-                 Codec codec) {
+                 Codec codec, int log2_block = 12) {
   Prng prng(lengths.size());
   Pages pages(raw.size(), lengths, prng), back(raw.size(), lengths, prng);
   pages.fill(raw);
   cuda::EncodeOptions options;
   options.dtype = dtype;
   options.codec = codec;
-  options.log2_block = 12;
-  const Bytes expected = encode_or_fail(view(raw), {dtype, codec, 12, 1});
-  DeviceBuffer frame(encode_bound(raw.size(), {dtype, codec, 12, 1})), result(sizeof(DeviceResult));
-  DeviceBuffer ws(cuda::paged_workspace_bytes(raw.size(), lengths.size(), dtype, 12));
+  options.log2_block = log2_block;
+  const Bytes expected = encode_or_fail(view(raw), {dtype, codec, log2_block, 1});
+  DeviceBuffer frame(encode_bound(raw.size(), {dtype, codec, log2_block, 1})),
+      result(sizeof(DeviceResult));
+  DeviceBuffer ws(cuda::paged_workspace_bytes(raw.size(), lengths.size(), dtype, log2_block));
   ASSERT_TRUE(cuda::encode_paged(pages.device(), lengths.size(), raw.size(),
                                  {frame.data(), frame.size()}, {ws.data(), ws.size()},
                                  result_of(result), options, nullptr)
@@ -80,7 +81,7 @@ void check_pages(const Bytes& raw, const std::vector<std::size_t>& lengths, DTyp
   cuda::DecodeOptions d;
   d.dtype = dtype;
   d.codec = codec;
-  d.log2_block = 12;
+  d.log2_block = log2_block;
   ASSERT_TRUE(cuda::decode_paged({frame.data(), frame.size()}, back.device(), lengths.size(),
                                  raw.size(), {ws.data(), ws.size()}, result_of(result), d, nullptr)
                   .ok());
@@ -116,6 +117,22 @@ TEST(GpuPages, SmallTensors) {
                      std::to_string(n));
         const Bytes raw = make_input(input_named("gaussian"), dtype, n);
         check_pages(raw, {raw.size()}, dtype, codec);
+        if (testing::Test::HasFatalFailure()) return;
+      }
+}
+
+// Blocks too large for the usual kernels; the workspace is for either codec.
+TEST(GpuPages, LargeBlocks) {
+  for (const DType dtype : {DType::kBF16, DType::kF32})
+    for (const Codec codec : {Codec::kEntropy, Codec::kFixed})
+      for (const int log2_block : {15, 16, 17}) {
+        SCOPED_TRACE(std::string(dtype_name(dtype)) + " " + codec_name(codec) + " log2_block " +
+                     std::to_string(log2_block));
+        const Bytes raw = make_input(input_named("gaussian"), dtype, 300011);
+        std::vector<std::size_t> lengths;
+        for (std::size_t left = raw.size(); left > 0; left -= lengths.back())
+          lengths.push_back(std::min<std::size_t>(left, 32768));
+        check_pages(raw, lengths, dtype, codec, log2_block);
         if (testing::Test::HasFatalFailure()) return;
       }
 }

@@ -128,5 +128,31 @@ TEST(GpuBytePlanes, DamageIsJudgedAsByTheCpu) {
     }
 }
 
+// Noise with just so many zeros, in blocks whose sample is no whole number of runs: whether coding
+// pays is a matter of a few values, which both must count alike.
+TEST(GpuBytePlanes, BlocksThatHardlyPay) {
+  cuda::EncodeOptions options;
+  options.dtype = DType::kBytes;
+  options.codec = Codec::kEntropy;
+  options.log2_block = 17;
+  std::size_t num_raw = 0, num_coded = 0;
+  for (const std::size_t n : {12300, 16390, 32778, 100010})
+    for (std::uint32_t limit = 4300; limit < 5700; limit += 20) {
+      SCOPED_TRACE(std::to_string(n) + " bytes, limit " + std::to_string(limit));
+      Bytes raw(n);
+      std::uint32_t state = 1;
+      for (std::byte& byte : raw) {
+        state = state * 1664525 + 1013904223;
+        byte = static_cast<std::byte>((state >> 8 & 0xFFFF) < limit ? 0 : state >> 24);
+      }
+      const Bytes expected =
+          encode_or_fail(view(raw), {options.dtype, options.codec, options.log2_block, 1});
+      ++(expected.size() > n ? num_raw : num_coded);
+      ASSERT_TRUE(gpu_encode(raw, options) == expected);
+    }
+  EXPECT_GT(num_raw, 0u);
+  EXPECT_GT(num_coded, 0u);
+}
+
 }  // namespace
 }  // namespace snug::test
