@@ -24,30 +24,7 @@ __device__ __forceinline__ void arrive(std::uint32_t barrier) {
                : "memory");
 }
 
-__device__ __forceinline__ void wait_barrier(std::uint32_t barrier, unsigned parity) {
-  unsigned done = 0;
-  while (done == 0) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile(
-        "{\n\t.reg .pred p;\n\t"
-        "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n\t"
-        "selp.u32 %0, 1, 0, p;\n\t}"
-        : "=r"(done)
-        : "r"(barrier), "r"(parity)
-        : "memory");
-#else
-    asm volatile(
-        "{\n\t.reg .pred p;\n\t"
-        "mbarrier.test_wait.parity.shared.b64 p, [%1], %2;\n\t"
-        "selp.u32 %0, 1, 0, p;\n\t}"
-        : "=r"(done)
-        : "r"(barrier), "r"(parity)
-        : "memory");
-#endif
-  }
-}
-
-// Whether that would not wait now.
+// Whether waiting there would be over at once.
 __device__ __forceinline__ bool has_passed(std::uint32_t barrier, unsigned parity) {
   unsigned done;
   asm volatile(
@@ -58,6 +35,22 @@ __device__ __forceinline__ bool has_passed(std::uint32_t barrier, unsigned parit
       : "r"(barrier), "r"(parity)
       : "memory");
   return done != 0;
+}
+__device__ __forceinline__ void wait_barrier(std::uint32_t barrier, unsigned parity) {
+#if __CUDA_ARCH__ >= 900
+  unsigned done = 0;
+  while (done == 0)
+    asm volatile(
+        "{\n\t.reg .pred p;\n\t"
+        "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n\t"
+        "selp.u32 %0, 1, 0, p;\n\t}"
+        : "=r"(done)
+        : "r"(barrier), "r"(parity)
+        : "memory");
+#else
+  while (!has_passed(barrier, parity)) {
+  }
+#endif
 }
 
 // The first kThreads of a thread block as a team.

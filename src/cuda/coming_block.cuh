@@ -145,8 +145,7 @@ __device__ __forceinline__ void prefetch_entries(const Work& work, std::uint64_t
                                                  std::uint64_t step) {
   const std::uint64_t at = frame::kHeaderBytes + (block + lane_id() * step) * frame::kEntryBytes;
   if (at < work.single.frame_bytes)
-    asm volatile(
-        "prefetch.global.L2 [%0];" ::"l"(static_cast<const std::uint8_t*>(work.single.frame) + at));
+    prefetch_line(static_cast<const std::uint8_t*>(work.single.frame) + at);
 }
 
 }  // namespace snug::cuda

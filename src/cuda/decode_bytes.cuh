@@ -145,7 +145,7 @@ __device__ __forceinline__ BlockResult decode_byte_groups(const std::uint8_t* pa
     const std::uint32_t line =
         is_low ? first + 2 * kGroup + 128 * lane : at + 128 * (lane - kLowLines);
     if (kWidth == 2 && line < (is_low ? part : section.end) && lane < kLowLines + kWordLines)
-      asm volatile("prefetch.global.L2 [%0];" ::"l"(payload + line));
+      prefetch_line(payload + line);
   };
   // Group `ahead` from here; its low bytes are there if `whole`. They are not asked for before
   // the refill: its branch would wait for them.

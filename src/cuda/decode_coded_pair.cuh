@@ -93,7 +93,7 @@ __device__ __noinline__ BlockResult decode_coded_pair(const std::uint8_t* payloa
   if (!open_byte_section(payload, 0, num_bytes, n, byte_ring, sum, bytes))
     return {kReasonPayload, 0};
   const std::uint32_t line = bytes.end + 128 * lane;  // what is read next
-  if (lane < 4 && line < num_bytes) asm volatile("prefetch.global.L2 [%0];" ::"l"(payload + line));
+  if (lane < 4 && line < num_bytes) prefetch_line(payload + line);
   const RowsFit fit = read_byte_rows(byte_ring, bytes.table_bytes, first_table, rows, 2, 0);
   if (fit != RowsFit::kFit) return {fit == RowsFit::kTooMany ? kTooManyRows : kReasonPayload, 0};
   PaletteSection section;

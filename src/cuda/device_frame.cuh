@@ -49,6 +49,16 @@ struct ItemState {
 __device__ __forceinline__ unsigned lane_id() { return threadIdx.x % kWarp; }
 
 // In parts of 27 bits, whose sums fit the 32 bits of the instruction for it.
+// The sum of the values of this lane and of those below it, of kLanes at most.
+template <int kLanes = kWarp>
+__device__ __forceinline__ std::uint32_t sum_up_to_lane(std::uint32_t v) {
+#pragma unroll
+  for (int d = 1; d < kLanes; d *= 2) {
+    const std::uint32_t below = __shfl_up_sync(kAll, v, d);
+    if (lane_id() >= static_cast<unsigned>(d)) v += below;
+  }
+  return v;
+}
 __device__ __forceinline__ std::uint64_t warp_sum64(std::uint64_t v) {
   constexpr unsigned kPart = 27, kMask = (1u << kPart) - 1;
   const std::uint64_t low = __reduce_add_sync(kAll, static_cast<unsigned>(v) & kMask);
@@ -109,13 +119,10 @@ __device__ __forceinline__ std::uint32_t load_shared_u8(std::uint32_t address) {
   asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(address));
   return v;
 }
+__device__ __forceinline__ void prefetch_line(const void* address) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
+}
 // Global memory by addresses that the compiler may not know to be global.
-__device__ __forceinline__ void store_global(void* address, std::uint32_t v) {
-  asm volatile("st.global.u32 [%0], %1;" ::"l"(address), "r"(v) : "memory");
-}
-__device__ __forceinline__ void store_global(void* address, uint2 v) {
-  asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(address), "r"(v.x), "r"(v.y) : "memory");
-}
 __device__ __forceinline__ void store_global(void* address, uint4 v) {
   asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(v.x), "r"(v.y),
                "r"(v.z), "r"(v.w)

@@ -87,11 +87,7 @@ __device__ __noinline__ bool encode_fixed_any(const BlockValues<Access, kWidth>&
       flags |= static_cast<std::uint32_t>(idx == 7) << i;
     }
     if (group < num_words) reinterpret_cast<std::uint32_t*>(nibbles)[group] = word;
-    std::uint32_t before = __popc(flags);
-    for (int d = 1; d < 32; d *= 2) {
-      const std::uint32_t below = __shfl_up_sync(kAll, before, d);
-      if (lane >= static_cast<unsigned>(d)) before += below;
-    }
+    std::uint32_t before = sum_up_to_lane(__popc(flags));
     const std::uint32_t total = __shfl_sync(kAll, before, 31);
     std::uint32_t next = num_escapes + before - __popc(flags);
     for (; flags != 0; flags &= flags - 1, ++next) {

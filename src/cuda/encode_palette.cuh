@@ -35,12 +35,7 @@ inline __device__ __noinline__ std::uint32_t push_exponents(uint4 v, unsigned fl
   std::uint32_t before = __popc(holders & ((1u << lane) - 1)), total = __popc(holders);
   if (__any_sync(kAll, (flags & (flags - 1)) != 0)) {
     const std::uint32_t count = __popc(flags);
-    before = count;
-#pragma unroll
-    for (int d = 1; d < 32; d *= 2) {
-      const std::uint32_t below = __shfl_up_sync(kAll, before, d);
-      if (lane >= static_cast<unsigned>(d)) before += below;
-    }
+    before = sum_up_to_lane(count);
     total = __shfl_sync(kAll, before, 31);
     before -= count;
   }

@@ -59,7 +59,7 @@ __device__ __forceinline__ BlockResult decode_block(const std::uint8_t* payload,
 // coded plane is.
 __device__ __forceinline__ void prefetch_block(const DecodeJob& job, unsigned width) {
   const auto prefetch = [&](std::uint32_t at) {
-    if (at < job.entry.num_bytes) asm volatile("prefetch.global.L2 [%0];" ::"l"(job.payload + at));
+    if (at < job.entry.num_bytes) prefetch_line(job.payload + at);
   };
   const auto section = static_cast<std::uint32_t>(align16(job.n)) * (width - 1);
   for (std::uint32_t line = 0; line < 8; ++line) prefetch(section + 128 * line);

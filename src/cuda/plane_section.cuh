@@ -88,12 +88,7 @@ inline __device__ __noinline__ std::uint32_t write_byte_table(PlaneSmem* smem) {
   }
   if (uniform) mask = 0;
   const std::uint32_t num_bytes = has_row ? 2 + static_cast<std::uint32_t>(__popc(mask)) : 0;
-  std::uint32_t end = num_bytes;
-#pragma unroll
-  for (int d = 1; d < 32; d *= 2) {
-    const std::uint32_t below = __shfl_up_sync(kAll, end, d);
-    if (lane >= static_cast<unsigned>(d)) end += below;
-  }
+  std::uint32_t end = sum_up_to_lane(num_bytes);
   if (has_row) {
     std::uint8_t* at = smem->table + (end - num_bytes);
     *at++ = static_cast<std::uint8_t>(mask);

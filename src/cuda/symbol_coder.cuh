@@ -55,12 +55,7 @@ __device__ __forceinline__ uint2 make_symbol(std::uint32_t freq, std::uint32_t s
 
 // The lane's running sum over the lower 16 lanes, its own value not counted.
 __device__ __forceinline__ std::uint32_t start_of(std::uint32_t freq) {
-  std::uint32_t end = lane_id() < 16 ? freq : 0;
-#pragma unroll
-  for (int d = 1; d < 16; d *= 2) {
-    const std::uint32_t below = __shfl_up_sync(kAll, end, d);
-    if (lane_id() >= static_cast<unsigned>(d)) end += below;
-  }
+  std::uint32_t end = sum_up_to_lane<16>(lane_id() < 16 ? freq : 0);
   return end - freq;
 }
 
@@ -252,12 +247,7 @@ inline __device__ __noinline__ std::uint32_t push_escapes(uint2 bytes, unsigned 
                                                           std::uint32_t used) {
   const unsigned lane = lane_id();
   const std::uint32_t count = __popc(flags);
-  std::uint32_t before = count;
-#pragma unroll
-  for (int d = 1; d < 32; d *= 2) {
-    const std::uint32_t below = __shfl_up_sync(kAll, before, d);
-    if (lane >= static_cast<unsigned>(d)) before += below;
-  }
+  std::uint32_t before = sum_up_to_lane(count);
   const std::uint32_t total = __shfl_sync(kAll, before, 31);
   std::uint8_t* at = escapes_end - used - total + (before - count);
   for (; flags != 0; flags &= flags - 1) {

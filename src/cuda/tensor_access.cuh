@@ -40,9 +40,7 @@ struct DirectAccess {
   __device__ __forceinline__ void store_byte(std::uint64_t pos, std::uint8_t b) const {
     data[pos] = b;
   }
-  __device__ __forceinline__ void prefetch(std::uint64_t pos) const {
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(data + pos));
-  }
+  __device__ __forceinline__ void prefetch(std::uint64_t pos) const { prefetch_line(data + pos); }
 };
 
 // Any number of pieces of any length at any address.
