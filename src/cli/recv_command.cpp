@@ -13,6 +13,7 @@
 #include "cli/terminal.h"
 #include "cli/units.h"
 #include "cli/wire_options.h"
+#include "wire/refusals.h"
 
 namespace snug::cli {
 namespace {
@@ -53,6 +54,7 @@ class ReceiveCommand {
       auto connection = listener->accept(100ms);
       if (connection && jobs_.size() < kMaxSenders) start(std::move(*connection));
       std::erase_if(jobs_, [](Job& job) { return job.done && (job.thread.join(), true); });
+      if (const auto s = refusals_.news(*listener, options_.wire)) print_error(*s);
     }
     for (Job& job : jobs_) job.thread.join();
     if (pending_signal() != 0) return print_error({{Code::kIo, "stopped"}, {}, {}, {}});
@@ -115,6 +117,7 @@ class ReceiveCommand {
   const RecvArgs& args_;
   TransferOptions options_;
   std::list<Job> jobs_;
+  wire::Refusals refusals_;
   std::mutex mutex_, screen_;
   int num_received_ = 0;
 };

@@ -15,6 +15,7 @@
 #include "wire/connection_core.h"
 #include "wire/dialogue.h"
 #include "wire/file_buffers.h"
+#include "wire/refusals.h"
 #include "wire/versions.h"
 
 namespace snug {
@@ -25,7 +26,6 @@ using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kMaxFollowers = 256;
-constexpr auto kBetweenRefusals = 10s;
 // Both sides print it.
 constexpr Status kSenderHere{Code::kPeer,
                              "snug send has reached snug sync --serve; it needs snug recv"};
@@ -42,7 +42,7 @@ class SyncServer {
       auto connection = listener_.accept(100ms);
       if (connection && followers_.size() < kMaxFollowers) start(std::move(*connection));
       std::erase_if(followers_, [](Follower& f) { return f.done && (f.thread.join(), true); });
-      report_refused();
+      if (const auto s = refusals_.news(listener_, options_.wire)) report_error(*s);
     }
     stopping_ = true;
     for (Follower& follower : followers_) follower.thread.join();
@@ -171,18 +171,6 @@ class SyncServer {
         .status;
   }
 
-  // Whoever wonders why a follower gets nothing reads it here; a port scan does not fill the log.
-  void report_refused() {
-    const std::uint64_t count = listener_.num_refused();
-    if (count == num_refused_ || Clock::now() < next_refused_report_) return;
-    const char* what = options_.wire.token.empty()
-                           ? "connections ended before they proved to be Snug"
-                           : "connections ended before they proved to know the token";
-    report_error({{Code::kPeer, what}, {}, {}, std::to_string(count - num_refused_)});
-    num_refused_ = count;
-    next_refused_report_ = Clock::now() + kBetweenRefusals;
-  }
-
   void report_error(const StoreStatus& status) {
     const std::lock_guard lock(event_mutex_);
     if (options_.on_error) options_.on_error(status);
@@ -194,8 +182,7 @@ class SyncServer {
   std::atomic<bool> stopping_{false};
   std::list<Follower> followers_;
   std::mutex event_mutex_;
-  std::uint64_t num_refused_ = 0;
-  Deadline next_refused_report_{};
+  Refusals refusals_;
 };
 
 }  // namespace

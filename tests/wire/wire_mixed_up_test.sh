@@ -14,6 +14,15 @@ at_once() {
   [ "$(wc -l <err)" -eq 1 ] || fail "$* says more than one line: $(cat err)"
 }
 
+# expect_stranger_reported NAME: whoever does not speak Snug is told of.
+expect_stranger_reported() {
+  exec {fd}<>"/dev/tcp/127.0.0.1/${ADDRESS##*:}"
+  echo "GET / HTTP/1.0" >&"$fd"
+  exec {fd}>&-
+  wait_until 200 grep -q "before they proved to be Snug" "$1.err" ||
+    fail "a stranger is not reported: $(cat "$1.err")"
+}
+
 serve server "$SNUG" sync --serve served --listen 127.0.0.1:0
 at_once "$SNUG" send small "$ADDRESS"
 expect_in err "snug send has reached snug sync --serve; it needs snug recv"
@@ -22,11 +31,7 @@ wait_until 50 grep -q "snug send has reached snug sync --serve" server.err ||
 # It goes on, and tells strangers from senders; there is no token to speak of.
 expect_code 0 "$SNUG" sync --follow "$ADDRESS" followed --once
 expect_same served/v1/f followed/v1/f
-exec {fd}<>"/dev/tcp/127.0.0.1/${ADDRESS##*:}"
-echo "GET / HTTP/1.0" >&"$fd"
-exec {fd}>&-
-wait_until 200 grep -q "before they proved to be Snug" server.err ||
-  fail "a stranger is not reported: $(cat server.err)"
+expect_stranger_reported server
 ! grep -q token server.err || fail "there is no token: $(cat server.err)"
 
 serve receiver "$SNUG" recv taken --listen 127.0.0.1:0
@@ -36,6 +41,7 @@ for once in --once ""; do
 done
 wait_until 50 grep -q "snug sync --follow has reached snug recv" receiver.err ||
   fail "the receiver says nothing of it: $(cat receiver.err)"
+expect_stranger_reported receiver
 expect_code 0 "$SNUG" send small "$ADDRESS"
 expect_same small taken/small
 echo passed
