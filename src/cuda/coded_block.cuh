@@ -16,14 +16,14 @@ struct alignas(16) CodedBlock {
   }
   // The same room for the general path.
   __device__ __forceinline__ PlaneSmem* plane_smem() {
-    constexpr std::uintptr_t kAlign = alignof(PlaneSmem);
+    constexpr std::uintptr_t kAlign = kPlaneSmemAlign;
     return reinterpret_cast<PlaneSmem*>((reinterpret_cast<std::uintptr_t>(room()) + kAlign - 1) /
                                         kAlign * kAlign);
   }
 };
 
 constexpr std::uint32_t coded_block_bytes(int log2_block) {
-  constexpr std::uint32_t kAny = sizeof(PlaneSmem) + alignof(PlaneSmem) - 16;
+  constexpr std::uint32_t kAny = sizeof(PlaneSmem) + kPlaneSmemAlign - 16;
   constexpr std::uint32_t kLeast = kAny > kSampleBytes ? kAny : kSampleBytes;
   const std::uint32_t coded = coded_room(1u << log2_block);
   return static_cast<std::uint32_t>(sizeof(CodedBlock)) + (coded > kLeast ? coded : kLeast);
@@ -32,11 +32,34 @@ constexpr std::uint32_t coded_block_bytes(int log2_block) {
 // What a block becomes: its exponents coded in its room, or something for write_block_any.
 enum class Coding { kPalette, kOther, kGeneral };
 
+// Codes the low bytes of a block into scratch memory, where that pays; false if there is no room.
+template <class Access>
+__device__ __forceinline__ bool put_low_plane(const Work& work, const Access& src,
+                                              std::uint64_t pos, std::uint32_t n, PlaneSmem* smem,
+                                              std::uint8_t* scratch, Encoded& e) {
+  const BlockValues<Access, 2> values{src, pos, n, true};
+  PlaneOut out{smem,
+               reinterpret_cast<Section*>(scratch),
+               scratch + kSectionListBytes + sections_room(2, static_cast<int>(work.log2_block)),
+               nullptr,
+               0,
+               0,
+               static_cast<std::uint32_t>(align16(2 * n)),
+               0};
+  unsigned mode = 2;
+  if (!put_byte_plane(values, 0, false, out, mode)) return false;
+  __syncwarp();
+  e.num_sections = 1;
+  e.entry.num_bytes = out.used;
+  e.entry.plane_modes = mode;
+  return true;
+}
+
 // BF16 with the entropy codec: kGeneral where only the general path will do.
 template <class Access>
 __device__ __forceinline__ Coding code_bf16(const Work& work, const Access& src, std::uint64_t pos,
                                             std::uint32_t n, EncodeSmem& smem, CodedBlock& block,
-                                            Encoded& e) {
+                                            std::uint8_t* scratch, Encoded& e) {
   sample_bf16(src, pos, n, &smem, block.room());
   ask_for_end(src, pos, n);
   const DevicePalette palette = make_palette(smem.histogram, smem.list);
@@ -51,15 +74,24 @@ __device__ __forceinline__ Coding code_bf16(const Work& work, const Access& src,
     }
   }
   const std::uint32_t nibbles = (&smem.nibbles[0][0])[lane_id()];
-  if (!is_surely_noise(nibbles) && worth_coding(nibbles)) return Coding::kGeneral;
+  const bool codes_low = !is_surely_noise(nibbles) && worth_coding(nibbles);
   if (palette.cost >= palette.total * 5 * 256) {
     // Noise goes out raw from here; anything in between takes the general path.
     const std::uint32_t limit = palette.total * (8 * 256 - 8 * 256 / 32);
-    if (palette.cost < limit ||
+    if (codes_low || palette.cost < limit ||
         make_byte_model(smem.histogram, *reinterpret_cast<ByteModel*>(block.room())) < limit)
       return Coding::kGeneral;
     set_raw(e, 2 * n);
     return Coding::kOther;
+  }
+  e.raw_bytes = e.entry.num_bytes = static_cast<std::uint32_t>(align16(n));
+  e.entry.plane_modes = 0;
+  if (codes_low) {
+    e.raw_bytes = 0;
+    if (!put_low_plane(work, src, pos, n, block.plane_smem(), scratch, e)) {
+      set_raw(e, 2 * n);
+      return Coding::kOther;
+    }
   }
   if (!fill_palette_lut<make_pair_symbol>(palette.freq, palette.value, palette.size, smem.lut))
     return Coding::kGeneral;
@@ -73,14 +105,14 @@ __device__ __forceinline__ Coding code_bf16(const Work& work, const Access& src,
     wait_copies<0>();  // of values that nobody waited for
     return Coding::kGeneral;
   }
-  e.entry.num_bytes = palette_payload_bytes(n, coded);
+  e.entry.num_bytes += palette_section_bytes(coded.num_words, coded.num_escapes);
   if (e.entry.num_bytes >= align16(2 * n)) {
     set_raw(e, 2 * n);
     return Coding::kOther;
   }
   block.head.fill(palette, coded);
   e.entry.codec = static_cast<std::uint32_t>(Codec::kEntropy);
-  e.entry.plane_modes = 3u << 2;
+  e.entry.plane_modes |= 3u << 2;
   return Coding::kPalette;
 }
 
@@ -90,7 +122,7 @@ __device__ __forceinline__ bool code_block(const Work& work, const Access& src, 
                                            EncodeSmem& smem, CodedBlock& block,
                                            std::uint8_t* scratch, Encoded& e) {
   const std::uint32_t n = block.job.n;
-  const Coding coding = code_bf16(work, src, pos, n, smem, block, e);
+  const Coding coding = code_bf16(work, src, pos, n, smem, block, scratch, e);
   if (coding == Coding::kPalette) return true;
   if (coding == Coding::kGeneral)
     e = encode_block_any<2>(work, src, pos, n, block.plane_smem(), scratch);
@@ -110,15 +142,21 @@ struct Place {
   }
 };
 
-// Writes a block that is coded in its room; returns this lane's checksum terms.
+// Writes a block that is coded in its room, its low bytes in scratch where they are coded; returns
+// this lane's checksum terms.
 template <class Access>
 __device__ __forceinline__ std::uint64_t write_coded(const Work& work, const Access& src,
                                                      std::uint64_t pos, CodedBlock& block,
+                                                     const Encoded& e, const std::uint8_t* scratch,
                                                      const Place& place) {
   if (!place.fits) return 0;
-  return write_low_plane(src, pos, block.job.n, place.payload) +
-         write_palette_section(place.payload, block.job.n, 1u << work.log2_block, &block.head,
-                               block.room());
+  const std::uint32_t done = e.entry.num_bytes - block.head.section_bytes();
+  const std::uint64_t sum =
+      e.raw_bytes != 0
+          ? write_low_plane(src, pos, block.job.n, place.payload)
+          : copy_section(*reinterpret_cast<const Section*>(scratch), nullptr, place.payload, 0);
+  return sum + write_palette_section(place.payload, done, 1u << work.log2_block, &block.head,
+                                     block.room());
 }
 
 }  // namespace snug::cuda

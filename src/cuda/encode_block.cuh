@@ -60,7 +60,12 @@ __device__ __noinline__ Encoded encode_block_any(const Work& work, Access src, s
   if (work.codec == Codec::kRaw) return e;
   const BlockValues<Access, kWidth> values{src, pos, n, is_float(work.dtype)};
   const bool entropy = work.codec == Codec::kEntropy;
-  if ((!entropy || take_sample(values, smem)) && is_constant_block(src, pos, n * kWidth, kWidth)) {
+  bool counted = false, may_be_constant = true;
+  if constexpr (kWidth <= 2)
+    counted =
+        entropy && !has_exponent_plane(work.dtype) && count_top(values, smem, may_be_constant);
+  if (entropy && !counted) may_be_constant = take_sample(values, smem);
+  if (may_be_constant && is_constant_block(src, pos, n * kWidth, kWidth)) {
     e.origin = Origin::kRegister;
     e.entry.codec = static_cast<std::uint32_t>(Codec::kConstant);
     e.entry.num_bytes = 16;
@@ -75,7 +80,7 @@ __device__ __noinline__ Encoded encode_block_any(const Work& work, Access src, s
     std::uint8_t* sections_end = room + sections_room(kWidth, log2_block);
     PlaneOut out{smem, sections, sections_end, sections_end + escapes_scratch(kWidth, log2_block),
                  0,    0,        most,         0};
-    if (!encode_entropy_planes(values, work.dtype, out, modes)) return e;
+    if (!encode_entropy_planes(values, work.dtype, counted, out, modes)) return e;
     e.raw_bytes = out.raw_bytes;
     e.num_sections = out.num_sections;
     e.entry.num_bytes = out.used;

@@ -222,9 +222,9 @@ __device__ __noinline__ CodedStream encode_palette_bf16(Access src, std::uint64_
   return {(words_end - coder.end) / 2, num_escapes, coder.x};
 }
 
-__device__ inline std::uint32_t palette_payload_bytes(std::uint32_t n, const CodedStream& coded) {
-  return static_cast<std::uint32_t>(
-      align16(n) + align16(codec::kTableOffset + 32 + 2 * coded.num_words + coded.num_escapes));
+__device__ inline std::uint32_t palette_section_bytes(std::uint32_t num_words,
+                                                      std::uint32_t num_escapes) {
+  return static_cast<std::uint32_t>(align16(kSectionHeadBytes + 2 * num_words + num_escapes));
 }
 
 // The raw plane: low bytes of all values. Returns this lane's checksum terms.
@@ -277,6 +277,9 @@ struct alignas(16) SectionHead {
   std::uint32_t states[kWarp];
   std::uint8_t values[16], freqs[16];
 
+  __device__ __forceinline__ std::uint32_t section_bytes() const {
+    return palette_section_bytes(num_words, num_escapes);
+  }
   __device__ __forceinline__ void fill(const DevicePalette& palette, const CodedStream& coded) {
     const unsigned lane = lane_id();
     if (lane == 0) {
@@ -295,9 +298,9 @@ struct alignas(16) SectionHead {
 };
 static_assert(sizeof(SectionHead) == kSectionHeadBytes);
 
-// Head, words and escapes behind the raw plane.
+// Head, words and escapes behind `done` bytes of the payload.
 inline __device__ __noinline__ std::uint64_t write_palette_section(std::uint8_t* payload,
-                                                                   std::uint32_t n,
+                                                                   std::uint32_t done,
                                                                    std::uint32_t block_elems,
                                                                    const SectionHead* head,
                                                                    std::uint8_t* room) {
@@ -305,7 +308,7 @@ inline __device__ __noinline__ std::uint64_t write_palette_section(std::uint8_t*
   uint4* out = reinterpret_cast<uint4*>(payload);
   std::uint64_t sum = 0;
   const std::uint32_t num_words = head->num_words, num_escapes = head->num_escapes;
-  const auto low_vecs = static_cast<std::uint32_t>(align16(n) / 16);
+  const std::uint32_t low_vecs = done / 16;
   constexpr unsigned kHeadVecs = kSectionHeadBytes / 16;
   if (lane < kHeadVecs) {
     const uint4 v = load_shared16(shared_address(head) + 16 * lane);

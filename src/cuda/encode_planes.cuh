@@ -2,17 +2,20 @@
 // codec, as codec/block_encode.cpp does: looks at a sample, chooses a mode for each
 // plane, and leaves the coded planes in scratch memory.
 #pragma once
-#include "cuda/plane_sample.cuh"
+#include "cuda/top_counts.cuh"
+#include "cuda/value_ring.cuh"
 
 namespace snug::cuda {
 
 // Codes one plane as bytes, from the last group to the first. The padding decodes to `pad`.
-// Gives up with more words than `room` bytes hold: such a section is not used.
+// Gives up with more words than `room` bytes hold: such a section is not used. A short loop: the
+// warps of a multiprocessor are in different places of the code, and its cache is small.
 template <bool kExact, class Access, int kWidth>
 __device__ __forceinline__ CodedStream encode_byte_plane(BlockValues<Access, kWidth> values,
                                                          unsigned plane, std::uint32_t pad,
                                                          PlaneSmem* smem, std::uint8_t* words_end,
                                                          std::uint32_t room) {
+  using Ring = ValueRing<Access, kWidth>;
   const unsigned lane = lane_id();
   const std::uint32_t lut = kept_shared_address(smem->lut);
   WordSink sink(shared_address(smem->words), words_end);
@@ -32,45 +35,13 @@ __device__ __forceinline__ CodedStream encode_byte_plane(BlockValues<Access, kWi
 #pragma unroll
     for (int step = 3; step >= 0; --step) look_up(step);
   };
-  // Some groups are coded while as many before them are loaded.
-  constexpr std::int32_t kAhead = kWidth <= 2 ? 4 : 2, kGroupBytes = 128 * kWidth;
-  std::uint32_t loaded[kAhead][kWidth];
-  const Access mine = advanced(values.src, values.pos + 4 * kWidth * lane);
-  const auto num_whole = static_cast<std::int32_t>(values.n / 128);
-  std::int32_t group = static_cast<std::int32_t>((values.n + 127) / 128) - 1;
+  // Groups of whole pieces come through the ring, those behind them not.
+  const auto num_pieces = static_cast<std::int32_t>(values.n * kWidth / Ring::kPieceBytes);
+  const std::int32_t num_whole = num_pieces * Ring::kPieceGroups;
+  const Ring ring(values, num_pieces, shared_address(smem->ring));
+  auto group = static_cast<std::int32_t>((values.n + 127) / 128) - 1;
 #pragma unroll 1
-  for (;; --group) {
-    if (group > 0 && group < num_whole && group % kAhead == 0) {
-      // All but the first group of the block, some at a time.
-      const Access last = advanced(mine, kGroupBytes * static_cast<std::uint32_t>(group - kAhead));
-      load_four<kWidth>(last, kGroupBytes * kAhead, loaded[0]);
-      set_next(values.pick(loaded[0], plane));
-      look_up_all();
-#pragma unroll
-      for (std::int32_t k = 0; k < kAhead; ++k)
-        load_four<kWidth>(last, kGroupBytes * (kAhead - 1 - k), loaded[k]);
-#pragma unroll 1
-      for (; group > 0; group -= kAhead) {
-        // All at once, for the next turn; past the first group again that one.
-        const Access below =
-            advanced(mine, kGroupBytes * static_cast<std::uint32_t>(max(group - 2 * kAhead, 0)));
-        std::uint32_t fresh[kAhead][kWidth];
-#pragma unroll
-        for (std::int32_t k = 0; k < kAhead; ++k)
-          load_four<kWidth>(below, kGroupBytes * (kAhead - 1 - k), fresh[k]);
-#pragma unroll
-        for (std::int32_t k = 0; k < kAhead; ++k) {
-          set_next(values.pick(loaded[k], plane));
-          sink.coder.code_group<kExact>(symbols, look_up);
-        }
-        sink.flush_chunk();
-        if (sink.num_bytes() > room) break;
-#pragma unroll
-        for (std::int32_t k = 0; k < kAhead; ++k)
-#pragma unroll
-          for (int i = 0; i < kWidth; ++i) loaded[k][i] = fresh[k][i];
-      }
-    }
+  for (; group >= num_whole; --group) {
     const std::uint32_t value = static_cast<std::uint32_t>(group) * 128 + 4 * lane;
     std::uint32_t some = values.plane(value, plane);
     if (value + 4 > values.n) {
@@ -79,10 +50,34 @@ __device__ __forceinline__ CodedStream encode_byte_plane(BlockValues<Access, kWi
     }
     set_next(some);
     look_up_all();
-    sink.coder.code_group<kExact>(symbols, [](int) {});
-    sink.flush_chunk();
-    if (group == 0 || sink.num_bytes() > room) break;
+    sink.coder.template code_group<kExact>(symbols, [](int) {});
+    sink.flush_chunk(room);
   }
+  std::uint32_t words[kWidth];  // loaded a group ahead of their symbols
+  const auto take = [&](std::int32_t next) {
+    if (static_cast<unsigned>(next) % Ring::kPieceGroups == Ring::kPieceGroups - 1)
+      ring.enter(next / Ring::kPieceGroups);
+    ring.read(next, words);
+  };
+  take(group);
+  set_next(values.pick(words, plane));
+  look_up_all();
+  take(group - 1);
+  constexpr int kGroups = Ring::kPieceGroups > 1 ? 2 : 1;  // of an iteration
+#pragma unroll 1
+  for (bool has_room = true; group >= 0 && has_room; group -= kGroups) {
+#pragma unroll
+    for (int k = 0; k < kGroups; ++k) {
+      set_next(values.pick(words, plane));
+      if (k == 0)
+        take(group - 2);
+      else
+        ring.read(group - 3, words);  // its number is even: in the same piece
+      sink.coder.template code_group<kExact>(symbols, look_up);
+    }
+    has_room = sink.flush_chunk(room);
+  }
+  wait_copies<0>();
   return {sink.finish(), 0, sink.coder.x};
 }
 
@@ -134,7 +129,7 @@ __device__ __forceinline__ CodedStream encode_palette_plane(
   // The lines of some groups down to this one; asked for well before they are loaded.
   constexpr std::int32_t kLinesAhead = 4096 / kGroupBytes;
   const auto prefetch = [&](std::int32_t from) {
-    const std::int32_t at = kGroupBytes * from - 128 * static_cast<std::int32_t>(lane);
+    const std::int32_t at = kGroupBytes * (from + 1) - 128 * (static_cast<std::int32_t>(lane) + 1);
     if (at >= 0) values.src.prefetch(values.pos + static_cast<std::uint32_t>(at));
   };
   const auto num_whole = static_cast<std::int32_t>(values.n / 256);
@@ -164,10 +159,9 @@ __device__ __forceinline__ CodedStream encode_palette_plane(
           push(8);
           next = picked(loaded[k]);
           fetch(below, kGroupBytes * (kAhead - 1 - k), loaded[k]);
-          sink.coder.code_group<kExact>(symbols, look_up);
+          sink.coder.template code_group<kExact>(symbols, look_up);
         }
-        sink.flush_chunk();
-        if (sink.num_bytes() > room) break;
+        if (!sink.flush_chunk(room)) break;
       }
     }
     const std::uint32_t value = static_cast<std::uint32_t>(group) * 256 + 8 * lane;
@@ -183,9 +177,8 @@ __device__ __forceinline__ CodedStream encode_palette_plane(
     look_up_all();
     bytes = next;
     push(here);
-    sink.coder.code_group<kExact>(symbols, [](int) {});
-    sink.flush_chunk();
-    if (group == 0 || sink.num_bytes() > room) break;
+    sink.coder.template code_group<kExact>(symbols, [](int) {});
+    if (!sink.flush_chunk(room) || group == 0) break;
   }
   return {sink.finish(), num_escapes, sink.coder.x};
 }
@@ -212,13 +205,19 @@ __device__ __forceinline__ bool put_palette_plane(const BlockValues<Access, kWid
   return finish_section(32, palette.size, coded, out);
 }
 
-// A plane in byte mode; turns into a constant plane where it holds one byte only.
+// A plane in byte mode; turns into a constant plane where it holds one byte only. `counted`: by
+// count_top.
 template <class Access, int kWidth>
 __device__ __forceinline__ bool put_byte_plane(const BlockValues<Access, kWidth>& values,
-                                               unsigned plane, PlaneOut& out, unsigned& mode) {
+                                               unsigned plane, bool counted, PlaneOut& out,
+                                               unsigned& mode) {
   PlaneSmem* smem = out.smem;
   const unsigned lane = lane_id();
-  count_plane(values, plane, smem);
+  const bool turned = kWidth == 1 && values.rotate;
+  if (counted)
+    add_other_counts(turned, smem);
+  else
+    count_plane(values, plane, smem);
   std::uint32_t best = 0;  // commonest byte, the smallest of equals
 #pragma unroll
   for (unsigned i = 0; i < 8; ++i) {
@@ -235,7 +234,6 @@ __device__ __forceinline__ bool put_byte_plane(const BlockValues<Access, kWidth>
   }
   make_byte_model(smem->histogram, smem->model);
   const std::uint32_t table_bytes = write_byte_table(smem);
-  const bool turned = kWidth == 1 && values.rotate;
   const bool exact = fill_byte_lut(smem->model, turned, smem->lut);
   const std::uint32_t pad = turned ? commonest / 2 | (commonest & 1) << 7 : commonest;
   const std::uint32_t room = out.room - out.used;
@@ -279,11 +277,11 @@ __device__ __forceinline__ unsigned choose_top_mode(bool may_use_palette,
   return may_use_palette && palette.cost < limit ? 3 : 0;
 }
 
-// block_encode.cpp's encode_entropy, of a block that take_sample has seen; plane modes in two
-// bits a plane, or false.
+// block_encode.cpp's encode_entropy, of a block that take_sample or count_top has seen; plane modes
+// in two bits a plane, or false.
 template <class Access, int kWidth>
 __device__ __forceinline__ bool encode_entropy_planes(const BlockValues<Access, kWidth>& values,
-                                                      DType dtype, PlaneOut& out,
+                                                      DType dtype, bool counted, PlaneOut& out,
                                                       std::uint32_t& plane_modes) {
   PlaneSmem* smem = out.smem;
   const bool may_use_palette = has_exponent_plane(dtype);
@@ -308,7 +306,11 @@ __device__ __forceinline__ bool encode_entropy_planes(const BlockValues<Access, 
     unsigned mode = modes >> (2 * p) & 3;
     if constexpr (kWidth > 1)  // bytes have no palette
       if (mode == 3 && !put_palette_plane(values, p, palette, out)) return false;
-    if (mode == 2 && !put_byte_plane(values, p, out, mode)) return false;
+    if (mode == 2) {
+      // Planes that were coded before took the room of the counts.
+      const bool has_counts = counted && p + 1 == kWidth && out.num_sections == 0;
+      if (!put_byte_plane(values, p, has_counts, out, mode)) return false;
+    }
     plane_modes |= mode << (2 * p);
     __syncwarp();
   }

@@ -21,13 +21,13 @@ __device__ __forceinline__ DeviceEntry encode_and_write(const Work& work, const 
                                                         CodedBlock& block, std::uint8_t* scratch,
                                                         bool& written) {
   const EncodeJob& job = block.job;
-  Encoded e;
+  Encoded e{};
   const bool coded = code_block(work, src, pos, smem, block, scratch, e);
   const std::uint64_t units = place_block(work.sizes + job.w.first_block, job.block,
                                           e.entry.num_bytes / 16, job.payload_start() / 16);
   const Place place(job, e.entry, units);
   const std::uint64_t sum =
-      coded ? write_coded(work, src, pos, block, place)
+      coded ? write_coded(work, src, pos, block, e, scratch, place)
             : write_block_any<2>(work, src, pos, job.n, e, scratch, place.payload, place.fits);
   e.entry.checksum = checksum_finish(warp_sum64(sum), e.entry.num_bytes);
   written = place.fits;

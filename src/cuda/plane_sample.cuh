@@ -143,6 +143,45 @@ __device__ __noinline__ void take_odd_sample(BlockValues<Access, kWidth> values,
   __syncwarp();
 }
 
+// Counts the nibbles of the planes below the top one, of one sampled run in four.
+template <class Access, int kWidth>
+__device__ __forceinline__ void sample_planes_below(const BlockValues<Access, kWidth>& values,
+                                                    std::uint32_t stride, PlaneSmem* smem) {
+  const std::uint32_t nibbles = shared_address(smem->nibbles), num_fours = values.n / stride / 4;
+  if constexpr (kWidth > 1) {
+    constexpr std::uint32_t kNoiseBatch = kWidth == 8 ? 2 : 4;
+#pragma unroll 1
+    for (std::uint32_t base = lane_id(); base < num_fours / 4; base += kNoiseBatch * kWarp) {
+      std::uint32_t words[kNoiseBatch][kWidth];
+#pragma unroll
+      for (std::uint32_t u = 0; u < kNoiseBatch; ++u) {
+        const std::uint32_t i = base + u * kWarp;
+        values.load_whole(sampled_four(i / 4 * 16 + i % 4, stride), words[u]);
+      }
+#pragma unroll
+      for (std::uint32_t u = 0; u < kNoiseBatch; ++u) {
+        values.turn(words[u]);
+#pragma unroll
+        for (unsigned p = 0; p + 1 < kWidth; ++p)
+          count_nibbles(plane_of<kWidth>(words[u], p), nibbles + 128 * p);
+      }
+    }
+  }
+}
+
+// Whether lanes that have seen nothing but words like their first ones may all have seen one value.
+template <int kWidth>
+__device__ __forceinline__ bool may_be_constant(const std::uint32_t (&first)[kWidth],
+                                                std::uint32_t differs) {
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) differs |= first[i] ^ __shfl_sync(kAll, first[i], 0);
+  if constexpr (kWidth == 1) differs |= first[0] ^ __byte_perm(first[0], 0, 0);
+  if constexpr (kWidth == 2) differs |= first[0] ^ __byte_perm(first[1], 0, 0x1010);
+  if constexpr (kWidth == 4) differs |= first[0] ^ first[1];
+  if constexpr (kWidth == 8) differs |= (first[0] ^ first[2]) | (first[1] ^ first[3]);
+  return !__any_sync(kAll, differs != 0);
+}
+
 // Counts the sampled values: top bytes, and the nibbles of the planes below. Returns whether
 // the block may be one repeated value.
 template <class Access, int kWidth>
@@ -181,36 +220,10 @@ __device__ __noinline__ bool take_sample(BlockValues<Access, kWidth> values, Pla
       count_bytes(values.pick(words[u], kWidth - 1), histogram);
     }
   }
-  // One run in four once more, for the planes below.
-  if constexpr (kWidth > 1) {
-    constexpr std::uint32_t kNoiseBatch = kWidth == 8 ? 2 : 4;
-#pragma unroll 1
-    for (std::uint32_t base = lane; base < num_fours / 4; base += kNoiseBatch * kWarp) {
-      std::uint32_t words[kNoiseBatch][kWidth];
-#pragma unroll
-      for (std::uint32_t u = 0; u < kNoiseBatch; ++u) {
-        const std::uint32_t i = base + u * kWarp;
-        values.load_whole(sampled_four(i / 4 * 16 + i % 4, stride), words[u]);
-      }
-#pragma unroll
-      for (std::uint32_t u = 0; u < kNoiseBatch; ++u) {
-        values.turn(words[u]);
-#pragma unroll
-        for (unsigned p = 0; p + 1 < kWidth; ++p)
-          count_nibbles(plane_of<kWidth>(words[u], p), nibbles + 128 * p);
-      }
-    }
-  }
+  sample_planes_below(values, stride, smem);
   __syncwarp();
   if (kWidth == 1 && values.rotate) turn_histogram(smem->histogram);
-    // The lanes' first fours are all alike, and made of one value.
-#pragma unroll
-  for (int i = 0; i < kWidth; ++i) differs |= first[i] ^ __shfl_sync(kAll, first[i], 0);
-  if constexpr (kWidth == 1) differs |= first[0] ^ __byte_perm(first[0], 0, 0);
-  if constexpr (kWidth == 2) differs |= first[0] ^ __byte_perm(first[1], 0, 0x1010);
-  if constexpr (kWidth == 4) differs |= first[0] ^ first[1];
-  if constexpr (kWidth == 8) differs |= (first[0] ^ first[2]) | (first[1] ^ first[3]);
-  return !__any_sync(kAll, differs != 0);
+  return may_be_constant<kWidth>(first, differs);
 }
 
 // Exact counts of one plane.

@@ -33,20 +33,26 @@ struct Section {
   }
 };
 
-struct alignas(1024) PlaneSmem {
+// Values of a block on their way to the coder.
+inline constexpr std::uint32_t kRingBytes = 2048;
+
+// At a multiple of kPlaneSmemAlign: addresses in the histogram are one logical operation.
+inline constexpr std::uint32_t kPlaneSmemAlign = 1024;
+struct alignas(16) PlaneSmem {
   union {
     uint2 lut[16 + 256];
     struct {
-      std::uint32_t histogram[256];  // aligned: an address is one logical operation
+      std::uint32_t histogram[256];
       std::uint32_t list[kPaletteListWords];
     };
   };
   union {
     alignas(16) std::uint8_t words[kWordBuffer];
-    struct {
-      ByteModel model;
-      std::uint32_t nibbles[7][2][16];
-    };
+    ByteModel model;
+  };
+  union {
+    alignas(16) std::uint8_t ring[kRingBytes];
+    std::uint32_t nibbles[7][2][16];
   };
   std::uint8_t table[codec::entropy::kMaxByteTableBytes + 14];
 };
@@ -135,35 +141,40 @@ inline __device__ __noinline__ std::uint64_t copy_section(Section section,
   // Whole vectors, or vectors shifted by 2, 4 or 6 bytes.
   const auto skew = static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(section.start) % 8);
   const auto* aligned = reinterpret_cast<const uint2*>(section.start - skew);
-  const std::uint32_t last = (skew + section.num_bytes - 1) / 8, whole = section.num_bytes / 8;
+  const std::uint32_t last = (skew + section.num_bytes - 1) / 8, whole = section.num_bytes / 16;
   const std::uint32_t shift = skew % 4 * 8;
-  std::uint32_t factor = checksum_factor(done / 4 + 2 * lane);
+  std::uint32_t factor = checksum_factor(done / 4 + 4 * lane);
   std::uint64_t sum = 0;
   // All loads of a batch are under way before the first store.
-  constexpr std::uint32_t kBatch = 8;
+  constexpr std::uint32_t kBatch = 4;
 #pragma unroll 1
   for (std::uint32_t base = lane; base < whole; base += kBatch * kWarp) {
-    uint2 a[kBatch], b[kBatch];
+    uint2 v[kBatch][3];
 #pragma unroll
     for (std::uint32_t u = 0; u < kBatch; ++u) {
-      a[u] = aligned[min(base + u * kWarp, last)];
-      b[u] = aligned[min(base + u * kWarp + 1, last)];
+      const std::uint32_t from = 2 * min(base + u * kWarp, whole - 1);
+      v[u][0] = aligned[from];
+      v[u][1] = aligned[from + 1];
+      v[u][2] = aligned[min(from + 2, last)];
     }
 #pragma unroll
     for (std::uint32_t u = 0; u < kBatch; ++u) {
-      const std::uint32_t w0 = skew < 4 ? a[u].x : a[u].y, w1 = skew < 4 ? a[u].y : b[u].x,
-                          w2 = skew < 4 ? b[u].x : b[u].y;
-      const uint2 v = {__funnelshift_r(w0, w1, shift), __funnelshift_r(w1, w2, shift)};
+      const bool high = skew >= 4;
+      const std::uint32_t w[5] = {high ? v[u][0].y : v[u][0].x, high ? v[u][1].x : v[u][0].y,
+                                  high ? v[u][1].y : v[u][1].x, high ? v[u][2].x : v[u][1].y,
+                                  high ? v[u][2].y : v[u][2].x};
+      const uint4 all = {__funnelshift_r(w[0], w[1], shift), __funnelshift_r(w[1], w[2], shift),
+                         __funnelshift_r(w[2], w[3], shift), __funnelshift_r(w[3], w[4], shift)};
       if (base + u * kWarp < whole) {
-        __stcs(reinterpret_cast<uint2*>(out) + base + u * kWarp, v);
-        sum += checksum_terms(v, factor);
+        __stcs(reinterpret_cast<uint4*>(out) + base + u * kWarp, all);
+        sum += checksum_terms(all, factor);
       }
-      factor += 2 * kWarp * frame::kChecksumStep;
+      factor += 4 * kWarp * frame::kChecksumStep;
     }
   }
   // What is left of it, the escapes, and zeros.
 #pragma unroll 1
-  for (std::uint32_t at = 8 * whole + 4 * lane; at < section.payload_bytes(); at += 4 * kWarp) {
+  for (std::uint32_t at = 16 * whole + 4 * lane; at < section.payload_bytes(); at += 4 * kWarp) {
     std::uint32_t word = 0;
 #pragma unroll
     for (std::uint32_t k = 0; k < 4; ++k) {

@@ -180,60 +180,53 @@ struct Coder {
                           second_freq = __dp4a(second.y, 0x100u, 1u);
       const std::uint32_t high = x >> 16;
       const bool full = high >= first_freq * second_freq;
-      refill(step);
       put_words(full);
       x = full ? high : x;
       code_symbol<kExact>(second, second_freq);
       code_symbol<kExact>(first, first_freq);
+      refill(step);
     }
   }
 };
 
-// Words fill a buffer in shared memory from its end and leave it in chunks; when it is
-// full, what is left moves back to the end.
+// Words fill a buffer in shared memory from its end and leave it in chunks; what is left then
+// moves back to the end.
 inline constexpr std::uint32_t kWordChunk = 1024;
-inline constexpr std::uint32_t kWordBuffer = 2 * kWordChunk + kWordChunk / 2;
+inline constexpr std::uint32_t kWordBuffer = kWordChunk + kWordChunk / 2;
 
 struct WordSink {
   Coder coder;
-  std::uint32_t bottom, top;  // addresses: of the buffer, and above what is still in it
+  std::uint32_t top;  // address: the end of the buffer
   std::uint8_t* words_end;
   std::uint32_t num_flushed = 0;
 
   __device__ WordSink(std::uint32_t buffer, std::uint8_t* end_at)
-      : coder(buffer + kWordBuffer), bottom(buffer), top(buffer + kWordBuffer), words_end(end_at) {}
+      : coder(buffer + kWordBuffer), top(buffer + kWordBuffer), words_end(end_at) {}
   __device__ __forceinline__ void write_out() {
     num_flushed += kWordChunk;
     __syncwarp();
     auto* out = reinterpret_cast<uint4*>(words_end - num_flushed) + lane_id();
-    const uint4 low = load_shared16(top - kWordChunk + 16 * lane_id()),
-                high = load_shared16(top - kWordChunk / 2 + 16 * lane_id());
+    const std::uint32_t mine = top + 16 * lane_id();
+    const uint4 low = load_shared16(mine - kWordChunk), high = load_shared16(mine - kWordChunk / 2);
     out[0] = low;
     out[kWarp] = high;
   }
-  // After four groups at the latest: each takes at most 256 bytes.
-  __device__ __forceinline__ void flush_chunk() {
-    if (top - coder.end < kWordChunk) return;
+  // After two groups at the latest: each takes at most 256 bytes. False where more than `room`
+  // bytes have left the buffer.
+  __device__ __forceinline__ bool flush_chunk(std::uint32_t room) {
+    if (top - coder.end < kWordChunk) return true;
     write_out();
-    top -= kWordChunk;
-    if (top - bottom >= 2 * kWordChunk) return;
-    const uint4 low = load_shared16(top - kWordChunk + 16 * lane_id()),
-                high = load_shared16(top - kWordChunk / 2 + 16 * lane_id());
-    const std::uint32_t end = bottom + kWordBuffer;
+    const std::uint32_t mine = top + 16 * lane_id();
+    const uint4 rest = load_shared16(mine - kWordBuffer);
     __syncwarp();
-    store_shared(end - kWordChunk + 16 * lane_id(), low);
-    store_shared(end - kWordChunk / 2 + 16 * lane_id(), high);
-    coder.end += end - top;
-    top = end;
+    store_shared(mine - kWordChunk / 2, rest);
+    coder.end += kWordChunk;
     __syncwarp();
-  }
-  __device__ __forceinline__ std::uint32_t num_bytes() const {
-    return num_flushed + (top - coder.end);
+    return num_flushed <= room;
   }
   // Returns the number of words.
   __device__ __forceinline__ std::uint32_t finish() {
-    flush_chunk();
-    const std::uint32_t all = num_bytes();
+    const std::uint32_t all = num_flushed + (top - coder.end);
     if (top != coder.end) write_out();
     __syncwarp();
     return all / 2;
