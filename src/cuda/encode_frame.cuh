@@ -44,18 +44,19 @@ inline __device__ __noinline__ EncodeJob make_encode_job(const Work& work, std::
 }
 
 // The header and the result, by one thread, once all blocks are done. `sum` has the
-// checksum terms of the index; the other two are as in ItemState.
+// checksum terms of the index; the other two are as in ItemState. Without `stores` nothing is
+// read or written.
 template <class Access>
 __device__ __noinline__ void write_header(const Work& work, const EncodeJob& job, Access src,
                                           std::uint64_t sum, std::uint64_t frame_end,
-                                          std::uint64_t first_error) {
+                                          std::uint64_t first_error, bool stores = true) {
   const unsigned width = width_of(work.dtype);
   const std::uint64_t raw = job.w.item.tensor_bytes, elems = elems_in(raw, work.dtype);
   const auto num_tail = static_cast<unsigned>(raw & (width - 1));
   const std::uint64_t end = job.num_blocks == 0 ? job.payload_start() : frame_end;
   if (job.fits) {
     std::uint64_t tail = 0;
-    for (unsigned i = 0; i < num_tail; ++i)
+    for (unsigned i = 0; stores && i < num_tail; ++i)
       tail |= std::uint64_t{src.load_byte(elems * width + i)} << (8 * i);
     const uint4 a = {frame::kMagic,
                      frame::kVersion | static_cast<std::uint32_t>(work.dtype) << 8 |
@@ -64,16 +65,19 @@ __device__ __noinline__ void write_header(const Work& work, const EncodeJob& job
     const uint4 b = {static_cast<std::uint32_t>(end), static_cast<std::uint32_t>(end >> 32),
                      static_cast<std::uint32_t>(tail), static_cast<std::uint32_t>(tail >> 32)};
     sum += checksum_term(a, 0) + checksum_term(b, 1);
+    const uint4 c = {checksum_finish(sum, job.payload_start()), 0, 0, 0};
     auto* out = static_cast<uint4*>(job.w.item.frame);
-    out[0] = a;
-    out[1] = b;
-    out[2] = {checksum_finish(sum, job.payload_start()), 0, 0, 0};
-    out[3] = {};
+    if (stores) {
+      out[0] = a;
+      out[1] = b;
+      out[2] = c;
+      out[3] = {};
+    }
   } else {
     first_error = max(static_cast<unsigned long long>(first_error),
                       error_key(Code::kDstTooSmall, kReasonFrameRoom, kNowhere));
   }
-  write_result(&work.results[job.w.idx], first_error, end);
+  if (stores) write_result(&work.results[job.w.idx], first_error, end);
 }
 
 // The same for an item of a batch; for one tensor encode_verdict_kernel does it.

@@ -11,7 +11,7 @@ __device__ __forceinline__ void settle_block(const Work& work, BlockInfo& info) 
   const EncodeJob& job = info.job;
   const std::uint32_t differs = info.differs;
   const auto room =
-      static_cast<std::uint32_t>(align16(std::uint64_t{job.n} * width_of(work.dtype)));
+      static_cast<std::uint32_t>(align16(std::uint64_t{job.n} * width_in<kWidth>(work)));
   std::uint32_t modes = 0, payload = room;
   Codec codec = Codec::kRaw;
   if constexpr (kWidth > 1) {

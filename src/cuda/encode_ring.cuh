@@ -11,12 +11,19 @@ namespace snug::cuda {
 inline constexpr unsigned kWriters = 16;   // warps that write payloads
 inline constexpr unsigned kSurveyors = 8;  // warps that survey one block after the other
 inline constexpr unsigned kSurveyThreads = kSurveyors * kWarp;
+inline constexpr unsigned kPartsOfSurveyor = kWriters / kSurveyors;  // of each piece, see below
 inline constexpr unsigned kPlacers = 3;           // warps that find places, block by block in turn
 inline constexpr unsigned kBlockInfos = 16;       // blocks that warps may know about,
 inline constexpr unsigned kMaxBlocksAhead = 8;    // and that may be in the ring as a whole
 inline constexpr std::uint32_t kRingUnit = 8192;  // blocks arrive in a ring of such pieces
 inline constexpr unsigned kMaxRingUnits = 8 * kMaxBlocksAhead;
 inline constexpr unsigned kMaxPieces = 4, kMaxParts = kMaxPieces * kWriters;
+
+// Bytes of an element. kWidth as in encode_wide_kernel.
+template <int kWidth>
+__device__ __forceinline__ unsigned width_in(const Work& work) {
+  return kWidth > 1 ? kWidth : width_of(work.dtype);
+}
 
 // Writers go through a block piece by piece, so that the next block can come to where they
 // have been; of each piece every writer has a part of one or two rows.
@@ -96,11 +103,13 @@ struct BlockInfo {
 
   std::uint32_t differs;  // bits in which values differ from the first
   std::uint32_t num_escapes;
+  int sure_escapes;  // that there are at least, of values sampled or counted
   std::uint16_t escapes_of[kMaxParts];
   uint2 palette;
   PackTables tables[2];
   std::uint8_t lut[128];  // index of a top byte without its sign; 7: escape
   unsigned num_tables;    // that hold all of the palette; 0: two do not
+  bool may_be_raw;        // an eighth of the sampled values are escapes
 
   std::uint64_t offset;  // of the payload in the frame
   bool written;          // it fits into the frame
@@ -111,6 +120,21 @@ struct BlockInfo {
   std::uint64_t sums[kWriters];  // checksum terms of the payload
 };
 
+// What surveyors add up for a block.
+struct SurveyTotals {
+  alignas(16) std::uint32_t histogram[128 * kHistogramCopies];
+  std::uint32_t differs[2];  // after the sample, and after all values
+
+  // Not by the first warp, which others wait for meanwhile.
+  __device__ __forceinline__ void clear(unsigned thread) {
+    constexpr unsigned kVecs = sizeof(histogram) / 16;
+    static_assert(kVecs + 2 + kWarp <= kSurveyThreads);
+    const unsigned i = thread - kWarp;
+    if (i < kVecs) reinterpret_cast<uint4*>(histogram)[i] = {};
+    if (i - kVecs < 2) differs[i - kVecs] = 0;
+  }
+};
+
 // Every thread arrives at barriers for itself: tools that look for races follow no others.
 struct EncodeWideSmem {
   unsigned long long full[kBlockInfos];     // barriers: the block has arrived,
@@ -119,8 +143,7 @@ struct EncodeWideSmem {
   unsigned long long written[kBlockInfos];  // writers are done with it
   unsigned long long empty[kMaxRingUnits];  // and have read what was in a unit of the ring
   BlockInfo infos[kBlockInfos];
-  std::uint32_t differs[2];  // after the sample, and after all values
-  std::uint32_t histogram[128 * kHistogramCopies];
+  SurveyTotals totals[2];  // of the block surveyed, and zeros for the next one
 };
 
 // Waits at one of kBlockInfos barriers for block j.

@@ -33,16 +33,24 @@ __device__ __forceinline__ std::uint32_t sample_block(const RingBlock& block, st
   }
   std::uint32_t first = load_shared_u32(block.start), differs = 0;
   if constexpr (kWidth == 2) first = __byte_perm(first, 0, 0x1010);
-#pragma unroll 2
-  for (std::uint32_t unit = thread; unit < n >> (3 + shift); unit += kSurveyThreads) {
-    UnitVecs<kWidth> u;
-    u.load(block.at(unit_start(unit) * kWidth), 0);
-    differs |= u.differs(first);
-    const uint2 high = u.high();
+  // Two units at a time, so that the loads of both are under way together.
+  const std::uint32_t num_units = n >> (3 + shift);
+#pragma unroll 1
+  for (std::uint32_t unit = thread; unit < num_units; unit += 2 * kSurveyThreads) {
+    UnitVecs<kWidth> u[2];
+    const bool two = unit + kSurveyThreads < num_units;
+    u[0].load(block.at(unit_start(unit) * kWidth), 0);
+    if (two) u[1].load(block.at(unit_start(unit + kSurveyThreads) * kWidth), 0);
 #pragma unroll
-    for (unsigned i = 0; i < 32; i += 8) {
-      count(high.x >> i);
-      count(high.y >> i);
+    for (unsigned k = 0; k < 2; ++k) {
+      if (k == 1 && !two) break;
+      differs |= u[k].differs(first);
+      const uint2 high = u[k].high();
+#pragma unroll
+      for (unsigned i = 0; i < 32; i += 8) {
+        count(high.x >> i);
+        count(high.y >> i);
+      }
     }
   }
   return differs;
@@ -75,76 +83,107 @@ __device__ __forceinline__ bool varies_everywhere(std::uint32_t differs) {
   return differs != 0;
 }
 
-// Palette and tables, by one warp; `lut` says escape everywhere before.
-__device__ __forceinline__ void make_tables(const std::uint32_t* histogram, BlockInfo& info) {
+// What make_tables expects: every value an escape, and in each slot a value with other bits than
+// the slot, which is never met.
+__device__ __forceinline__ void clear_tables(BlockInfo& info, unsigned thread) {
+  if (thread < 32) reinterpret_cast<std::uint32_t*>(info.lut)[thread] = 0x07070707u;
+  if (thread - 32 < sizeof(info.tables) / 4)
+    reinterpret_cast<std::uint32_t*>(info.tables)[thread - 32] = thread % 4 == 0   ? 0x02030001u
+                                                                 : thread % 4 == 1 ? 0x06070405u
+                                                                                   : 0;
+}
+
+// Palette and tables, by one warp; so many values of a whole block were sampled.
+__device__ __forceinline__ void make_tables(const std::uint32_t* histogram, std::uint32_t sampled,
+                                            BlockInfo& info) {
   const unsigned lane = lane_id();
-  const uint2 palette = make_fixed_palette<kHistogramCopies>(histogram);
-  // A byte of value or index for each slot; a value with other bits than its slot is never met.
-  auto* words = reinterpret_cast<std::uint32_t*>(info.tables);
-  if (lane < sizeof(info.tables) / 4)
-    words[lane] = lane % 4 == 0 ? 0x02030001u : lane % 4 == 1 ? 0x06070405u : 0;
+  std::uint32_t most_common;
+  const uint2 palette = make_fixed_palette<kHistogramCopies>(histogram, &most_common);
   const std::uint32_t entry = (lane < 4 ? palette.x : palette.y) >> (lane % 4 * 8) & 255;
   const std::uint32_t slot = lane < 7 ? entry & 7 : lane + 1;
   const unsigned below = __match_any_sync(kAll, slot) & ((1u << lane) - 1);
   const auto rank = static_cast<unsigned>(__popc(below));
-  const unsigned most = __reduce_max_sync(kAll, rank);
-  __syncwarp();
+  const bool needs_second = __any_sync(kAll, rank == 1), needs_more = __any_sync(kAll, rank > 1);
   if (lane < 7) {
     info.lut[entry] = static_cast<std::uint8_t>(lane);
     if (rank < 2) {
-      reinterpret_cast<std::uint8_t*>(&info.tables[rank].value)[slot] =
-          static_cast<std::uint8_t>(entry);
-      reinterpret_cast<std::uint8_t*>(&info.tables[rank].index)[slot] =
-          static_cast<std::uint8_t>(lane);
+      PackTables& table = info.tables[rank];
+      reinterpret_cast<std::uint8_t*>(&table.value)[slot] = static_cast<std::uint8_t>(entry);
+      reinterpret_cast<std::uint8_t*>(&table.index)[slot] = static_cast<std::uint8_t>(lane);
     }
   }
   if (lane == 0) {
     info.palette = palette;
-    info.num_tables = most < 2 ? most + 1 : 0;
+    info.num_tables = needs_more ? 0 : needs_second ? 2 : 1;
+    info.sure_escapes = static_cast<int>(sampled) - 7 * static_cast<int>(most_common);
+    info.may_be_raw = info.sure_escapes > static_cast<int>(sampled / 8);
   }
 }
 
-// Counts the escapes of this warp's parts, two at a time, kRows rows each.
-template <int kWidth, unsigned kRows, unsigned kTables>
+// Counts the escapes of this warp's parts, two at a time, kRows rows each. Most parts have none.
+// One or two tables hold the palette.
+template <int kWidth, unsigned kRows>
 __device__ __forceinline__ void count_escapes(const RingBlock& block, BlockInfo& info,
                                               unsigned warp, unsigned num_pieces) {
-  static_assert(kWriters == 2 * kSurveyors);
-  const uint2 values[2] = {info.tables[0].value, info.tables[1].value};
+  static_assert(kPartsOfSurveyor % 2 == 0);
+  const uint2 first = info.tables[0].value;
+  const unsigned lane = lane_id(), last_part = kPartsOfSurveyor * (warp + 1) * num_pieces;
   std::uint32_t total = 0;
 #pragma unroll 1
-  for (unsigned part = 2 * warp * num_pieces; part < 2 * (warp + 1) * num_pieces; part += 2) {
+  for (unsigned part = kPartsOfSurveyor * warp * num_pieces; part < last_part; part += 2) {
     // Both parts are in the same unit of the ring.
     const std::uint32_t rows = block.at(8 * kWidth * kWarp * kRows * part);
+    std::uint32_t misses = 0, both = 0;
     UnitVecs<kWidth> u[2 * kRows];
 #pragma unroll
-    for (unsigned i = 0; i < 2 * kRows; ++i) u[i].load(rows, i * kWarp + lane_id());
-    std::uint32_t count[2] = {};
+    for (unsigned i = 0; i < 2 * kRows; ++i) u[i].load(rows, i * kWarp + lane);
+    Lookup look[2 * kRows];
 #pragma unroll
-    for (unsigned i = 0; i < 2 * kRows; ++i)
-      count[i / kRows] += __popc(miss_flags<kTables>(u[i].high(), values));
-    const std::uint32_t both = __reduce_add_sync(kAll, count[0] | count[1] << 16);
-    if (lane_id() == 0) {
+    for (unsigned i = 0; i < 2 * kRows; ++i) {
+      look[i] = Lookup(u[i].high(), first);
+      misses |= look[i].even_misses | look[i].odd_misses;
+    }
+    if (__any_sync(kAll, misses != 0)) {
+      std::uint32_t flags[2 * kRows];
+#pragma unroll
+      for (unsigned i = 0; i < 2 * kRows; ++i) flags[i] = look[i].miss_flags();
+      if (info.num_tables == 2) {
+        const uint2 second = info.tables[1].value;
+#pragma unroll
+        for (unsigned i = 0; i < 2 * kRows; ++i) flags[i] &= look[i].with(second).miss_flags();
+      }
+      std::uint32_t count[2] = {};
+#pragma unroll
+      for (unsigned i = 0; i < 2 * kRows; ++i)
+        count[i / kRows] += static_cast<std::uint32_t>(__popc(flags[i]));
+      both = __reduce_add_sync(kAll, count[0] | count[1] << 16);
+      total += (both & 0xFFFF) + (both >> 16);
+    }
+    if (lane == 0) {
       info.escapes_of[part] = static_cast<std::uint16_t>(both);
       info.escapes_of[part + 1] = static_cast<std::uint16_t>(both >> 16);
     }
-    total += (both & 0xFFFF) + (both >> 16);
   }
-  if (lane_id() == 0 && total != 0) atomicAdd(&info.num_escapes, total);
+  if (lane == 0 && total != 0) atomicAdd(&info.num_escapes, total);
 }
 
 // The same for blocks that are cut short or have a palette that needs a closer look. A block with
 // so many escapes that it becomes raw for sure need not be counted to the end (`may_stop`).
 template <int kWidth>
 __device__ __forceinline__ void count_with_care(const RingBlock& block, BlockInfo& info,
-                                                unsigned warp, Pieces pieces, bool may_stop) {
+                                                unsigned warp, Pieces pieces, bool is_whole,
+                                                bool may_stop) {
   const unsigned lane = lane_id();
   const std::uint32_t n = info.job.n, lut = kept_shared_address(info.lut);
+  // Of the values of a part of a whole block; sure_escapes has their escapes already.
+  const auto sampled = static_cast<int>(pieces.rows * 8 * kWarp / codec::sample_stride(n));
   const auto is_escape = [&](std::uint32_t top) {
     return load_shared_u8(lut + (top & 127)) == 7 ? 1u : 0u;
   };
   const uint2 value = info.tables[0].value;
 #pragma unroll 1
-  for (unsigned part = 2 * warp * pieces.num; part < 2 * (warp + 1) * pieces.num; ++part) {
+  for (unsigned part = kPartsOfSurveyor * warp * pieces.num;
+       part < kPartsOfSurveyor * (warp + 1) * pieces.num; ++part) {
     std::uint32_t count = 0;
 #pragma unroll 1
     for (std::uint32_t row = part * pieces.rows; row < (part + 1) * pieces.rows; ++row) {
@@ -162,12 +201,17 @@ __device__ __forceinline__ void count_with_care(const RingBlock& block, BlockInf
       }
     }
     count = __reduce_add_sync(kAll, count);
-    std::uint32_t total = 0;
+    bool is_enough = false;
     if (lane == 0) {
       info.escapes_of[part] = static_cast<std::uint16_t>(count);
-      total = atomicAdd(&info.num_escapes, count) + count;
+      const std::uint32_t total = atomicAdd(&info.num_escapes, count) + count;
+      const int others = static_cast<int>(count) - sampled,
+                sure = atomicAdd(&info.sure_escapes, others) + others;
+      const bool is_sure = may_stop && is_whole && sure > static_cast<int>(n / 8);
+      if (is_sure) atomicMax(&info.num_escapes, n);  // more than it may have
+      is_enough = is_sure || total > n / 8;
     }
-    if (may_stop && __shfl_sync(kAll, total, 0) > n / 8) return;
+    if (may_stop && __shfl_sync(kAll, is_enough, 0)) return;
   }
 }
 
@@ -189,21 +233,20 @@ __device__ __noinline__ void complete_block(Access src, const BlockInfo& info, R
 template <class Access, int kWidth>
 __device__ __forceinline__ void survey_blocks(const Work& work, RingCursor cursor, unsigned thread,
                                               EncodeWideSmem& smem) {
-  const unsigned warp = thread / kWarp, width = width_of(work.dtype);
+  const unsigned warp = thread / kWarp, width = width_in<kWidth>(work);
   const std::uint32_t block_bytes = cursor.ring.block_units * kRingUnit;
   const std::uint32_t block_elems = 1u << work.log2_block;
-  const std::uint32_t counts = kept_shared_address(smem.histogram);
   const Pieces pieces = Pieces::of<kWidth>(block_bytes);
+  const auto sampled = static_cast<std::uint32_t>(block_elems / codec::sample_stride(block_elems));
+  smem.totals[0].clear(thread);
+  sync_surveyors();
   for (unsigned j = 0;; ++j, cursor.advance()) {
     BlockInfo& info = smem.infos[j % kBlockInfos];
     const RingBlock block = cursor.block();
-    if constexpr (kWidth > 1)
-      for (unsigned i = thread; i < 128 * kHistogramCopies; i += kSurveyThreads)
-        smem.histogram[i] = 0;
-    if (thread < 2) smem.differs[thread] = 0;
     await_block(smem.full, j);
     if (info.ends) return;
-    if (kWidth > 1 && thread < 32) reinterpret_cast<std::uint32_t*>(info.lut)[thread] = 0x07070707u;
+    SurveyTotals& totals = smem.totals[j % 2];
+    if constexpr (kWidth > 1) clear_tables(info, thread);
     const std::uint32_t n = info.job.n, num_bytes = n * width;
     if (info.by_hand || n != block_elems) {
       // `full` does not say that there is room: the producer arrives there before it waits.
@@ -212,20 +255,21 @@ __device__ __forceinline__ void survey_blocks(const Work& work, RingCursor curso
           wait_barrier(shared_address(&smem.empty[cursor.barrier(unit)]), cursor.parity(unit));
       complete_block(access_item<Access>(work, info.job.w.item), info, block, num_bytes,
                      block_bytes, thread);
+      sync_surveyors();
     }
-    sync_surveyors();
     std::uint32_t differs = 0;
     const auto add_differences = [&](unsigned of) {
       differs = __reduce_or_sync(kAll, differs);
-      if (lane_id() == 0 && differs != 0) atomicOr(&smem.differs[of], differs);
+      if (lane_id() == 0 && differs != 0) atomicOr(&totals.differs[of], differs);
       sync_surveyors();
-      differs = smem.differs[of];
+      differs = totals.differs[of];
     };
     if constexpr (kWidth > 1) {
-      differs = sample_block<kWidth>(block, n, counts, thread);
+      differs = sample_block<kWidth>(block, n, kept_shared_address(totals.histogram), thread);
       add_differences(0);
-      if (warp == 0) make_tables(smem.histogram, info);
+      if (warp == 0) make_tables(totals.histogram, sampled, info);
     }
+    smem.totals[(j + 1) % 2].clear(thread);
     const bool varies = work.codec == Codec::kRaw || varies_everywhere<kWidth>(differs);
     if (!varies) {
       differs = compare_values(block, num_bytes, width, thread);
@@ -233,14 +277,11 @@ __device__ __forceinline__ void survey_blocks(const Work& work, RingCursor curso
     }
     sync_surveyors();
     if constexpr (kWidth > 1) {
-      if (info.num_tables == 0 || n != block_elems)
-        count_with_care<kWidth>(block, info, warp, pieces, varies);
-      else if (info.num_tables == 2)
-        pieces.rows == 2 ? count_escapes<kWidth, 2, 2>(block, info, warp, pieces.num)
-                         : count_escapes<kWidth, 1, 2>(block, info, warp, pieces.num);
+      if (info.num_tables == 0 || info.may_be_raw || n != block_elems)
+        count_with_care<kWidth>(block, info, warp, pieces, n == block_elems, varies);
       else
-        pieces.rows == 2 ? count_escapes<kWidth, 2, 1>(block, info, warp, pieces.num)
-                         : count_escapes<kWidth, 1, 1>(block, info, warp, pieces.num);
+        pieces.rows == 2 ? count_escapes<kWidth, 2>(block, info, warp, pieces.num)
+                         : count_escapes<kWidth, 1>(block, info, warp, pieces.num);
     }
     if (thread == 0) info.differs = differs;
     arrive(shared_address(&smem.counted[j % kBlockInfos]));

@@ -10,22 +10,32 @@ template <class Access>
 __global__ void __launch_bounds__(kVerdictThreads)
     encode_verdict_kernel(const __grid_constant__ Work work, unsigned num_ctas) {
   const EncodeJob job = make_encode_job(work, 0);
-  wait_for_kernel_before();
-  const ItemState state = *work.states;
-  std::uint64_t sum = 0;
+  // Twice: the first time, without any effect, brings the code near while the kernel before still
+  // runs.
+#pragma unroll 1
+  for (unsigned round = 0; round < 2; ++round) {
+    const bool counts = round == 1;
+    if (counts) {
+      wait_for_kernel_before();
+      __syncthreads();  // before sum_all() again
+    }
+    const ItemState state = counts ? *work.states : ItemState{};
+    std::uint64_t sum = 0;
 #pragma unroll 4
-  for (unsigned i = threadIdx.x; i < num_ctas; i += kVerdictThreads) sum += work.head_sums[i];
-  sum = sum_all(sum);
-  if (threadIdx.x != 0) return;
-  if (!upstream_failed(work)) {
-    write_header(work, job, access_item<Access>(work, work.single), sum, state.frame_end,
-                 state.first_error);
-    return;
+    for (unsigned i = threadIdx.x; i < (counts ? num_ctas : 0); i += kVerdictThreads)
+      sum += work.head_sums[i];
+    sum = sum_all(sum);
+    if (threadIdx.x != 0) continue;
+    if (!upstream_failed(work)) {
+      write_header(work, job, access_item<Access>(work, work.single), sum, state.frame_end,
+                   state.first_error, counts);
+    } else if (counts) {
+      const DeviceResult& before = *work.upstream;
+      *work.results = {
+          0, before.code != 0 ? before.code : static_cast<std::uint32_t>(Code::kDstTooSmall),
+          kReasonUpstream, before.block};
+    }
   }
-  const DeviceResult& before = *work.upstream;
-  *work.results = {0,
-                   before.code != 0 ? before.code : static_cast<std::uint32_t>(Code::kDstTooSmall),
-                   kReasonUpstream, before.block};
 }
 
 // Ends the call whose encode kernel of num_ctas thread blocks has just been launched.

@@ -14,17 +14,51 @@
 namespace snug::cuda {
 
 inline constexpr std::uint32_t kMaxWideBlock = 64 * 1024;  // the ring holds one to three
-inline constexpr unsigned kEncodeWideThreads = (kWriters + kSurveyors + kPlacers + 1) * kWarp;
+inline constexpr unsigned kFirstPlacer = kWriters + kSurveyors, kProducer = kFirstPlacer + kPlacers,
+                          kEncodeWideThreads = (kProducer + 1) * kWarp;
+
+// Whole elements of the single tensor.
+template <int kWidth>
+__device__ __forceinline__ std::uint64_t single_elems(const Work& work) {
+  return kWidth > 1 ? work.single.tensor_bytes / kWidth
+                    : elems_in(work.single.tensor_bytes, work.dtype);
+}
+
+// make_encode_job for the single tensor, in two parts: what is the same for all blocks, and what is
+// not. Inline, since what thread blocks start with has to be fetched first.
+template <int kWidth>
+__device__ __forceinline__ EncodeJob make_single_job(const Work& work) {
+  EncodeJob job;
+  job.w = {work.single, 0, 0};
+  job.num_blocks =
+      (single_elems<kWidth>(work) + (std::uint64_t{1} << work.log2_block) - 1) >> work.log2_block;
+  job.fits = work.single.frame_bytes >= job.payload_start() &&
+             reinterpret_cast<std::uintptr_t>(work.single.frame) % frame::kAlign == 0;
+  return job;
+}
+template <int kWidth>
+__device__ __forceinline__ void move_to_block(const Work& work, std::uint64_t block,
+                                              EncodeJob& job) {
+  const std::uint64_t first = block << work.log2_block, left = single_elems<kWidth>(work) - first;
+  job.block = block;
+  job.pos = first * width_in<kWidth>(work);
+  job.n = static_cast<std::uint32_t>(left >> work.log2_block ? 1u << work.log2_block : left);
+}
 
 // The job of a ticket that lane 0 has drawn, or of the next one that has a block; false after
-// the last.
-template <class Access>
+// the last. That of a single tensor has been made for another block of it.
+template <class Access, int kWidth>
 __device__ __forceinline__ bool take_job(const Work& work, std::uint64_t num_tickets,
-                                         unsigned drawn, EncodeJob& job) {
-  for (;; drawn = warp_ticket(work.ticket)) {
-    const std::uint64_t ticket = __shfl_sync(kAll, drawn, 0);
+                                         std::uint32_t& ticket, EncodeJob& job) {
+  for (;; ticket = warp_ticket(work.ticket)) {
+    ticket = __shfl_sync(kAll, ticket, 0);
     if (ticket >= num_tickets || upstream_failed(work)) return false;
-    if (lane_id() == 0) job = make_encode_job(work, ticket);
+    if (lane_id() == 0) {
+      if (work.items == nullptr)
+        move_to_block<kWidth>(work, ticket, job);
+      else
+        job = make_encode_job(work, ticket);
+    }
     __syncwarp();
     if (job.num_blocks != 0) return true;
     if (lane_id() == 0) finish_frame(work, job, access_item<Access>(work, job.w.item));
@@ -56,14 +90,14 @@ inline __device__ __noinline__ const std::uint8_t* find_piece(const ScatteredAcc
 
 // By a whole warp: starts the load of a block, each lane a unit of it. What bulk copies cannot
 // move, surveyors load. Then asks for the block `ahead` blocks later (0: none) in the L2 cache.
-template <class Access>
+template <class Access, int kWidth>
 __device__ __forceinline__ void load_to_ring(const Work& work, const RingCursor& cursor,
                                              std::uint64_t page, unsigned ahead, BlockInfo& info,
                                              std::uint32_t full, EncodeWideSmem& smem) {
   static_assert(kRingUnit == kPieceBytes && 2 * kMaxWideBlock <= kWarp * kRingUnit);
   const Access src = access_item<Access>(work, info.job.w.item);
   const unsigned lane = lane_id(), num_units = cursor.ring.block_units;
-  const std::uint32_t num_bytes = info.job.n * width_of(work.dtype) & ~15u,
+  const std::uint32_t num_bytes = info.job.n * width_in<kWidth>(work) & ~15u,
                       start = lane * kRingUnit;
   std::uint32_t here = start < num_bytes ? min(num_bytes - start, kRingUnit) : 0;
   std::uint64_t pos = info.job.pos + start;
@@ -77,10 +111,11 @@ __device__ __forceinline__ void load_to_ring(const Work& work, const RingCursor&
   }
   const RingBlock block = cursor.block();
   const std::uint8_t* at = here == 0 ? nullptr : find_piece(src, pos, here, page);
-  const bool one_copy = __all_sync(kAll, is_later || here == 0 || at != nullptr);
-  bool in_bulk = true;
-  if constexpr (std::is_same_v<Access, ScatteredAccess>)
+  bool one_copy = true, in_bulk = true;
+  if constexpr (std::is_same_v<Access, ScatteredAccess>) {
+    one_copy = __all_sync(kAll, is_later || here == 0 || at != nullptr);
     in_bulk = one_copy || can_move_in_bulk(src, info.job.pos, num_bytes);
+  }
   if (lane == 0) {
     info.by_hand = !in_bulk;
     expect_load(full, in_bulk ? num_bytes : 0);
@@ -134,12 +169,15 @@ struct FrameWriter {
   }
 };
 
-template <class Access>
+template <class Access, int kWidth>
 __device__ __forceinline__ void produce_blocks(const Work& work, RingCursor cursor,
                                                unsigned num_placers, EncodeWideSmem& smem) {
   const unsigned lane = lane_id(), num_ahead = cursor.ring.num_blocks();
-  const std::uint64_t num_tickets_in_all = num_tickets(work),
-                      page = work.segments == nullptr ? 0 : work.segment_starts[1];
+  const std::uint64_t num_tickets = work.items != nullptr
+                                        ? work.first_block[work.num_items]
+                                        : max(smem.infos[0].job.num_blocks, std::uint64_t{1});
+  const std::uint64_t page =
+      std::is_same_v<Access, DirectAccess> || work.segments == nullptr ? 0 : work.segment_starts[1];
   FrameWriter writer;
   unsigned finished = 0, num_jobs = ~0u;
   const auto info_of = [&](unsigned j) -> BlockInfo& { return smem.infos[j % kBlockInfos]; };
@@ -154,10 +192,10 @@ __device__ __forceinline__ void produce_blocks(const Work& work, RingCursor curs
     // one makes all later blocks wait for its size.
     if (j >= num_ahead) await_block(smem.placed, j - num_ahead);
     BlockInfo& info = info_of(j);
-    unsigned drawn = 0;
-    if (num_jobs == ~0u && lane == 0) drawn = atomicAdd(work.ticket, 1u);
+    std::uint32_t ticket = 0;
+    if (num_jobs == ~0u && lane == 0) ticket = atomicAdd(work.ticket, 1u);
     if (j > num_ahead) finish_next();  // while the ticket comes
-    if (num_jobs == ~0u && !take_job<Access>(work, num_tickets_in_all, drawn, info.job))
+    if (num_jobs == ~0u && !take_job<Access, kWidth>(work, num_tickets, ticket, info.job))
       num_jobs = j;
     const bool ends = num_jobs != ~0u;
     if (lane == 0) {
@@ -169,8 +207,8 @@ __device__ __forceinline__ void produce_blocks(const Work& work, RingCursor curs
       // Once the ring is full: before, everybody loads as much as there is anyway. More than one
       // block a thread block ahead, the cache would lose it again.
       const unsigned ahead = j + 1 >= num_ahead ? gridDim.x : 0;
-      load_to_ring<Access>(work, cursor, page, ahead, info,
-                           shared_address(&smem.full[j % kBlockInfos]), smem);
+      load_to_ring<Access, kWidth>(work, cursor, page, ahead, info,
+                                   shared_address(&smem.full[j % kBlockInfos]), smem);
     } else {
       for (unsigned k = 0; k < kSurveyors; ++k)
         arrive(shared_address(&smem.counted[j % kBlockInfos]));
@@ -190,12 +228,18 @@ __global__ void __launch_bounds__(kEncodeWideThreads, 1)
   extern __shared__ __align__(1024) std::uint8_t units[];
   __shared__ EncodeWideSmem smem;
   if (work.items == nullptr) let_next_kernel_start();  // the verdict
-  const std::uint32_t block_bytes = width_of(work.dtype) << work.log2_block;
+  const std::uint32_t block_bytes = width_in<kWidth>(work) << work.log2_block;
   const BlockRing ring{kept_shared_address(units), num_ring_units, block_bytes / kRingUnit};
-  // Each warp one kind of barriers, each lane one.
   const unsigned warp = threadIdx.x / kWarp, lane = lane_id();
+  // Somebody needs this block first of all.
+  if (std::is_same_v<Access, DirectAccess> && work.items == nullptr && warp == kProducer) {
+    const std::uint64_t pos = blockIdx.x * std::uint64_t{block_bytes} + lane * kRingUnit;
+    if (lane < ring.block_units && pos + kRingUnit <= work.single.tensor_bytes)
+      bulk_prefetch(static_cast<const std::uint8_t*>(work.single.tensor) + pos, kRingUnit);
+  }
+  // Each warp one kind of barriers, each lane one.
   const auto init = [&](unsigned long long& barrier, unsigned count) {
-    init_barrier(shared_address(&barrier), count);
+    set_barrier(shared_address(&barrier), count);
   };
   if (lane < kBlockInfos) {
     if (warp == 0) init(smem.full[lane], kWarp);
@@ -207,24 +251,24 @@ __global__ void __launch_bounds__(kEncodeWideThreads, 1)
     for (unsigned unit = lane; unit < num_ring_units; unit += kWarp)
       init(smem.empty[unit],
            kRingUnit / Pieces::of<kWidth>(block_bytes).template part_bytes<kWidth>() * kWarp);
+  fence_for_bulk();
   __syncthreads();
-  // Somebody needs this block first of all.
-  if (std::is_same_v<Access, DirectAccess> && work.items == nullptr && warp == 0) {
-    const std::uint64_t pos = blockIdx.x * std::uint64_t{block_bytes} + lane * kRingUnit;
-    if (lane < ring.block_units && pos + kRingUnit <= work.single.tensor_bytes)
-      bulk_prefetch(static_cast<const std::uint8_t*>(work.single.tensor) + pos, kRingUnit);
+  if (warp == kProducer) {
+    if (work.items == nullptr && lane < kBlockInfos)
+      smem.infos[lane].job = make_single_job<kWidth>(work);
+    __syncwarp();
   }
   wait_for_preparation();
   const RingCursor cursor{ring};
   const unsigned num_placers = ring.num_blocks() < kPlacers ? ring.num_blocks() : kPlacers;
   if (warp < kWriters) {
     write_blocks<kWidth>(work, cursor, smem);
-  } else if (warp < kWriters + kSurveyors) {
+  } else if (warp < kFirstPlacer) {
     survey_blocks<Access, kWidth>(work, cursor, threadIdx.x - kWriters * kWarp, smem);
-  } else if (warp < kWriters + kSurveyors + kPlacers) {
-    place_blocks<kWidth>(work, num_placers, warp - kWriters - kSurveyors, smem);
+  } else if (warp < kProducer) {
+    place_blocks<kWidth>(work, num_placers, warp - kFirstPlacer, smem);
   } else {
-    produce_blocks<Access>(work, cursor, num_placers, smem);
+    produce_blocks<Access, kWidth>(work, cursor, num_placers, smem);
   }
 }
 

@@ -1,76 +1,9 @@
 // cuda/encode_write.cuh - writes the payload of a surveyed block straight to the
 // frame, each writer warp of cuda/encode_wide.cuh a part of it.
 #pragma once
-#include "cuda/encode_ring.cuh"
+#include "cuda/fixed_escapes.cuh"
 
 namespace snug::cuda {
-
-// Stores to global memory that nobody reads soon.
-__device__ __forceinline__ void store_once(void* address, std::uint32_t v) {
-  asm volatile("st.global.cs.u32 [%0], %1;" ::"l"(address), "r"(v) : "memory");
-}
-__device__ __forceinline__ void store_once(void* address, uint2 v) {
-  asm volatile("st.global.cs.v2.u32 [%0], {%1, %2};" ::"l"(address), "r"(v.x), "r"(v.y) : "memory");
-}
-__device__ __forceinline__ void store_once(void* address, uint4 v) {
-  asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(v.x), "r"(v.y),
-               "r"(v.z), "r"(v.w)
-               : "memory");
-}
-
-// Looks the values up that missed; sets their indices and returns the flags (bit 4i)
-// of those that are escapes.
-__device__ __forceinline__ std::uint32_t resolve_misses(const Lookup& look, std::uint32_t lut,
-                                                        std::uint32_t& word) {
-  std::uint32_t escapes = 0;
-  for (std::uint32_t flags = look.miss_flags(); flags != 0; flags &= flags - 1) {
-    const std::uint32_t bit = first_set(flags),
-                        idx = load_shared_u8(lut + (look.top_byte(bit / 4) & 127));
-    word = (word & ~(7u << bit)) | idx << bit;
-    if (idx == 7) escapes |= 1u << bit;
-  }
-  return escapes;
-}
-
-// Where the escapes of a part go.
-struct EscapeList {
-  std::uint8_t* payload;
-  std::uint32_t at;  // of the next one
-
-  template <int kWidth>
-  static __device__ __forceinline__ EscapeList of(const BlockInfo& info, std::uint8_t* payload,
-                                                  unsigned part) {
-    std::uint32_t before = 0;
-#pragma unroll
-    for (unsigned i = 0; i < kMaxParts; i += kWarp)
-      if (i + lane_id() < part) before += info.escapes_of[i + lane_id()];
-    return {payload, FixedParts(info.job.n, kWidth, info.plane_modes).head +
-                         static_cast<std::uint32_t>(codec::FixedHeader::kBytes) +
-                         4 * __reduce_add_sync(kAll, before)};
-  }
-
-  // By a whole warp: those (bit 4i) of the values from `first` on. Returns checksum terms.
-  __device__ __forceinline__ std::uint64_t add(const Lookup& look, std::uint32_t flags,
-                                               std::uint32_t first) {
-    const std::uint32_t below = (1u << lane_id()) - 1, count = __popc(flags);
-    std::uint32_t mine = at;
-#pragma unroll
-    for (unsigned b = 0; b < 4; ++b) {
-      const unsigned lanes = __ballot_sync(kAll, (count >> b & 1) != 0);
-      mine += __popc(lanes & below) << (b + 2);
-      at += __popc(lanes) << (b + 2);
-    }
-    std::uint64_t sum = 0;
-    for (; flags != 0; flags &= flags - 1, mine += 4) {
-      const std::uint32_t value = first_set(flags) / 4;
-      const std::uint32_t escape = (first + value) | look.top_byte(value) << 24;
-      store_once(payload + mine, escape);
-      sum += checksum_term(escape, mine / 4);
-    }
-    __syncwarp();
-    return sum;
-  }
-};
 
 // Constant planes, header and the end of the escapes, by one warp; `block` is the address of the
 // first value.
@@ -95,55 +28,82 @@ __device__ __noinline__ std::uint64_t write_fixed_rest(std::uint32_t block, cons
   return sum;
 }
 
-// A part of a whole block: kRows rows from `unit` on. read() is called when they are in registers.
-template <int kWidth, unsigned kRows, unsigned kTables, class Read>
-__device__ __forceinline__ std::uint64_t write_part(const RingBlock& block, const BlockInfo& info,
-                                                    const FixedParts& parts, std::uint8_t* payload,
-                                                    unsigned part, Read read) {
-  const std::uint32_t unit = part * kRows * kWarp + lane_id(), modes = info.plane_modes;
-  const std::uint32_t rows = block.at(8 * kWidth * kWarp * kRows * part);
-  UnitVecs<kWidth> u[kRows];
+// Parts of a whole block, kRows rows each, by one warp. read(address) is called when the part at
+// that address of the ring is in registers.
+template <int kWidth, unsigned kRows, class Read>
+__device__ __forceinline__ std::uint64_t write_parts(const RingBlock& block, const BlockInfo& info,
+                                                     std::uint8_t* payload, unsigned warp,
+                                                     unsigned num_pieces, Read read) {
+  constexpr std::uint32_t kPartUnits = kRows * kWarp, kPieceUnits = kPartUnits * kWriters;
+  const FixedParts parts(info.job.n, kWidth, info.plane_modes);
+  const PackTables table = info.tables[0];
+  const std::uint32_t modes = info.plane_modes;
+  std::uint32_t unit = warp * kPartUnits + lane_id();
+  std::uint32_t rows = block.at(8 * kWidth * kPartUnits * warp);
+  std::uint8_t* low_at[kWidth - 1];
+  std::uint32_t low_factor[kWidth - 1];
 #pragma unroll
-  for (unsigned i = 0; i < kRows; ++i) u[i].load(rows, i * kWarp + lane_id());
-  read();
-  const PackTables tables[2] = {info.tables[0], info.tables[1]};
+  for (int p = 0; p < kWidth - 1; ++p) {
+    low_at[p] = payload + parts.plane[p] + 8 * unit;
+    low_factor[p] = checksum_factor(parts.plane[p] / 4 + 2 * unit);
+  }
+  std::uint8_t* word_at = payload + parts.nibbles + 4 * unit;
+  std::uint32_t word_factor = checksum_factor(parts.nibbles / 4 + unit);
   std::uint64_t sum = 0;
-  std::uint32_t flags[kRows], any = 0;
+#pragma unroll 1
+  for (unsigned piece = 0; piece < num_pieces; ++piece) {
+    UnitVecs<kWidth> u[kRows];
 #pragma unroll
-  for (unsigned i = 0; i < kRows; ++i) {
-    const std::uint32_t at = unit + i * kWarp;
-    uint2 lows[kWidth - 1], high;
-    u[i].split(lows, high);
-    const Lookup look(high, tables[0].value);
-    std::uint32_t word = look.indices(tables[0].index);
-    if constexpr (kTables > 0) {
-      flags[i] = look.miss_flags();
-      if constexpr (kTables == 2) {
-        const Lookup next(high, tables[1].value);
-        const std::uint32_t mask = flags[i] * 7;
-        word = (word & ~mask) | (next.indices(tables[1].index) & mask);
-        flags[i] &= next.miss_flags();
+    for (unsigned i = 0; i < kRows; ++i) u[i].load(rows, i * kWarp + lane_id());
+    read(rows);
+    std::uint32_t words[kRows], misses = 0;
+    Lookup look[kRows];
+#pragma unroll
+    for (unsigned i = 0; i < kRows; ++i) {
+      uint2 lows[kWidth - 1], high;
+      u[i].split(lows, high);
+      look[i] = Lookup(high, table.value);
+      words[i] = with_signs(look[i].indices(table.index), high);
+      misses |= look[i].even_misses | look[i].odd_misses;
+      // The index of a plane's word is even here, and that of a word of nibbles has the parity of
+      // the lane: so factors differ by a constant.
+#pragma unroll
+      for (int p = 0; p < kWidth - 1; ++p) {
+        if (kWidth == 4 && (modes >> (2 * p) & 3) != 0) continue;
+        store_once(low_at[p] + 8 * kWarp * i, lows[p]);
+        const std::uint32_t factor = low_factor[p] + 2 * kWarp * i * frame::kChecksumStep;
+        sum = mad_wide(lows[p].y, factor + kNextFactor, mad_wide(lows[p].x, factor, sum));
       }
-      word |= flags[i] * 7;
-    } else {
-      flags[i] = look.misses() ? resolve_misses(look, shared_address(info.lut), word) : 0;
     }
-    any |= flags[i];
-    word |= sign_bits(high);
+    if (__any_sync(kAll, misses != 0)) {
+      std::uint32_t flags[kRows], any = 0;
+#pragma unroll
+      for (unsigned i = 0; i < kRows; ++i) {
+        flags[i] = mend_indices(info, look[i], words[i]);
+        any |= flags[i];
+      }
+      if (__any_sync(kAll, any != 0)) {
+        EscapeList list = EscapeList::of<kWidth>(info, payload, piece * kWriters + warp);
+#pragma unroll
+        for (unsigned i = 0; i < kRows; ++i)
+          sum += list.add(look[i], flags[i], 8 * (unit + i * kWarp));
+      }
+    }
+#pragma unroll
+    for (unsigned i = 0; i < kRows; ++i) {
+      store_once(word_at + 4 * kWarp * i, words[i]);
+      sum = mad_wide(words[i], word_factor + kWarp * i * frame::kChecksumStep, sum);
+    }
+    unit += kPieceUnits;
+    rows += 8 * kWidth * kPieceUnits;
+    if (rows >= block.end) rows -= block.wrap;
 #pragma unroll
     for (int p = 0; p < kWidth - 1; ++p) {
-      if (kWidth == 4 && (modes >> (2 * p) & 3) != 0) continue;
-      store_once(payload + parts.plane[p] + 8 * at, lows[p]);
-      sum += checksum_terms(lows[p], checksum_factor(parts.plane[p] / 4 + 2 * at));
+      low_at[p] += 8 * kPieceUnits;
+      low_factor[p] += 2 * kPieceUnits * frame::kChecksumStep;
     }
-    store_once(payload + parts.nibbles + 4 * at, word);
-    sum += checksum_term(word, parts.nibbles / 4 + at);
-  }
-  if (__any_sync(kAll, any != 0)) {
-    EscapeList list = EscapeList::of<kWidth>(info, payload, part);
-#pragma unroll
-    for (unsigned i = 0; i < kRows; ++i)
-      sum += list.add(Lookup(u[i].high(), tables[0].value), flags[i], 8 * (unit + i * kWarp));
+    word_at += 4 * kPieceUnits;
+    word_factor += kPieceUnits * frame::kChecksumStep;
   }
   return sum;
 }
@@ -169,7 +129,7 @@ __device__ __noinline__ std::uint64_t write_part_of_partial(RingBlock block, con
     std::uint32_t word = look.indices(info.tables[0].index);
     const std::uint32_t flags =
         resolve_misses(look, shared_address(info.lut), word) & existing_flags(left);
-    word = (word | sign_bits(high)) & ~rest_of_word(left);
+    word = with_signs(word, high) & ~rest_of_word(left);
 #pragma unroll
     for (int p = 0; p < kWidth - 1; ++p) {
       if ((info.plane_modes >> (2 * p) & 3) != 0 || 8 * unit >= align16(info.job.n)) continue;
@@ -186,20 +146,7 @@ __device__ __noinline__ std::uint64_t write_part_of_partial(RingBlock block, con
   return sum;
 }
 
-// One warp's parts of a fixed payload; returns their checksum terms. read(p) is called when piece
-// p is in registers.
-template <int kWidth, unsigned kRows, unsigned kTables, class Read>
-__device__ __forceinline__ std::uint64_t write_parts(const RingBlock& block, const BlockInfo& info,
-                                                     std::uint8_t* payload, unsigned warp,
-                                                     unsigned num_pieces, Read read) {
-  const FixedParts parts(info.job.n, kWidth, info.plane_modes);
-  std::uint64_t sum = 0;
-#pragma unroll 1
-  for (unsigned p = 0; p < num_pieces; ++p)
-    sum += write_part<kWidth, kRows, kTables>(block, info, parts, payload, p * kWriters + warp,
-                                              [&] { read(p); });
-  return sum;
-}
+// One warp's share of a fixed payload; returns its checksum terms.
 template <int kWidth, class Read>
 __device__ __forceinline__ std::uint64_t write_fixed(const RingBlock& block, const BlockInfo& info,
                                                      std::uint8_t* payload, unsigned warp,
@@ -210,20 +157,14 @@ __device__ __forceinline__ std::uint64_t write_fixed(const RingBlock& block, con
   if (info.job.n != block_elems) {
 #pragma unroll 1
     for (unsigned p = 0; p < pieces.num; ++p) {
-      sum += write_part_of_partial<kWidth>(block, info, payload, p * kWriters + warp, pieces.rows);
-      read(p);
+      const unsigned part = p * kWriters + warp;
+      sum += write_part_of_partial<kWidth>(block, info, payload, part, pieces.rows);
+      read(block.at(part * pieces.part_bytes<kWidth>()));
     }
     return sum;
   }
-  const auto write = [&]<unsigned kRows, unsigned kTables>() {
-    sum += write_parts<kWidth, kRows, kTables>(block, info, payload, warp, pieces.num, read);
-  };
-  if (info.num_tables == 1)
-    pieces.rows == 2 ? write.template operator()<2, 1>() : write.template operator()<1, 1>();
-  else if (info.num_tables == 2)
-    pieces.rows == 2 ? write.template operator()<2, 2>() : write.template operator()<1, 2>();
-  else
-    pieces.rows == 2 ? write.template operator()<2, 0>() : write.template operator()<1, 0>();
+  sum += pieces.rows == 2 ? write_parts<kWidth, 2>(block, info, payload, warp, pieces.num, read)
+                          : write_parts<kWidth, 1>(block, info, payload, warp, pieces.num, read);
   return sum;
 }
 
@@ -233,18 +174,21 @@ __device__ __forceinline__ std::uint64_t write_plain(const RingBlock& block, con
                                                      std::uint8_t* payload, unsigned warp,
                                                      unsigned width, unsigned num_pieces,
                                                      std::uint32_t block_bytes, Read read) {
+  const std::uint32_t rows = block_bytes / (16 * kWarp * kWriters) / num_pieces;
+  const auto read_part = [&](unsigned p) {
+    read(block.at((p * kWriters + warp) * rows * (16 * kWarp)));
+  };
   constexpr unsigned kBatch = 2;
   if (info.codec == static_cast<std::uint32_t>(Codec::kConstant)) {
     uint4 v = load_shared16(block.start);
-    for (unsigned p = 0; p < num_pieces; ++p) read(p);
+    for (unsigned p = 0; p < num_pieces; ++p) read_part(p);
     if (warp != 0 || lane_id() != 0) return 0;
     if (width < 4) v.x &= (1u << (8 * width)) - 1;
     v = {v.x, width == 8 ? v.y : 0, 0, 0};
     store_once(payload, v);
     return checksum_term(v, 0);
   }
-  const std::uint32_t num_vecs = info.payload_bytes / 16,
-                      rows = block_bytes / (16 * kWarp * kWriters) / num_pieces;
+  const std::uint32_t num_vecs = info.payload_bytes / 16;
   std::uint64_t sum = 0;
 #pragma unroll 1
   for (unsigned p = 0; p < num_pieces; ++p) {
@@ -256,7 +200,7 @@ __device__ __forceinline__ std::uint64_t write_plain(const RingBlock& block, con
 #pragma unroll
       for (unsigned i = 0; i < kBatch; ++i)
         if (exists(i)) v[i] = load_shared16(block.at(16 * (vec + i * kWarp)));
-      if (row + kBatch >= rows) read(p);
+      if (row + kBatch >= rows) read_part(p);
 #pragma unroll
       for (unsigned i = 0; i < kBatch; ++i) {
         if (!exists(i)) break;
@@ -275,6 +219,7 @@ __device__ __forceinline__ void write_blocks(const Work& work, RingCursor cursor
   const std::uint32_t block_bytes = cursor.ring.block_units * kRingUnit;
   const Pieces pieces = Pieces::of<kWidth>(block_bytes);
   const std::uint32_t part_bytes = pieces.part_bytes<kWidth>();
+  const std::uint32_t empty = kept_shared_address(smem.empty);
   for (unsigned j = 0;; ++j, cursor.advance()) {
     await_block(smem.placed, j);
     // Long since; but these are the barriers that the block's bytes came with.
@@ -285,9 +230,8 @@ __device__ __forceinline__ void write_blocks(const Work& work, RingCursor cursor
     const RingBlock block = cursor.block();
     std::uint8_t* payload = static_cast<std::uint8_t*>(info.job.w.item.frame) + info.offset;
     // Every thread arrives for itself: tools that look for races understand that.
-    const auto read = [&](unsigned piece) {
-      const std::uint32_t unit = (piece * kWriters + warp) * part_bytes / kRingUnit;
-      arrive(shared_address(&smem.empty[cursor.barrier(unit)]));
+    const auto read = [&](std::uint32_t address) {
+      arrive(empty + (address - cursor.ring.address) / kRingUnit * 8);
     };
     std::uint64_t sum = 0;
     if (info.written) {
@@ -299,10 +243,10 @@ __device__ __forceinline__ void write_blocks(const Work& work, RingCursor cursor
               write_fixed<kWidth>(block, info, payload, warp, pieces, 1u << work.log2_block, read);
       }
       if (!fixed)
-        sum = write_plain(block, info, payload, warp, width_of(work.dtype), pieces.num, block_bytes,
-                          read);
+        sum = write_plain(block, info, payload, warp, width_in<kWidth>(work), pieces.num,
+                          block_bytes, read);
     } else {
-      for (unsigned p = 0; p < pieces.num; ++p) read(p);
+      for (unsigned p = 0; p < pieces.num; ++p) read(block.at((p * kWriters + warp) * part_bytes));
     }
     __syncwarp();
     sum = warp_sum64(sum);

@@ -99,14 +99,24 @@ struct Lookup {
   std::uint32_t even, odd;  // top bytes of these values
   std::uint32_t even_misses, odd_misses;
 
+  Lookup() = default;
   __device__ __forceinline__ Lookup(uint2 high, uint2 value) {
     const std::uint32_t a = __byte_perm(high.x, high.y, 0x5140) & 0x07070707u;  // 0 4 1 5
     const std::uint32_t b = __byte_perm(high.x, high.y, 0x7362) & 0x07070707u;  // 2 6 3 7
     selector = a + (b << 4);
     even = __byte_perm(high.x, high.y, 0x6420);
     odd = __byte_perm(high.x, high.y, 0x7531);
+    look_up(value);
+  }
+  __device__ __forceinline__ void look_up(uint2 value) {
     even_misses = (pick_bytes(value, selector) ^ even) & 0x7F7F7F7Fu;
     odd_misses = (pick_bytes(value, selector >> 16) ^ odd) & 0x7F7F7F7Fu;
+  }
+  // The same values in another table.
+  __device__ __forceinline__ Lookup with(uint2 value) const {
+    Lookup other = *this;
+    other.look_up(value);
+    return other;
   }
   __device__ __forceinline__ bool misses() const { return (even_misses | odd_misses) != 0; }
   // Bit 4i is set where value i misses.
@@ -124,17 +134,10 @@ struct Lookup {
   }
 };
 
-// Bit 4i is set where value i is in none of kTables tables.
-template <unsigned kTables>
-__device__ __forceinline__ std::uint32_t miss_flags(uint2 high, const uint2 (&values)[2]) {
-  std::uint32_t flags = Lookup(high, values[0]).miss_flags();
-  if constexpr (kTables == 2) flags &= Lookup(high, values[1]).miss_flags();
-  return flags;
-}
-
-// The signs where the nibble word has them.
-__device__ __forceinline__ std::uint32_t sign_bits(uint2 high) {
-  return (high.x & 0x80808080u) | (high.y >> 4 & 0x08080808u);
+// Indices and the signs where the nibble word has them.
+__device__ __forceinline__ std::uint32_t with_signs(std::uint32_t indices, uint2 high) {
+  const std::uint32_t with_upper = indices | (high.y >> 4 & 0x08080808u);
+  return with_upper | (high.x & 0x80808080u);
 }
 
 // Bits of a nibble word that the values from `num_values` on own.

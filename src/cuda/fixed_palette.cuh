@@ -9,9 +9,11 @@ namespace snug::cuda {
 inline constexpr unsigned kHistogramCopies = 4;
 
 // The 7 commonest values, in falling order (equal counts: smaller first), as two
-// registers, by one warp. The histogram has 128 bins of kCopies counters each.
+// registers, by one warp. The histogram has 128 bins of kCopies counters each. most_common gets
+// the count of the commonest one.
 template <unsigned kCopies>
-__device__ inline uint2 make_fixed_palette(const std::uint32_t* histogram) {
+__device__ inline uint2 make_fixed_palette(const std::uint32_t* histogram,
+                                           std::uint32_t* most_common = nullptr) {
   const unsigned lane = lane_id();
   std::uint32_t keys[4];
 #pragma unroll
@@ -38,6 +40,7 @@ __device__ inline uint2 make_fixed_palette(const std::uint32_t* histogram) {
   for (int s = 0; s < 7; ++s) {
     const std::uint32_t best = __reduce_max_sync(kAll, keys[0]);
     palette |= std::uint64_t{127 - ((best - 1) & 127)} << (8 * s);
+    if (s == 0 && most_common != nullptr) *most_common = (best - 1) >> 7;
     if (keys[0] == best) {
       keys[0] = keys[1];
       keys[1] = keys[2];
