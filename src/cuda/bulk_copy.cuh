@@ -1,12 +1,21 @@
 // cuda/bulk_copy.cuh - blocks move between global and shared memory as a whole:
 // by the bulk copy engine where there is one (sm_90 on), else by loads and stores.
 #pragma once
+#include "cuda/bulk_load.cuh"
 #include "cuda/device_frame.cuh"
 #include "cuda/tensor_access.cuh"
 
 namespace snug::cuda {
 
 inline constexpr std::uint32_t kPieceBytes = 8192;  // of one copy: lanes share the work
+
+// What threads wrote to shared memory becomes visible to bulk copies issued
+// after the next barrier.
+__device__ __forceinline__ void fence_for_bulk() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
 
 // A barrier in shared memory; a load completes one of count 1. One thread sets it up.
 __device__ __forceinline__ void set_barrier(std::uint32_t barrier, unsigned count) {
@@ -15,9 +24,7 @@ __device__ __forceinline__ void set_barrier(std::uint32_t barrier, unsigned coun
 // The same for bulk copies.
 __device__ __forceinline__ void init_barrier(std::uint32_t barrier, unsigned count) {
   set_barrier(barrier, count);
-#if __CUDA_ARCH__ >= 900
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#endif
+  fence_for_bulk();
 }
 __device__ __forceinline__ void arrive(std::uint32_t barrier) {
   asm volatile("{\n\t.reg .b64 t;\n\tmbarrier.arrive.shared.b64 t, [%0];\n\t}" ::"r"(barrier)
@@ -71,14 +78,6 @@ struct BarrierTeam {
   }
 };
 
-// What threads wrote to shared memory becomes visible to bulk copies issued
-// after the next barrier.
-__device__ __forceinline__ void fence_for_bulk() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#endif
-}
-
 // Announces a load of num_bytes (a multiple of 16), by one thread, before its copies.
 __device__ __forceinline__ void expect_load(std::uint32_t barrier, std::uint32_t num_bytes) {
 #if __CUDA_ARCH__ >= 900
@@ -94,35 +93,7 @@ __device__ __forceinline__ void finish_load(std::uint32_t barrier) {
 #endif
 }
 
-// One copy by one thread; addresses and sizes are multiples of 16. kOnce: nobody reads these
-// bytes again, the cache may drop them.
-template <bool kOnce = false>
-__device__ __forceinline__ void bulk_load(std::uint32_t shared, const void* global,
-                                          std::uint32_t num_bytes, std::uint32_t barrier) {
-#if __CUDA_ARCH__ >= 900
-  if constexpr (kOnce) {
-    std::uint64_t policy;
-    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-        "[%0], [%1], %2, [%3], %4;" ::"r"(shared),
-        "l"(global), "r"(num_bytes), "r"(barrier), "l"(policy)
-        : "memory");
-  } else {
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-            "r"(shared),
-        "l"(global), "r"(num_bytes), "r"(barrier)
-        : "memory");
-  }
-#else
-  for (std::uint32_t i = 0; i < num_bytes; i += 16)
-    store_shared(shared + i,
-                 *reinterpret_cast<const uint4*>(static_cast<const std::uint8_t*>(global) + i));
-#endif
-}
-
-// Asks for a piece of global memory in the L2 cache, by one thread; as above.
+// Asks for a piece of global memory in the L2 cache, by one thread, as bulk_load.
 __device__ __forceinline__ void bulk_prefetch(const void* global, std::uint32_t num_bytes) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(num_bytes)

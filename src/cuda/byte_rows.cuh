@@ -99,28 +99,6 @@ __device__ __forceinline__ void fill_uniform_row(std::uint32_t row) {
   }
 }
 
-// Gives each slot the entry of its symbol, as fill_palette_slots does, with all loads before
-// the first store. `list` is room for 16 words.
-__device__ __forceinline__ void fill_row(std::uint32_t row, std::uint32_t list, std::uint32_t entry,
-                                         std::uint32_t start, bool live) {
-  const unsigned lane = lane_id(), below = (1u << lane) - 1;
-  const unsigned live_mask = __ballot_sync(kAll, live);
-  if (live) store_shared(list + 4 * __popc(live_mask & below), entry - start);
-  __syncwarp();
-  std::uint32_t entries[8], before = 0;
-#pragma unroll
-  for (unsigned i = 0; i < 8; ++i) {
-    const unsigned starts =
-        __reduce_or_sync(kAll, live && start / kWarp == i ? 1u << (start % kWarp) : 0u);
-    const std::uint32_t idx = before + __popc(starts & (below << 1 | 1)) - 1;
-    entries[i] = load_shared_u32(list + 4 * idx) + kWarp * i + lane;
-    before += __popc(starts);
-  }
-#pragma unroll
-  for (unsigned i = 0; i < 8; ++i) store_shared(row + 4 * (kWarp * i + lane), entries[i]);
-  __syncwarp();
-}
-
 enum class RowsFit : std::uint8_t { kInvalid, kTooMany, kFit };
 
 // Builds the tables of a section whose head is at head_room: first symbols at `first`, rows
@@ -156,16 +134,12 @@ inline __device__ __noinline__ RowsFit read_byte_rows(std::uint32_t head_room,
                         row = i == 0 ? first : __shfl_sync(kAll, place, i);
     const bool live = lane < 16 && (mask >> lane & 1) != 0;
     const std::uint32_t freq = live ? load_shared_u8(freqs + __popc(mask & below)) + 1 : 0;
-    std::uint32_t end = freq;
-#pragma unroll
-    for (int d = 1; d < 16; d *= 2) {
-      const std::uint32_t lower = __shfl_up_sync(kAll, end, d);
-      if (lane >= static_cast<unsigned>(d)) end += lower;
-    }
+    const std::uint32_t end = sum_up_to_lane<16>(freq);
     if (__shfl_sync(kAll, end, 15) != codec::entropy::kFreqTotal) return RowsFit::kInvalid;
     const std::uint32_t symbol =
         i == 0 ? lane << 20 | place_of_symbol / kRowBytes << 24 : lane << 16;
-    fill_row(row, head_room + kByteHeadBytes, (freq - 1) << 8 | symbol, end - freq, live);
+    fill_slot_entries<8>(row, head_room + kByteHeadBytes, (freq - 1) << 8 | symbol, end - freq,
+                         live);
   }
   __syncwarp();
   return RowsFit::kFit;
@@ -184,7 +158,7 @@ __device__ __forceinline__ void take_symbol(std::uint32_t& x, std::uint32_t entr
 __device__ __forceinline__ std::uint32_t decode_row_byte(std::uint32_t& x, std::uint32_t first,
                                                          std::uint32_t& next,
                                                          unsigned lanes_below) {
-  const std::uint32_t a = load_shared_u32((x << 2 & 0x3FC) | first);
+  const std::uint32_t a = load_slot(x, first);
   take_symbol(x, a);
   std::uint32_t at;  // the slot's place in the row, and the row's address
   asm("lop3.b32 %0, %1, %2, 0x3FF, 0xE4;" : "=r"(at) : "r"(x << 2), "r"(a >> 14));

@@ -44,13 +44,7 @@ __device__ __forceinline__ void fill_slots(std::uint32_t row, unsigned live_mask
   v.x *= 0x01010101u;
   v.y = v.y * 0x01010101u + (v.x >> 24) * 0x01010101u;
   const std::uint32_t total = v.y >> 24;
-  std::uint32_t before = total;
-#pragma unroll
-  for (int d = 1; d < 32; d *= 2) {
-    const std::uint32_t below = __shfl_up_sync(kAll, before, d);
-    if (lane >= static_cast<unsigned>(d)) before += below;
-  }
-  before = (before - total + base) * 0x01010101u;
+  const std::uint32_t before = (sum_up_to_lane(total) - total + base) * 0x01010101u;
   store_shared(mine, uint2{v.x + before, v.y + before});
   __syncwarp();
 }
@@ -78,12 +72,7 @@ inline __device__ __noinline__ bool read_byte_tables(std::uint32_t num_bytes, St
         freq = load_shared_u8(table + used + __popc(mask & ((1u << lane) - 1))) + 1;
     }
     used += num_live;
-    std::uint32_t end = freq;
-#pragma unroll
-    for (int d = 1; d < 16; d *= 2) {
-      const std::uint32_t below = __shfl_up_sync(kAll, end, d);
-      if (lane >= static_cast<unsigned>(d)) end += below;
-    }
+    const std::uint32_t end = sum_up_to_lane<16>(freq);
     if (__shfl_sync(kAll, end, 15) != codec::entropy::kFreqTotal) return false;
     const std::uint32_t start = end - freq;
     const unsigned live_mask = mask == 0 ? 0xFFFFu : mask;

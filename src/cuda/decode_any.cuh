@@ -1,9 +1,13 @@
 // cuda/decode_any.cuh - raw and constant blocks, and every block that has no faster
 // path of its own.
 #pragma once
+#include <type_traits>
+
 #include "codec/sections.h"
+#include "cuda/copy_raw.cuh"
 #include "cuda/decode_coded_pair.cuh"
 #include "cuda/decode_fixed.cuh"
+#include "cuda/decode_frame.cuh"
 #include "cuda/decode_planes.cuh"
 
 namespace snug::cuda {
@@ -106,6 +110,45 @@ __device__ __noinline__ BlockResult decode_any(const std::uint8_t* payload, Devi
   if (e.codec == static_cast<unsigned>(Codec::kFixed))
     return {decode_fixed_any(payload, e, n, dtype, dst, pos), sum};
   return {kReasonPayload, sum};
+}
+
+// A block that its kernel has no loop of its own for, by one warp. The room's slots are 4 KiB or
+// more in one piece.
+template <int kWidth, class Access>
+__device__ __forceinline__ BlockResult decode_other(const std::uint8_t* payload,
+                                                    const DeviceEntry& e, std::uint32_t n,
+                                                    DType dtype, const Access& dst,
+                                                    std::uint64_t pos, const StreamRoom& room) {
+  BlockResult r{};
+  if (e.codec == static_cast<unsigned>(Codec::kRaw)) {
+    if constexpr (std::is_same_v<Access, DirectAccess>)
+      r.reason = copy_raw_block(payload, e, n, kWidth, dst, pos, room.slots, r.sum);
+    else
+      r.reason = decode_raw<WarpTeam>(payload, e, n, kWidth, dst, pos, r.sum);
+  } else if (e.codec == static_cast<unsigned>(Codec::kConstant)) {
+    r.reason = decode_constant<WarpTeam>(payload, e, n, kWidth, dst, pos, r.sum);
+  } else {
+    r = decode_any<kWidth>(payload, e, n, dtype, dst, pos, room);
+  }
+  return r;
+}
+
+// Any block, by a team of warps; if only decode_any will do, by the first of them.
+template <class Team, int kWidth, class Access>
+__device__ __forceinline__ BlockResult decode_by_team(const DecodeJob& job, DType dtype,
+                                                      const Access& dst, const DecodeSmem& smem) {
+  BlockResult r{};
+  const DeviceEntry& e = job.entry;
+  if (e.codec == static_cast<unsigned>(Codec::kFixed) && dtype == DType::kBF16 &&
+      e.plane_modes == 0)
+    r.reason = decode_fixed_bf16<Team>(job.payload, e, job.n, dst, job.pos, r.sum);
+  else if (e.codec == static_cast<unsigned>(Codec::kRaw))
+    r.reason = decode_raw<Team>(job.payload, e, job.n, kWidth, dst, job.pos, r.sum);
+  else if (e.codec == static_cast<unsigned>(Codec::kConstant))
+    r.reason = decode_constant<Team>(job.payload, e, job.n, kWidth, dst, job.pos, r.sum);
+  else if (Team::idx() < kWarp)
+    r = decode_any<kWidth>(job.payload, e, job.n, dtype, dst, job.pos, smem.room());
+  return r;
 }
 
 }  // namespace snug::cuda

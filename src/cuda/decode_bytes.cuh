@@ -58,13 +58,6 @@ struct ByteMerge {
   }
 };
 
-__device__ __forceinline__ std::uint64_t word_terms(uint2 v, std::uint32_t idx) {
-  return checksum_terms(v, checksum_factor(2 * idx));
-}
-__device__ __forceinline__ std::uint64_t word_terms(uint4 v, std::uint32_t idx) {
-  return checksum_term(v, idx);
-}
-
 // A byte stream on its way through tables of few rows (Vec is uint4) or of any number (uint2:
 // the room also holds a table). Words for one group a refill, which calls prefetch(an offset
 // in the payload) when it has asked for more of them.
@@ -83,7 +76,7 @@ struct RingStream {
   template <class Prefetch>
   __device__ __forceinline__ void refill(std::uint64_t& sum, Prefetch prefetch) {
     next = group_start = words.refill(room.ring, [&](Vec v, std::uint32_t idx) {
-      if (idx < words.end_vec) sum += word_terms(v, idx);
+      if (idx < words.end_vec) sum += checksum_term(v, idx);
       prefetch(sizeof(Vec) * (idx - lane_id()) + 2 * WordRing<Vec>::kChunkBytes);
     });
   }
@@ -100,7 +93,7 @@ struct RingStream {
   __device__ __forceinline__ std::uint64_t terms_left() const {
     std::uint64_t sum = 0;
     for (std::uint32_t i = words.next_vec + lane_id(); i < words.end_vec; i += kWarp)
-      sum += word_terms(__ldcs(words.vecs + i), i);
+      sum += checksum_term(__ldcs(words.vecs + i), i);
     return sum;
   }
 };

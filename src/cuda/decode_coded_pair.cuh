@@ -18,13 +18,12 @@ __device__ __forceinline__ void decode_byte_and_pair(std::uint32_t& x, std::uint
                                                      std::uint32_t& pair_x, std::uint32_t slots,
                                                      std::uint32_t& pair_next, std::uint32_t& pair,
                                                      unsigned lanes_below) {
-  const std::uint32_t a = load_shared_u32((x << 2 & 0x3FC) | first),
-                      c = load_shared_u32((pair_x << 2 & 0x3FC) | slots);
+  const std::uint32_t a = load_slot(x, first), c = load_slot(pair_x, slots);
   take_symbol(x, a);
   pair_x = __dp4a(c, 0x100u, 0u) * (pair_x >> 8) + (c & 255);
   std::uint32_t at;
   asm("lop3.b32 %0, %1, %2, 0x3FF, 0xE4;" : "=r"(at) : "r"(x << 2), "r"(a >> 14));
-  const std::uint32_t b = load_shared_u32(at), d = load_shared_u32((pair_x << 2 & 0x3FC) | slots);
+  const std::uint32_t b = load_shared_u32(at), d = load_slot(pair_x, slots);
   take_symbol(x, b);
   pair_x = __dp4a(d, 0x100u, 0u) * (pair_x >> 8) + (d & 255);
   take_word(x, next, lanes_below);
@@ -110,7 +109,7 @@ __device__ __noinline__ BlockResult decode_coded_pair(const std::uint8_t* payloa
   std::uint32_t x = stored_state(byte_ring), pair_x = section.state;
   const auto refill = [&](Words& w, std::uint32_t ring) {
     return w.refill(ring, [&](uint2 v, std::uint32_t idx) {
-      if (idx < w.end_vec) sum += checksum_terms(v, checksum_factor(2 * idx));
+      if (idx < w.end_vec) sum += checksum_term(v, idx);
     });
   };
   Access mine = advanced(dst, pos + 16 * lane);
@@ -152,7 +151,7 @@ __device__ __noinline__ BlockResult decode_coded_pair(const std::uint8_t* payloa
   // The terms of what is left: escapes, and words a corrupt stream did not use.
   const auto add_rest = [&](const Words& w) {
     for (std::uint32_t i = w.next_vec + lane; i < w.end_vec; i += kWarp)
-      sum += checksum_terms(__ldcs(w.vecs + i), checksum_factor(2 * i));
+      sum += checksum_term(__ldcs(w.vecs + i), i);
   };
   add_rest(low_words);
   add_rest(words);

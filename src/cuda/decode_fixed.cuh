@@ -13,6 +13,12 @@ __device__ __forceinline__ uint2 fixed_high_bytes(std::uint32_t nibbles, uint2 p
           __byte_perm(palette.x, palette.y, idx >> 16) | (nibbles << 4 & 0x80808080u)};
 }
 
+// Eight BF16 values from their low and high bytes.
+__device__ __forceinline__ uint4 merge_low_high(uint2 low, uint2 high) {
+  return {__byte_perm(low.x, high.x, 0x5140), __byte_perm(low.x, high.x, 0x7362),
+          __byte_perm(low.y, high.y, 0x5140), __byte_perm(low.y, high.y, 0x7362)};
+}
+
 // Where the parts of a fixed block are.
 struct FixedLayout {
   std::uint32_t planes[3];     // offsets of raw low planes
@@ -93,14 +99,13 @@ __device__ Reason patch_fixed_escapes(const std::uint8_t* payload, const FixedLa
   return Team::all(inside) ? kReasonNone : kReasonPayload;
 }
 
-// 8 values a thread and iteration, kUnroll iterations in flight.
+// A block without constant planes: 8 values a thread and iteration, kUnroll iterations in flight.
 template <class Team, class Access>
 __device__ Reason decode_fixed_bf16(const std::uint8_t* payload, const DeviceEntry& entry,
                                     std::uint32_t n, const Access& dst, std::uint64_t pos,
                                     std::uint64_t& sum) {
   FixedLayout layout;
-  if (!open_fixed(payload, entry.num_bytes, n, 2, entry, layout) || entry.plane_modes != 0)
-    return kReasonPayload;
+  if (!open_fixed(payload, entry.num_bytes, n, 2, entry, layout)) return kReasonPayload;
   constexpr int kUnroll = 4;
   const uint2* lows = reinterpret_cast<const uint2*>(payload);
   const std::uint32_t* nibbles = reinterpret_cast<const std::uint32_t*>(payload + layout.nibbles);
@@ -118,10 +123,8 @@ __device__ Reason decode_fixed_bf16(const std::uint8_t* payload, const DeviceEnt
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
       const std::uint32_t at = i + u * Team::kSize;
-      const uint2 high = fixed_high_bytes(nibble[u], layout.palette);
       dst.store16(pos + 16 * std::uint64_t{at},
-                  {__byte_perm(low[u].x, high.x, 0x5140), __byte_perm(low[u].x, high.x, 0x7362),
-                   __byte_perm(low[u].y, high.y, 0x5140), __byte_perm(low[u].y, high.y, 0x7362)});
+                  merge_low_high(low[u], fixed_high_bytes(nibble[u], layout.palette)));
       sum += checksum_term(low[u].x, 2 * at) + checksum_term(low[u].y, 2 * at + 1) +
              checksum_term(nibble[u], nibble_word + at);
     }
@@ -129,10 +132,8 @@ __device__ Reason decode_fixed_bf16(const std::uint8_t* payload, const DeviceEnt
   for (; 8 * i < n; i += Team::kSize) {
     const uint2 low = __ldg(lows + i);
     const std::uint32_t nibble = __ldg(nibbles + i);
-    const uint2 high = fixed_high_bytes(nibble, layout.palette);
     store_upto16(dst, pos + 16 * std::uint64_t{i},
-                 {__byte_perm(low.x, high.x, 0x5140), __byte_perm(low.x, high.x, 0x7362),
-                  __byte_perm(low.y, high.y, 0x5140), __byte_perm(low.y, high.y, 0x7362)},
+                 merge_low_high(low, fixed_high_bytes(nibble, layout.palette)),
                  2 * (static_cast<std::int64_t>(n) - 8 * i));
     sum += checksum_term(low.x, 2 * i) + checksum_term(low.y, 2 * i + 1) +
            checksum_term(nibble, nibble_word + i);

@@ -66,6 +66,26 @@ __device__ __forceinline__ DecodeJob open_decode_job(const Work& work, std::uint
   return job;
 }
 
+// Brings what a warp reads first of an entropy block into the cache: its raw planes, so many
+// lines of them, and where the coded plane is.
+template <unsigned kWidth, unsigned kRawLines>
+__device__ __forceinline__ void prefetch_block(const DecodeJob& job) {
+  const auto prefetch = [&](std::uint32_t at) {
+    if (at < job.entry.num_bytes) prefetch_line(job.payload + at);
+  };
+  const auto section = (kWidth - 1) * static_cast<std::uint32_t>(align16(job.n));
+  if constexpr (kWidth > 1)
+    for (std::uint32_t line = 0; line < kRawLines; ++line) prefetch(128 * line);
+  for (std::uint32_t line = 0; line < 8; ++line) prefetch(section + 128 * line);
+}
+
+// What became of a block, and the thread's checksum terms; those are complete
+// whenever the layout is valid.
+struct BlockResult {
+  Reason reason;
+  std::uint64_t sum;
+};
+
 __device__ __forceinline__ Reason check_sum(Reason reason, std::uint64_t sum,
                                             const DeviceEntry& e) {
   return reason != kReasonPayload && checksum_finish(sum, e.num_bytes) != e.checksum
@@ -139,6 +159,18 @@ struct DecodeTally {
     ++done;
   }
 };
+
+// What a thread block ends with whose warps each have a tally: the first error of all, which
+// starts as 0 in shared memory.
+template <class Access>
+__device__ __forceinline__ void leave_first_error(const Work& work, DecodeTally& tally,
+                                                  unsigned long long& first_error) {
+  if (lane_id() == 0) tally.template flush<Access>(work);
+  __syncthreads();
+  if (lane_id() == 0 && tally.first_error != 0) atomicMax(&first_error, tally.first_error);
+  __syncthreads();
+  if (threadIdx.x == 0) work.errors[blockIdx.x] = first_error;
+}
 
 __device__ inline std::uint64_t last_ticket(const Work& work) {
   return work.items == nullptr ? ~std::uint64_t{0} : work.first_block[work.num_items];

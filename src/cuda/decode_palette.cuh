@@ -2,18 +2,12 @@
 // palette stream (codec/entropy/rans.h) and whose other planes are raw: BF16 and
 // FP32 as encoders write them.
 #pragma once
+#include "cuda/decode_frame.cuh"
 #include "cuda/palette_escapes.cuh"
 #include "cuda/palette_stream.cuh"
 #include "cuda/plane_merge.cuh"
 
 namespace snug::cuda {
-
-// What became of a block, and the lane's checksum terms; those are complete
-// whenever the layout is valid.
-struct BlockResult {
-  Reason reason;
-  std::uint64_t sum;
-};
 
 // The raw bytes of the 8 values that a lane merges, plane by plane.
 template <int kWidth>
@@ -103,13 +97,15 @@ struct LowPlanes {
 #pragma unroll
     for (unsigned i = 0; i + 1 < Room::kPieces; ++i) copy_next(i * Room::kPieceBytes);
   }
-  // Starts copying the next piece; nothing past the end.
+  // Starts copying the next piece; nothing past the end. Small tensors may stay in the cache if
+  // these bytes do not (2 % of a call of 16 MiB; large ones take 1 % longer).
   __device__ __forceinline__ void copy_next(std::uint32_t to) {
     const std::uint32_t mine = next + 16 * lane_id();
     if (mine < part) {
 #pragma unroll
       for (int p = 0; p < kWidth - 1; ++p)
-        copy_async_once(room + to + p * Room::kPiece + 16 * lane_id(), payload + (p * part + mine));
+        copy_async_once<kAhead>(room + to + p * Room::kPiece + 16 * lane_id(),
+                                payload + (p * part + mine));
     }
     commit_copies();
     next += Room::kPiece;
@@ -173,7 +169,7 @@ __device__ __forceinline__ BlockResult decode_palette_block(const std::uint8_t* 
   Stream stream(payload, words_at, num_bytes, slots, ring);
   LowPlanes<kWidth, kAhead> planes(payload, part, room + offsetof(Room, lows));
   PaletteSection section;
-  constexpr int kStepsAtOnce = kAhead ? 8 : 2;  // few warps have more registers
+  constexpr unsigned kStepsAtOnce = kAhead ? 8 : 2;  // few warps have more registers
   if (!open_palette_section<kInPlace, kStepsAtOnce>(payload, section_at, num_bytes, n, slots, ring,
                                                     sum, section) ||
       section.end_vec * 16 != num_bytes) {

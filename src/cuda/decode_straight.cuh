@@ -129,24 +129,6 @@ __device__ __forceinline__ void restore_rows(const Work& work, const DeviceHeade
 // The warps that restore, as a team.
 using WorkerTeam = BarrierTeam<kStraightThreads>;
 
-// A block that is not in rows, by the whole team; if it is entropy-coded, by one warp.
-template <class Access>
-__device__ __forceinline__ BlockResult restore_other(const Work& work, std::uint64_t block,
-                                                     DecodeSmem* smem) {
-  const DecodeJob job = open_decode_job(work, block, ~std::uint64_t{0});
-  const Access dst = access_item<Access>(work, work.single);
-  BlockResult r{};
-  if (job.entry.codec == static_cast<unsigned>(Codec::kFixed) && job.entry.plane_modes == 0)
-    r.reason = decode_fixed_bf16<WorkerTeam>(job.payload, job.entry, job.n, dst, job.pos, r.sum);
-  else if (job.entry.codec == static_cast<unsigned>(Codec::kRaw))
-    r.reason = decode_raw<WorkerTeam>(job.payload, job.entry, job.n, 2, dst, job.pos, r.sum);
-  else if (job.entry.codec == static_cast<unsigned>(Codec::kConstant))
-    r.reason = decode_constant<WorkerTeam>(job.payload, job.entry, job.n, 2, dst, job.pos, r.sum);
-  else if (threadIdx.x < kWarp)
-    r = decode_any<2>(job.payload, job.entry, job.n, work.dtype, dst, job.pos, smem->room());
-  return r;
-}
-
 // All blocks of the thread block that restore_rows left over, by the team. Out of line:
 // they would cost the usual blocks registers.
 template <class Access>
@@ -161,7 +143,9 @@ __device__ __noinline__ void restore_others(const Work& work, unsigned log2_warp
       const ComingBlock b = open_block<Access>(work, h, group, block, EntryPair(work, block));
       if (b.kind != BlockKind::kOther) continue;
       DoneBlock& done = smem.done[0][0];  // checked by now, as are all sums
-      const BlockResult r = restore_other<Access>(work, block, &other);
+      const BlockResult r = decode_by_team<WorkerTeam, 2>(
+          open_decode_job(work, block, ~std::uint64_t{0}), DType::kBF16,
+          access_item<Access>(work, work.single), other);
       smem.sums[0][threadIdx.x] = r.sum;
       if (r.reason != kReasonNone)
         atomicMax(reinterpret_cast<unsigned*>(&done.reason), static_cast<unsigned>(r.reason));

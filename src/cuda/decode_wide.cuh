@@ -25,22 +25,11 @@ struct WideSmem {
 // The consumers as a team of threads.
 using ConsumerTeam = BarrierTeam<kConsumerThreads>;
 
-// Blocks that are not in shared memory: too large, or of another codec. Those of
-// the entropy codec are one warp's work.
+// Blocks that are not in shared memory: too large, or of another codec.
 template <int kWidth, class Access>
 __device__ __noinline__ BlockResult decode_unstaged(const Work& work, const DecodeJob& job,
                                                     Access dst, DecodeSmem* smem) {
-  BlockResult r{};
-  if (job.entry.codec == static_cast<unsigned>(Codec::kFixed) && work.dtype == DType::kBF16 &&
-      job.entry.plane_modes == 0)
-    r.reason = decode_fixed_bf16<ConsumerTeam>(job.payload, job.entry, job.n, dst, job.pos, r.sum);
-  else if (job.entry.codec == static_cast<unsigned>(Codec::kRaw))
-    r.reason = decode_raw<ConsumerTeam>(job.payload, job.entry, job.n, kWidth, dst, job.pos, r.sum);
-  else if (job.entry.codec == static_cast<unsigned>(Codec::kConstant))
-    r.reason =
-        decode_constant<ConsumerTeam>(job.payload, job.entry, job.n, kWidth, dst, job.pos, r.sum);
-  else if (threadIdx.x < kWarp)
-    r = decode_any<kWidth>(job.payload, job.entry, job.n, work.dtype, dst, job.pos, smem->room());
+  const BlockResult r = decode_by_team<ConsumerTeam, kWidth>(job, work.dtype, dst, *smem);
   fence_for_bulk();
   return r;
 }

@@ -48,8 +48,7 @@ struct ItemState {
 
 __device__ __forceinline__ unsigned lane_id() { return threadIdx.x % kWarp; }
 
-// In parts of 27 bits, whose sums fit the 32 bits of the instruction for it.
-// The sum of the values of this lane and of those below it, of kLanes at most.
+// The sum of the values of this lane and of those below it, kLanes in all at most.
 template <int kLanes = kWarp>
 __device__ __forceinline__ std::uint32_t sum_up_to_lane(std::uint32_t v) {
 #pragma unroll
@@ -59,6 +58,8 @@ __device__ __forceinline__ std::uint32_t sum_up_to_lane(std::uint32_t v) {
   }
   return v;
 }
+
+// In parts of 27 bits, whose sums fit the 32 bits of the instruction for it.
 __device__ __forceinline__ std::uint64_t warp_sum64(std::uint64_t v) {
   constexpr unsigned kPart = 27, kMask = (1u << kPart) - 1;
   const std::uint64_t low = __reduce_add_sync(kAll, static_cast<unsigned>(v) & kMask);
@@ -133,9 +134,19 @@ __device__ __forceinline__ void count_shared(std::uint32_t address) {
 }
 
 // Copies 16 bytes ahead of the code that uses them, without holding registers and past the
-// first-level cache, which what is read once need not pass.
+// first-level cache, which what is read once need not pass. kDrop: the one behind it is to
+// forget them first.
+template <bool kDrop = false>
 __device__ __forceinline__ void copy_async_once(std::uint32_t shared, const void* global) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
+  if constexpr (kDrop) {
+    std::uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(shared),
+                 "l"(global), "l"(policy)
+                 : "memory");
+  } else {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
+  }
 }
 __device__ __forceinline__ void commit_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
@@ -152,7 +163,6 @@ struct WarpTeam {
   __device__ static unsigned idx() { return lane_id(); }
   __device__ static void sync() { __syncwarp(); }
   __device__ static bool all(bool v) { return __all_sync(kAll, v); }
-  __device__ static std::uint64_t sum(std::uint64_t v) { return warp_sum64(v); }
 };
 
 // Errors as numbers: that of the lowest block is the largest and wins, so that all runs
@@ -198,9 +208,12 @@ __device__ __forceinline__ std::uint64_t checksum_terms(uint4 v, std::uint32_t f
          checksum_terms(uint2{v.z, v.w}, factor + 2 * frame::kChecksumStep);
 }
 
-// Checksum term of the word with index i, and of 16 bytes at 16 * vec_idx.
+// Checksum term of the word with index i, and of 8 or 16 bytes at so many times vec_idx.
 __device__ __forceinline__ std::uint64_t checksum_term(std::uint32_t word, std::uint32_t i) {
   return std::uint64_t{word} * checksum_factor(i);
+}
+__device__ __forceinline__ std::uint64_t checksum_term(uint2 v, std::uint32_t vec_idx) {
+  return checksum_terms(v, checksum_factor(2 * vec_idx));
 }
 __device__ __forceinline__ std::uint64_t checksum_term(uint4 v, std::uint32_t vec_idx) {
   return checksum_terms(v, checksum_factor(4 * vec_idx));

@@ -47,12 +47,7 @@ inline __device__ __noinline__ Patched patch_escapes(std::uint32_t p0, std::uint
   const bool several = __any_sync(kAll, (flags & (flags - 1)) != 0);
   if (several) {
     const std::uint32_t count = __popc(flags);
-    before = count;
-#pragma unroll
-    for (int d = 1; d < 32; d *= 2) {
-      const std::uint32_t below = __shfl_up_sync(kAll, before, d);
-      if (lane >= static_cast<unsigned>(d)) before += below;
-    }
+    before = sum_up_to_lane(count);
     total = __shfl_sync(kAll, before, 31);
     before -= count;
   }

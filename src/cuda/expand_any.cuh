@@ -10,8 +10,7 @@ template <int kWidth>
 __device__ __forceinline__ void merge_unit(const uint2 (&lows)[kWidth - 1], uint2 high,
                                            uint4 (&out)[kWidth / 2]) {
   if constexpr (kWidth == 2) {
-    out[0] = {__byte_perm(lows[0].x, high.x, 0x5140), __byte_perm(lows[0].x, high.x, 0x7362),
-              __byte_perm(lows[0].y, high.y, 0x5140), __byte_perm(lows[0].y, high.y, 0x7362)};
+    out[0] = merge_low_high(lows[0], high);
   } else {
     out[0] = transpose_bytes(lows[0].x, lows[1].x, lows[2].x, high.x);
     out[1] = transpose_bytes(lows[0].y, lows[1].y, lows[2].y, high.y);

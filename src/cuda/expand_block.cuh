@@ -100,10 +100,8 @@ __device__ __forceinline__ std::uint64_t expand_rows_bf16(const FixedView& v, st
 #pragma unroll
     for (unsigned i = 0; i < kBatch; ++i) {
       if (row + i >= rows) break;
-      const uint2 high = fixed_high_bytes(word[i], v.layout.palette);
       store_global(target.at(at + i * 512) + 16 * lane_id(),
-                   {__byte_perm(low[i].x, high.x, 0x5140), __byte_perm(low[i].x, high.x, 0x7362),
-                    __byte_perm(low[i].y, high.y, 0x5140), __byte_perm(low[i].y, high.y, 0x7362)});
+                   merge_low_high(low[i], fixed_high_bytes(word[i], v.layout.palette)));
       sum += checksum_terms(low[i], low_factor) + std::uint64_t{word[i]} * word_factor;
       low_factor += 2 * kWarp * frame::kChecksumStep;
       word_factor += kWarp * frame::kChecksumStep;

@@ -4,7 +4,6 @@
 
 #include <type_traits>
 
-#include "cuda/copy_raw.cuh"
 #include "cuda/decode_any.cuh"
 #include "cuda/decode_bytes.cuh"
 #include "cuda/decode_frame.cuh"
@@ -35,36 +34,12 @@ __device__ __forceinline__ BlockResult decode_block(const std::uint8_t* payload,
                                                     DType dtype, const Access& dst,
                                                     std::uint64_t pos, const StreamRoom& room,
                                                     std::uint32_t uniform) {
-  BlockResult result{};
   if constexpr (kWidth <= 2)
     if (e.codec == static_cast<unsigned>(Codec::kEntropy) &&
         e.plane_modes == 2u << (2 * kWidth - 2))
       return decode_byte_block<kWidth>(payload, e.num_bytes, n, is_float(dtype), dst, pos, room,
                                        uniform);
-  if constexpr (std::is_same_v<Access, DirectAccess>)
-    if (e.codec == static_cast<unsigned>(Codec::kRaw)) {
-      result.reason = copy_raw_block(payload, e, n, kWidth, dst, pos, room.slots, result.sum);
-      return result;
-    }
-  if (e.codec == static_cast<unsigned>(Codec::kRaw))
-    result.reason = decode_raw<WarpTeam>(payload, e, n, kWidth, dst, pos, result.sum);
-  else if (e.codec == static_cast<unsigned>(Codec::kConstant))
-    result.reason = decode_constant<WarpTeam>(payload, e, n, kWidth, dst, pos, result.sum);
-  else
-    result = decode_any<kWidth>(payload, e, n, dtype, dst, pos, room);
-  return result;
-}
-
-// Brings what a warp reads first of a block into the cache: its start, and where the
-// coded plane is.
-__device__ __forceinline__ void prefetch_block(const DecodeJob& job, unsigned width) {
-  const auto prefetch = [&](std::uint32_t at) {
-    if (at < job.entry.num_bytes) prefetch_line(job.payload + at);
-  };
-  const auto section = static_cast<std::uint32_t>(align16(job.n)) * (width - 1);
-  for (std::uint32_t line = 0; line < 8; ++line) prefetch(section + 128 * line);
-  if (width > 1)
-    for (std::uint32_t line = 0; line < 4; ++line) prefetch(128 * line);
+  return decode_other<kWidth>(payload, e, n, dtype, dst, pos, room);
 }
 
 template <class Access, int kWidth>
@@ -94,7 +69,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp, 1)
         const DecodeJob mine = open_decode_job(work, ticket + lane_id() * step, num_tickets);
         smem.jobs[lane_id()] = mine;
         if (mine.exists && mine.reason == kReasonNone && lane_id() != 0)
-          prefetch_block(mine, kWidth);
+          prefetch_block<kWidth, 4>(mine);
       }
       next = 0;
       __syncwarp();
@@ -117,12 +92,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp, 1)
     if (lane_id() == 0) smem.tally.template add<Access>(work, job, ticket, reason);
     __syncwarp();
   }
-  if (lane_id() == 0) smem.tally.template flush<Access>(work);
-  __syncthreads();
-  if (lane_id() == 0 && smem.tally.first_error != 0)
-    atomicMax(&first_error, smem.tally.first_error);
-  __syncthreads();
-  if (threadIdx.x == 0) work.errors[blockIdx.x] = first_error;
+  leave_first_error<Access>(work, smem.tally, first_error);
 }
 
 template <class Access>
@@ -135,12 +105,9 @@ cudaError_t launch(const Work& work, std::uint64_t num_blocks, int num_sms, cuda
   const cudaError_t error = find_stage_room(kernel, room);
   if (error != cudaSuccess) return error;
   room.num_bytes -= kRowBytes;
-  const unsigned most = room.stages_of(sizeof(WarpSmem), kMaxWarps);
-  // As many warps as share the blocks evenly.
   const auto sms = static_cast<unsigned>(num_sms);
-  const std::uint64_t each = (num_blocks + sms - 1) / sms;  // multiprocessor
-  const std::uint64_t rounds = (each + most - 1) / most;
-  const auto num_warps = static_cast<unsigned>(each == 0 ? 1 : (each + rounds - 1) / rounds);
+  const unsigned num_warps =
+      warps_that_share((num_blocks + sms - 1) / sms, room.stages_of(sizeof(WarpSmem), kMaxWarps));
   std::uint64_t num_ctas = (num_blocks + num_warps - 1) / num_warps;
   if (num_ctas > sms) num_ctas = sms;
   if (num_ctas > kMaxErrors) num_ctas = kMaxErrors;

@@ -79,14 +79,9 @@ struct EscapeBytes {
     // 0 to 8 a lane.
     const std::uint32_t count = __popc(units_of(pairs[0]) | units_of(pairs[1]) << 1 |
                                        units_of(pairs[2]) << 2 | units_of(pairs[3]) << 3);
-    std::uint32_t before = count;
-#pragma unroll
-    for (int d = 1; d < 32; d *= 2) {
-      const std::uint32_t below = __shfl_up_sync(kAll, before, d);
-      if (lane_id() >= static_cast<unsigned>(d)) before += below;
-    }
-    std::uint32_t at = window + (next - first) + before - count;
-    next += __shfl_sync(kAll, before, 31);
+    const std::uint32_t upto = sum_up_to_lane(count);
+    std::uint32_t at = window + (next - first) + upto - count;
+    next += __shfl_sync(kAll, upto, 31);
     const auto put = [&](std::uint32_t& pair) {
       if ((units_of(pair) & kUnit) != 0) pair += kUnit * load_shared_u8(at++);
       if ((units_of(pair) & kUnit << 16) != 0) pair += (kUnit << 16) * load_shared_u8(at++);

@@ -14,7 +14,8 @@ inline constexpr unsigned kGroupElems = 256;  // 4 steps of 32 pairs
 // The first table of a stream: a slot is rank | freq << 8 | is_escape << 16 | value << 24,
 // or kInPlace: rank | freq << 8 | value << 23 | is_escape << 31, so that the upper half is a
 // BF16 but for sign and mantissa. The value of an escape is 0. Apart from what follows, since it
-// alone must be aligned: an address is then one logical operation.
+// alone must be aligned: tables of byte streams, in the same place, are addressed by a logical
+// operation.
 struct alignas(1024) SlotTable {
   std::uint32_t entry[256];
 };
@@ -41,35 +42,38 @@ __device__ __forceinline__ bool read_palette(std::uint32_t byte, std::uint32_t s
   freq = __shfl_sync(kAll, byte, 16 | lane);
   if (lane >= 16) freq = 0;
   const bool stray = lane < 16 && ((lane >= size && value != 0) || (lane > size && freq != 0));
-  end_slot = freq;
-#pragma unroll
-  for (int d = 1; d < 16; d *= 2) {
-    const std::uint32_t below = __shfl_up_sync(kAll, end_slot, d);
-    if (lane >= static_cast<unsigned>(d)) end_slot += below;
-  }
+  end_slot = sum_up_to_lane<16>(freq);
   return !__any_sync(kAll, stray) && __shfl_sync(kAll, end_slot, 15) == 256;
 }
 
-// Gives each slot the entry of its symbol: bits mark where symbols start, so that
-// the number of bits up to a slot says which one it belongs to. `list` is room for
-// 16 words. Many steps at once are fast, but take registers from loads that are under way.
-template <int kStepsAtOnce>
-__device__ __forceinline__ void fill_palette_slots(std::uint32_t slots, std::uint32_t list,
-                                                   std::uint32_t entry, std::uint32_t start,
-                                                   bool live) {
+// Gives each of the 256 slots at `slots` the entry of its symbol: bits mark where symbols start, so
+// that the number of bits up to a slot says which one it belongs to. `list` is room for
+// 16 words. Loads of many steps before their stores are fast, but take registers from loads that
+// are under way.
+template <unsigned kStepsAtOnce>
+__device__ __forceinline__ void fill_slot_entries(std::uint32_t slots, std::uint32_t list,
+                                                  std::uint32_t entry, std::uint32_t start,
+                                                  bool live) {
+  static_assert(8 % kStepsAtOnce == 0);
   const unsigned lane = lane_id(), below = (1u << lane) - 1;
   const unsigned live_mask = __ballot_sync(kAll, live);
   if (live) store_shared(list + 4 * __popc(live_mask & below), entry - start);
   __syncwarp();
   std::uint32_t before = 0;
-#pragma unroll kStepsAtOnce
-  for (unsigned i = 0; i < 8; ++i) {
-    const unsigned starts =
-        __reduce_or_sync(kAll, live && start / kWarp == i ? 1u << (start % kWarp) : 0u);
-    const std::uint32_t idx = before + __popc(starts & (below << 1 | 1)) - 1;
-    const std::uint32_t slot = kWarp * i + lane;
-    store_shared(slots + 4 * slot, load_shared_u32(list + 4 * idx) + slot);
-    before += __popc(starts);
+#pragma unroll 1
+  for (unsigned step = 0; step < 8; step += kStepsAtOnce) {
+    std::uint32_t entries[kStepsAtOnce];
+#pragma unroll
+    for (unsigned i = 0; i < kStepsAtOnce; ++i) {
+      const unsigned starts =
+          __reduce_or_sync(kAll, live && start / kWarp == step + i ? 1u << (start % kWarp) : 0u);
+      const std::uint32_t idx = before + __popc(starts & (below << 1 | 1)) - 1;
+      entries[i] = load_shared_u32(list + 4 * idx) + kWarp * (step + i) + lane;
+      before += __popc(starts);
+    }
+#pragma unroll
+    for (unsigned i = 0; i < kStepsAtOnce; ++i)
+      store_shared(slots + 4 * (kWarp * (step + i) + lane), entries[i]);
   }
   __syncwarp();
 }
@@ -78,7 +82,7 @@ __device__ __forceinline__ void fill_palette_slots(std::uint32_t slots, std::uin
 // slots (the ring is room for that) and adds the checksum terms of header, states and table.
 // Returns false if the section is not valid. All its loads are under way before the first one is
 // looked at.
-template <bool kInPlace = false, int kStepsAtOnce = 2>
+template <bool kInPlace = false, unsigned kStepsAtOnce = 2>
 __device__ __forceinline__ bool open_palette_section(const std::uint8_t* payload, std::uint32_t at,
                                                      std::uint32_t num_bytes, std::uint32_t n,
                                                      std::uint32_t slots, std::uint32_t ring,
@@ -114,20 +118,25 @@ __device__ __forceinline__ bool open_palette_section(const std::uint8_t* payload
   const std::uint32_t escape = kInPlace ? 1u << 31 : 1u << 16;
   const std::uint32_t entry =
       freq << 8 | (lane == palette_size ? escape : 0u) | value << (kInPlace ? 23 : 24);
-  fill_palette_slots<kStepsAtOnce>(slots, ring, entry, end_slot - freq, freq != 0);
+  fill_slot_entries<kStepsAtOnce>(slots, ring, entry, end_slot - freq, freq != 0);
   return true;
+}
+
+// The entry for a state's lowest byte. A dot product finds its address in one step.
+__device__ __forceinline__ std::uint32_t load_slot(std::uint32_t x, std::uint32_t slots) {
+  return load_shared_u32(__dp4a(x, 4u, slots));
 }
 
 // One step of one lane: two symbols, one renormalisation. Returns
 // flag, value, flag, value from the lowest byte up. `slots` is an address in shared
-// memory, a multiple of 1024. Dot products take frequencies out: the pipe of the
+// memory. Dot products take frequencies out: the pipe of the
 // multiplications has time, that of logical operations less (2 % of the whole).
 __device__ __forceinline__ std::uint32_t decode_pair(std::uint32_t& x, std::uint32_t slots,
                                                      std::uint32_t& next, unsigned lanes_below) {
   const auto freq_of = [](std::uint32_t entry) { return __dp4a(entry, 0x100u, 0u); };
-  const std::uint32_t a = load_shared_u32((x << 2 & 0x3FC) | slots);
+  const std::uint32_t a = load_slot(x, slots);
   x = freq_of(a) * (x >> 8) + (a & 255);
-  const std::uint32_t b = load_shared_u32((x << 2 & 0x3FC) | slots);
+  const std::uint32_t b = load_slot(x, slots);
   x = freq_of(b) * (x >> 8) + (b & 255);
   take_word(x, next, lanes_below);
   return __byte_perm(a, b, 0x7632);

@@ -50,7 +50,7 @@ struct PaletteStream {
   __device__ __forceinline__ void start(std::uint32_t state) {
     x = state;
     if constexpr (kAhead) {
-      entry = entry_of(x);
+      entry = load_slot(x, slots);
       high = x >> 8;
     }
   }
@@ -60,12 +60,7 @@ struct PaletteStream {
     ahead = __ldcs(vecs + min(next_vec, end_vec - 1));
   }
   __device__ __forceinline__ std::uint64_t ahead_terms() const {
-    if (next_vec >= end_vec) return 0;
-    return checksum_terms(ahead,
-                          checksum_factor(static_cast<std::uint32_t>(sizeof(Vec)) / 4 * next_vec));
-  }
-  __device__ __forceinline__ std::uint32_t entry_of(std::uint32_t low) const {
-    return load_shared_u32((low << 2 & 0x3FC) | slots);
+    return next_vec < end_vec ? checksum_term(ahead, next_vec) : 0;
   }
 
   // Makes sure that kGroups groups find their words. Adds the checksum terms of new ones.
@@ -88,8 +83,10 @@ struct PaletteStream {
   __device__ __forceinline__ void store_chunk(std::uint32_t at, bool twice) const {
     if constexpr (kAhead) {
       const std::uint32_t mine = at + 32 * lane_id();
-      const uint4 a{ahead.x & 0xFFFF, entry_of(ahead.x), ahead.x >> 16, entry_of(ahead.x >> 16)};
-      const uint4 b{ahead.y & 0xFFFF, entry_of(ahead.y), ahead.y >> 16, entry_of(ahead.y >> 16)};
+      const uint4 a{ahead.x & 0xFFFF, load_slot(ahead.x, slots), ahead.x >> 16,
+                    load_slot(ahead.x >> 16, slots)};
+      const uint4 b{ahead.y & 0xFFFF, load_slot(ahead.y, slots), ahead.y >> 16,
+                    load_slot(ahead.y >> 16, slots)};
       store_shared(mine, a);
       store_shared(mine + 16, b);
       if (twice) store_shared(mine + 2 * kChunk, a);
@@ -105,14 +102,14 @@ struct PaletteStream {
     if constexpr (kAhead) {
       const std::uint32_t a = entry;
       x = taken_out(a, high);
-      const std::uint32_t b = entry_of(x);
+      const std::uint32_t b = load_slot(x, slots);
       x = taken_out(b, x >> 8);
-      take_ahead(entry_of(x));
+      take_ahead(load_slot(x, slots));
       return __byte_perm(a, b, 0x7632);
     } else {
-      const std::uint32_t a = entry_of(x);
+      const std::uint32_t a = load_slot(x, slots);
       x = taken_out(a, x >> 8);
-      const std::uint32_t b = entry_of(x);
+      const std::uint32_t b = load_slot(x, slots);
       x = taken_out(b, x >> 8);
       take_word(x, next, lanes_below);
       return __byte_perm(a, b, 0x7632);

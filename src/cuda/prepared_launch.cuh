@@ -90,4 +90,10 @@ cudaError_t find_stage_room(Kernel kernel, StageRoom& room) {
   return cudaSuccess;
 }
 
+// Of a thread block that has a multiprocessor to itself, how many warps share its blocks evenly.
+inline unsigned warps_that_share(std::uint64_t num_blocks, unsigned most) {
+  const std::uint64_t rounds = (num_blocks + most - 1) / most;
+  return rounds == 0 ? 1 : static_cast<unsigned>((num_blocks + rounds - 1) / rounds);
+}
+
 }  // namespace snug::cuda

@@ -58,11 +58,8 @@ __device__ __forceinline__ BlockResult restore_fixed_rows(const ComingBlock& b,
   for (std::uint32_t done = 0;;) {
 #pragma unroll
     for (unsigned i = 0; i < kBatch; ++i) {
-      const uint2 high = fixed_high_bytes(word[i], layout.palette);
-      store_global(
-          place + i * 512,
-          uint4{__byte_perm(low[i].x, high.x, 0x5140), __byte_perm(low[i].x, high.x, 0x7362),
-                __byte_perm(low[i].y, high.y, 0x5140), __byte_perm(low[i].y, high.y, 0x7362)});
+      store_global(place + i * 512,
+                   merge_low_high(low[i], fixed_high_bytes(word[i], layout.palette)));
       sum += checksum_terms(low[i], low_factor) + std::uint64_t{word[i]} * word_factor;
       low_factor += 2 * kWarp * frame::kChecksumStep;
       word_factor += kWarp * frame::kChecksumStep;

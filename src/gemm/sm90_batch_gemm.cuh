@@ -41,8 +41,8 @@ __device__ __forceinline__ void copy_weights(const BatchParams& b, std::uint32_t
       if (lane == 0) barrier_expect(full, Shape::kWBytes);
       __syncwarp();
       if (lane < Shape::kStrips)
-        bulk_copy_streaming(base + Shape::kW + at.slot * Shape::kWBytes + lane * Shape::kTileBytes,
-                            tile, Shape::kTileBytes, full);
+        bulk_load<true>(base + Shape::kW + at.slot * Shape::kWBytes + lane * Shape::kTileBytes,
+                        tile, Shape::kTileBytes, full);
       at.advance();
     }
   });

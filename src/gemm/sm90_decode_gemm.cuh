@@ -149,8 +149,8 @@ __global__ void __launch_bounds__(DecodeSmem<kTokenTiles, kWarps, kKind>::kThrea
       if (ahead_strip >= p.strips) return;
       const std::uint64_t tile = std::uint64_t{ahead_strip} * p.tiles_per_strip + ahead_tile;
       barrier_expect(full + slot * 8, Smem::kTileBytes);
-      bulk_copy_streaming(ring + slot * Smem::kTileBytes + (after & unknown_zero),
-                          p.tiles + tile * Smem::kTileBytes, Smem::kTileBytes, full + slot * 8);
+      bulk_load<true>(ring + slot * Smem::kTileBytes + (after & unknown_zero),
+                      p.tiles + tile * Smem::kTileBytes, Smem::kTileBytes, full + slot * 8);
       ahead_tile += kWarps;
       if (ahead_tile >= end_tile) ahead_tile = first_tile + warp, ahead_strip += members;
     };
@@ -262,7 +262,7 @@ __global__ void __launch_bounds__(DecodeSmem<kTokenTiles, kWarps, kKind>::kThrea
         if (lane == 0) barrier_expect(base + Smem::kX + chunk * 8, p.m * bytes);
         __syncwarp();
         if (lane < p.m && bytes != 0)
-          bulk_copy(base + rows + lane * row_bytes + col * 2, p.x + lane * p.ldx + first_col + col,
+          bulk_load(base + rows + lane * row_bytes + col * 2, p.x + lane * p.ldx + first_col + col,
                     bytes, base + Smem::kX + chunk * 8);
       }
     for (std::uint32_t i = adder; member + i * members < p.strips; i += Smem::kAdders) {

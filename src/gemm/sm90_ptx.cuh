@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "cuda/bulk_load.cuh"
+
 namespace snug::gemm {
 
 __device__ __forceinline__ std::uint32_t smem_address(const void* p) {
@@ -150,28 +152,8 @@ __device__ __forceinline__ void barrier_wait_if(bool condition, std::uint32_t ba
       : "memory");
 }
 
-// Addresses and size are multiples of 16.
-__device__ __forceinline__ void bulk_copy(std::uint32_t to, const void* from,
-                                          std::uint32_t num_bytes, std::uint32_t barrier) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-          "r"(to),
-      "l"(from), "r"(num_bytes), "r"(barrier)
-      : "memory");
-}
-
-// Weights are read once: they should not push x out of the L2 cache.
-__device__ __forceinline__ void bulk_copy_streaming(std::uint32_t to, const void* from,
-                                                    std::uint32_t num_bytes,
-                                                    std::uint32_t barrier) {
-  std::uint64_t policy;
-  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
-      "[%1], %2, [%3], %4;" ::"r"(to),
-      "l"(from), "r"(num_bytes), "r"(barrier), "l"(policy)
-      : "memory");
-}
+// Weights are read once: bulk_load<true> keeps them from pushing x out of the L2 cache.
+using cuda::bulk_load;
 
 // ---- clusters: pairs of thread blocks that share x ----
 
