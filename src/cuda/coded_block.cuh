@@ -32,11 +32,17 @@ constexpr std::uint32_t coded_block_bytes(int log2_block) {
 // What a block becomes: its exponents coded in its room, or something for write_block_any.
 enum class Coding { kPalette, kOther, kGeneral };
 
-// Codes the low bytes of a block into scratch memory, where that pays; false if there is no room.
+struct LowPlane {
+  std::uint32_t num_bytes;  // 0: no room
+  unsigned mode;
+};
+
+// Codes the low bytes of a block, where that pays, into scratch memory. Few blocks need it: out of
+// line, it keeps no registers from the others.
 template <class Access>
-__device__ __forceinline__ bool put_low_plane(const Work& work, const Access& src,
-                                              std::uint64_t pos, std::uint32_t n, PlaneSmem* smem,
-                                              std::uint8_t* scratch, Encoded& e) {
+__device__ __noinline__ LowPlane code_low_plane(const Work& work, Access src, std::uint64_t pos,
+                                                std::uint32_t n, PlaneSmem* smem,
+                                                std::uint8_t* scratch) {
   const BlockValues<Access, 2> values{src, pos, n, true};
   PlaneOut out{smem,
                reinterpret_cast<Section*>(scratch),
@@ -47,12 +53,9 @@ __device__ __forceinline__ bool put_low_plane(const Work& work, const Access& sr
                static_cast<std::uint32_t>(align16(2 * n)),
                0};
   unsigned mode = 2;
-  if (!put_byte_plane(values, 0, false, out, mode)) return false;
+  if (!put_byte_plane(values, 0, false, out, mode)) return {};
   __syncwarp();
-  e.num_sections = 1;
-  e.entry.num_bytes = out.used;
-  e.entry.plane_modes = mode;
-  return true;
+  return {out.used, mode};
 }
 
 // BF16 with the entropy codec: kGeneral where only the general path will do.
@@ -79,7 +82,8 @@ __device__ __forceinline__ Coding code_bf16(const Work& work, const Access& src,
     // Noise goes out raw from here; anything in between takes the general path.
     const std::uint32_t limit = palette.total * (8 * 256 - 8 * 256 / 32);
     if (codes_low || palette.cost < limit ||
-        make_byte_model(smem.histogram, *reinterpret_cast<ByteModel*>(block.room())) < limit)
+        (!palette.is_noise &&
+         make_byte_model(smem.histogram, *reinterpret_cast<ByteModel*>(block.room())) < limit))
       return Coding::kGeneral;
     set_raw(e, 2 * n);
     return Coding::kOther;
@@ -87,11 +91,15 @@ __device__ __forceinline__ Coding code_bf16(const Work& work, const Access& src,
   e.raw_bytes = e.entry.num_bytes = static_cast<std::uint32_t>(align16(n));
   e.entry.plane_modes = 0;
   if (codes_low) {
-    e.raw_bytes = 0;
-    if (!put_low_plane(work, src, pos, n, block.plane_smem(), scratch, e)) {
+    const LowPlane low = code_low_plane(work, src, pos, n, block.plane_smem(), scratch);
+    if (low.num_bytes == 0) {
       set_raw(e, 2 * n);
       return Coding::kOther;
     }
+    e.raw_bytes = 0;
+    e.num_sections = 1;
+    e.entry.num_bytes = low.num_bytes;
+    e.entry.plane_modes = low.mode;
   }
   if (!fill_palette_lut<make_pair_symbol>(palette.freq, palette.value, palette.size, smem.lut))
     return Coding::kGeneral;
@@ -103,6 +111,7 @@ __device__ __forceinline__ Coding code_bf16(const Work& work, const Access& src,
                                                              commonest, &smem, block.room());
   if (coded.num_words == kNoRoom) {
     wait_copies<0>();  // of values that nobody waited for
+    __syncwarp();
     return Coding::kGeneral;
   }
   e.entry.num_bytes += palette_section_bytes(coded.num_words, coded.num_escapes);

@@ -132,7 +132,7 @@ __device__ __noinline__ CodedStream encode_palette_bf16(Access src, std::uint64_
   // The lines of 8 groups down to this one.
   constexpr std::int32_t kAhead = 8;
   const auto prefetch = [&](std::int32_t g) {
-    const std::int32_t at = 512 * g - 128 * static_cast<std::int32_t>(lane);
+    const std::int32_t at = 512 * g + 384 - 128 * static_cast<std::int32_t>(lane);
     if (at >= 0) src.prefetch(pos + static_cast<std::uint64_t>(at));
   };
   const auto look_up = [&](uint4 v, uint2(&symbols)[8]) {

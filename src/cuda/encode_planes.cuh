@@ -91,6 +91,7 @@ __device__ __forceinline__ CodedStream encode_palette_plane(
   const std::uint32_t lut = kept_shared_address(smem->lut);
   WordSink sink(shared_address(smem->words), words_end);
   std::uint32_t num_escapes = 0;
+  bool fits = true;
   uint2 symbols[8], bytes{}, next{};  // of this group and the next one
   const auto look_up = [&](int step) {
     const std::uint32_t pair = step < 2 ? next.x : next.y;
@@ -161,8 +162,10 @@ __device__ __forceinline__ CodedStream encode_palette_plane(
           fetch(below, kGroupBytes * (kAhead - 1 - k), loaded[k]);
           sink.coder.template code_group<kExact>(symbols, look_up);
         }
-        if (!sink.flush_chunk(room)) break;
+        fits = sink.flush_chunk(room);
+        if (!fits) break;
       }
+      if (!fits) break;
     }
     const std::uint32_t value = static_cast<std::uint32_t>(group) * 256 + 8 * lane;
     next = {values.plane(value, plane), values.plane(value + 4, plane)};
@@ -270,6 +273,7 @@ __device__ __forceinline__ std::uint32_t num_sampled(const std::uint32_t* histog
 __device__ __forceinline__ unsigned choose_top_mode(bool may_use_palette,
                                                     const DevicePalette& palette, PlaneSmem* smem) {
   if (may_use_palette && palette.cost < palette.total * 5 * 256) return 3;
+  if (palette.is_noise) return 0;
   if (!may_use_palette && pays_by_first_symbols(smem->histogram)) return 2;
   const std::uint32_t bytes_cost = make_byte_model(smem->histogram, smem->model);
   const std::uint32_t limit = palette.total * (8 * 256 - 8 * 256 / 32);

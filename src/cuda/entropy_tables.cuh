@@ -97,6 +97,7 @@ struct DevicePalette {
   std::uint32_t freq;
   std::uint32_t cost;
   std::uint32_t total;
+  bool is_noise;  // for sure, and nothing but cost and total is set
 };
 
 // Needs kPaletteListWords of shared memory at `list` beside the histogram.
@@ -122,6 +123,8 @@ inline __device__ __noinline__ DevicePalette make_palette(const std::uint32_t* h
     num_keys += __popc(mask);
   }
   __syncwarp();
+  DevicePalette palette{};
+  palette.total = total;
   std::uint32_t key = 0;
   if (num_keys <= kWarp) {
     // Sorting by counting those above.
@@ -136,7 +139,18 @@ inline __device__ __noinline__ DevicePalette make_palette(const std::uint32_t* h
     __syncwarp();
     if (lane < codec::entropy::kMaxPalette) key = sorted[lane];
   } else {
-    // Many, as in noise: the largest of what is left, again and again.
+    // Many, as in noise: no code of single bytes, be it a palette's or not, has less than their
+    // collision entropy; 2^7.75 < 216.
+    std::uint32_t squares = 0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) squares += (keys[i] >> 8) * (keys[i] >> 8);
+    squares = __reduce_add_sync(kAll, squares);
+    if (std::uint64_t{squares} * 216 <= std::uint64_t{total} * total) {
+      palette.cost = total * 8 * 256;
+      palette.is_noise = true;
+      return palette;
+    }
+    // The largest of what is left, again and again.
 #pragma unroll 1
     for (unsigned k = 0; k < codec::entropy::kMaxPalette; ++k) {
       std::uint32_t most = 0;
@@ -148,8 +162,6 @@ inline __device__ __noinline__ DevicePalette make_palette(const std::uint32_t* h
       for (int i = 0; i < 8; ++i) keys[i] = keys[i] == most ? 0 : keys[i];
     }
   }
-  DevicePalette palette;
-  palette.total = total;
   palette.size = min(num_keys, static_cast<std::uint32_t>(codec::entropy::kMaxPalette));
   palette.value = key != 0 ? 255 - (key & 255) : 0;
   const std::uint32_t escapes = total - __reduce_add_sync(kAll, key >> 8);

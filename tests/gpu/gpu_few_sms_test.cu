@@ -57,7 +57,8 @@ TEST(GpuFewSms, AllKindsOfBlocksInTurn) {
   }
 }
 
-TEST(GpuFewSms, ManyTensorsSomeOfThemEmpty) {
+void check_many_tensors(int log2_block) {
+  SCOPED_TRACE(log2_block);
   std::vector<Bytes> tensors;
   std::size_t total = 0;
   for (std::size_t i = 0; i < 60; ++i) {
@@ -70,11 +71,11 @@ TEST(GpuFewSms, ManyTensorsSomeOfThemEmpty) {
   for (const Bytes& t : tensors) {
     src.push_back(std::make_unique<DeviceBuffer>(t));
     frames.push_back(std::make_unique<DeviceBuffer>(
-        encode_bound(t.size(), {DType::kBF16, Codec::kEntropy, 12, 1})));
+        encode_bound(t.size(), {DType::kBF16, Codec::kEntropy, log2_block, 1})));
     list.push_back({src.back()->data(), t.size(), frames.back()->data(), frames.back()->size()});
   }
   DeviceBuffer items(count * sizeof(cuda::BatchItem)), results(count * sizeof(cuda::DeviceResult));
-  DeviceBuffer ws(cuda::batch_workspace_bytes(total, count, DType::kBF16, 12));
+  DeviceBuffer ws(cuda::batch_workspace_bytes(total, count, DType::kBF16, log2_block));
   Bytes bytes(items.size());
   std::memcpy(bytes.data(), list.data(), bytes.size());
   items.upload(bytes);
@@ -82,7 +83,7 @@ TEST(GpuFewSms, ManyTensorsSomeOfThemEmpty) {
     ASSERT_TRUE(cuda::encode_batch(reinterpret_cast<const cuda::BatchItem*>(items.data()), count,
                                    total, {ws.data(), ws.size()},
                                    reinterpret_cast<cuda::DeviceResult*>(results.data()),
-                                   few_sms(12, max_sms), nullptr)
+                                   few_sms(log2_block, max_sms), nullptr)
                     .ok());
     SNUG_CUDA_OK(cudaDeviceSynchronize());
     std::vector<cuda::DeviceResult> r(count);
@@ -90,7 +91,7 @@ TEST(GpuFewSms, ManyTensorsSomeOfThemEmpty) {
     std::memcpy(r.data(), got.data(), got.size());
     for (std::size_t i = 0; i < count; ++i) {
       const Bytes expected =
-          encode_or_fail(view(tensors[i]), {DType::kBF16, Codec::kEntropy, 12, 1});
+          encode_or_fail(view(tensors[i]), {DType::kBF16, Codec::kEntropy, log2_block, 1});
       ASSERT_EQ(r[i].code, 0u) << i;
       ASSERT_EQ(r[i].num_bytes, expected.size()) << i;
       EXPECT_TRUE(frames[i]->download(expected.size()) == expected) << i;
@@ -98,11 +99,15 @@ TEST(GpuFewSms, ManyTensorsSomeOfThemEmpty) {
   }
 }
 
-TEST(GpuFewSms, RoomTooSmall) {
-  const Bytes raw = bf16_input("gaussian", 200000);
-  const cuda::EncodeOptions options = few_sms(12, 1);
+TEST(GpuFewSms, ManyTensorsSomeOfThemEmpty) { check_many_tensors(12); }
+TEST(GpuFewSms, ManyTensorsOfLargeBlocks) { check_many_tensors(14); }
+
+void check_room_too_small(int log2_block) {
+  SCOPED_TRACE(log2_block);
+  const Bytes raw = bf16_input("gaussian", 300000);
+  const cuda::EncodeOptions options = few_sms(log2_block, 1);
   const std::size_t whole =
-      encode_or_fail(view(raw), {DType::kBF16, Codec::kEntropy, 12, 1}).size();
+      encode_or_fail(view(raw), {DType::kBF16, Codec::kEntropy, log2_block, 1}).size();
   DeviceBuffer src(raw), result(sizeof(cuda::DeviceResult)),
       ws(cuda::encode_workspace_bytes(raw.size(), options));
   for (const std::size_t room :
@@ -114,6 +119,19 @@ TEST(GpuFewSms, RoomTooSmall) {
     SNUG_CUDA_OK(cudaDeviceSynchronize());
     EXPECT_EQ(fetch_result(result).code, static_cast<std::uint32_t>(Code::kDstTooSmall)) << room;
     EXPECT_TRUE(small.end_is_intact());
+  }
+}
+
+TEST(GpuFewSms, RoomTooSmall) { check_room_too_small(12); }
+TEST(GpuFewSms, RoomTooSmallForLargeBlocks) { check_room_too_small(14); }
+
+// One warp more than once, and small enough for slow tools.
+TEST(GpuFewSms, FewLargeBlocks) {
+  for (const char* name : {"gaussian", "random_bits"}) {
+    const Bytes raw = bf16_input(name, (std::size_t{17} << 14) + 777);
+    EXPECT_TRUE(gpu_encode(raw, few_sms(14, 1), 0) ==
+                encode_or_fail(view(raw), {DType::kBF16, Codec::kEntropy, 14, 1}))
+        << name;
   }
 }
 
