@@ -261,8 +261,9 @@ void send_row(Link& link, const Row& row, const Arena& arena) {
   for (std::size_t i = 0; i < us[0].size(); ++i) gains.push_back((us[0][i] / us[1][i] - 1) * 100);
   const Estimate gain = estimate(gains);
   const double bytes = static_cast<double>(row.num_bytes);
-  std::printf("| %s | %s | %zu | %d | %.1f | ", row.kind->name.c_str(),
-              row.rate == 0 ? "none" : std::to_string(row.rate).substr(0, 4).c_str(),
+  char link_rate[16] = "none";
+  if (row.rate != 0) std::snprintf(link_rate, sizeof link_rate, "%g", row.rate);
+  std::printf("| %s | %s | %zu | %d | %.1f | ", row.kind->name.c_str(), link_rate,
               row.num_bytes / kMB, row.num_runs, raw);
   if (row.rate == 0)
     std::printf("%.0f GB/s", bytes / raw * 1e-3);
