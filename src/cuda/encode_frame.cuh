@@ -23,8 +23,7 @@ struct EncodeJob {
 __device__ inline std::uint64_t num_tickets(const Work& work) {
   if (work.items != nullptr) return work.first_block[work.num_items];
   const std::uint64_t elems = elems_in(work.single.tensor_bytes, work.dtype);
-  const std::uint64_t blocks =
-      (elems + (std::uint64_t{1} << work.log2_block) - 1) >> work.log2_block;
+  const std::uint64_t blocks = blocks_in(elems, work.log2_block);
   return blocks == 0 ? 1 : blocks;
 }
 
@@ -34,7 +33,7 @@ inline __device__ __noinline__ EncodeJob make_encode_job(const Work& work, std::
   job.block = ticket - job.w.first_block;
   const unsigned width = width_of(work.dtype);
   const std::uint64_t elems = elems_in(job.w.item.tensor_bytes, work.dtype);
-  job.num_blocks = (elems + (std::uint64_t{1} << work.log2_block) - 1) >> work.log2_block;
+  job.num_blocks = blocks_in(elems, work.log2_block);
   job.pos = (job.block << work.log2_block) * width;
   const std::uint64_t left = elems - (job.block << work.log2_block);
   job.n = static_cast<std::uint32_t>(left >> work.log2_block ? 1u << work.log2_block : left);

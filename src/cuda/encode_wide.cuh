@@ -30,8 +30,7 @@ template <int kWidth>
 __device__ __forceinline__ EncodeJob make_single_job(const Work& work) {
   EncodeJob job;
   job.w = {work.single, 0, 0};
-  job.num_blocks =
-      (single_elems<kWidth>(work) + (std::uint64_t{1} << work.log2_block) - 1) >> work.log2_block;
+  job.num_blocks = blocks_in(single_elems<kWidth>(work), work.log2_block);
   job.fits = work.single.frame_bytes >= job.payload_start() &&
              reinterpret_cast<std::uintptr_t>(work.single.frame) % frame::kAlign == 0;
   return job;
@@ -49,7 +48,7 @@ __device__ __forceinline__ void move_to_block(const Work& work, std::uint64_t bl
 // the last. That of a single tensor has been made for another block of it.
 template <class Access, int kWidth>
 __device__ __forceinline__ bool take_job(const Work& work, std::uint64_t num_tickets,
-                                         std::uint32_t& ticket, EncodeJob& job) {
+                                         std::uint32_t ticket, EncodeJob& job) {
   for (;; ticket = warp_ticket(work.ticket)) {
     ticket = __shfl_sync(kAll, ticket, 0);
     if (ticket >= num_tickets || upstream_failed(work)) return false;

@@ -29,8 +29,7 @@ int sm_count(int max_sms) {
 }
 
 std::uint64_t blocks_of(std::uint64_t raw_bytes, DType dtype, int log2_block) {
-  const std::uint64_t elems = raw_bytes / width_of(dtype);
-  return (elems + (std::uint64_t{1} << log2_block) - 1) >> log2_block;
+  return blocks_in(raw_bytes / width_of(dtype), static_cast<unsigned>(log2_block));
 }
 
 // The block size that frame::make_header settles on.

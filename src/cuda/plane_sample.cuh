@@ -111,6 +111,11 @@ __device__ __forceinline__ std::uint32_t sampled_four(std::uint32_t i, std::uint
   return (run * stride + (run & (stride - 1))) * 16 + i % 4 * 4;
 }
 
+// Whether the sampled values of so many are whole runs, as many for each lane.
+__device__ __forceinline__ bool has_even_sample(std::uint32_t n) {
+  return n >= 4096 && (n & (n - 1)) == 0;
+}
+
 // Counts the sampled values of a block of any size.
 template <class Access, int kWidth>
 __device__ __noinline__ void take_odd_sample(BlockValues<Access, kWidth> values,
@@ -195,7 +200,7 @@ __device__ __noinline__ bool take_sample(BlockValues<Access, kWidth> values, Pla
   for (unsigned p = 0; p + 1 < kWidth; ++p) store_shared(nibbles + 4 * (p * kWarp + lane), 0u);
   __syncwarp();
   const auto stride = static_cast<std::uint32_t>(codec::sample_stride(values.n));
-  if (values.n < 4096 || (values.n & (values.n - 1)) != 0) {
+  if (!has_even_sample(values.n)) {
     take_odd_sample(values, stride, smem);
     if (kWidth == 1 && values.rotate) turn_histogram(smem->histogram);
     return true;

@@ -22,7 +22,7 @@ __device__ __noinline__ bool count_top(BlockValues<Access, kWidth> values, Plane
   static_assert(kWidth <= 2);
   const unsigned lane = lane_id();
   const std::uint32_t histogram = shared_address(smem->histogram);
-  if (values.n < 4096 || (values.n & (values.n - 1)) != 0) return false;
+  if (!has_even_sample(values.n)) return false;
 #pragma unroll
   for (unsigned i = 0; i < 512; i += 4 * kWarp)
     store_shared(histogram + 4 * (i + 4 * lane), uint4{});

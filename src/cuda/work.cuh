@@ -4,6 +4,10 @@
 
 namespace snug::cuda {
 
+__host__ __device__ constexpr std::uint64_t blocks_in(std::uint64_t elems, unsigned log2_block) {
+  return (elems + (std::uint64_t{1} << log2_block) - 1) >> log2_block;
+}
+
 inline constexpr unsigned kMaxErrors = 4096;
 
 // Kernel parameters. Blocks of all items are numbered through; warps (or thread

@@ -57,8 +57,7 @@ static __global__ void __launch_bounds__(kPrepareThreads)
                                   item.tensor_bytes, work.dtype)
                    .num_blocks;
     } else {
-      const std::uint64_t elems = item.tensor_bytes / width_of(work.dtype);
-      blocks = (elems + (std::uint64_t{1} << work.log2_block) - 1) >> work.log2_block;
+      blocks = blocks_in(item.tensor_bytes / width_of(work.dtype), work.log2_block);
     }
     return blocks == 0 ? 1 : blocks;  // an item without blocks still has a result to write
   };

@@ -1,6 +1,7 @@
 // wire/refusals.h - tell of connections that a listener refused.
 #pragma once
 #include <chrono>
+#include <cstdint>
 #include <optional>
 #include <string>
 

@@ -6,6 +6,7 @@
 #include <set>
 #include <string>
 
+#include "frame/frame.h"
 #include "gpu/gpu_buffers.h"
 #include "support/inputs.h"
 #include "support/prng.h"
@@ -47,13 +48,11 @@ Bytes make_raw(std::size_t n, int log2_block, bool wide) {
 }
 
 // The plane modes of all blocks of a frame.
-std::set<unsigned> modes_of(const Bytes& frame, std::size_t num_blocks) {
+std::set<unsigned> modes_of(const Bytes& coded, std::size_t num_blocks) {
   std::set<unsigned> all;
-  for (std::size_t i = 0; i < num_blocks; ++i) {
-    std::uint16_t modes = 0;
-    std::memcpy(&modes, frame.data() + 64 + 16 * i + 6, 2);
-    all.insert(modes);
-  }
+  const auto* index = reinterpret_cast<const std::uint8_t*>(coded.data()) + frame::kHeaderBytes;
+  for (std::size_t i = 0; i < num_blocks; ++i)
+    all.insert(frame::read_entry(index + i * frame::kEntryBytes).plane_modes);
   return all;
 }
 
