@@ -1,19 +1,18 @@
-# CUDA kernels, where nvcc is found: library snug_cuda from every .cu below
-# src/codec, src/delta and src/gemm and everything below src/cuda and, where
-# there is a wire, src/gpu_wire.
+# CUDA kernels, where nvcc is found: snug_cuda (codec, deltas, linear layers) and, where
+# there is a wire, snug_gpu_link.
 #
 # SNUG_CUDA=AUTO|ON|OFF; SNUG_CUDA_ALL=ON builds for every supported GPU instead
 # of the default Hopper (or CMAKE_CUDA_ARCHITECTURES, if given).
 option(SNUG_CUDA_ALL "Build the CUDA kernels for sm_80, 89, 90, 100 and 120" OFF)
 
-file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS
-     src/codec/*.cu src/delta/*.cu src/gemm/*.cu src/cuda/*.cu src/cuda/*.cpp)
-if(TARGET snug_wire)
-  file(GLOB gpu_wire_sources CONFIGURE_DEPENDS src/gpu_wire/*.cu src/gpu_wire/*.cpp)
-  list(APPEND cuda_sources ${gpu_wire_sources})
-endif()
+file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS src/gpu/*.cu src/gpu/*.cpp
+     src/codec/cuda/*.cu src/codec/cuda/*.cpp src/delta/cuda/*.cu src/delta/cuda/*.cpp
+     src/gemm/cuda/*.cu src/gemm/cuda/*.cpp)
+list(APPEND cuda_sources src/capi/gpu_codec_capi.cpp src/capi/gpu_delta_capi.cpp
+     src/capi/gemm_capi.cpp src/capi/gemm_delta_capi.cpp)
+file(GLOB gpu_link_sources CONFIGURE_DEPENDS src/gpu_link/cuda/*.cu src/gpu_link/cuda/*.cpp)
 set(SNUG_HAVE_CUDA OFF)
-if(NOT cuda_sources OR SNUG_CUDA STREQUAL "OFF")
+if(SNUG_CUDA STREQUAL "OFF")
   return()
 endif()
 
@@ -50,14 +49,16 @@ set(CMAKE_CUDA_STANDARD 20)
 find_package(CUDAToolkit REQUIRED)
 set(SNUG_HAVE_CUDA ON)
 
-add_library(snug_cuda STATIC ${cuda_sources})
-add_library(snug::cuda ALIAS snug_cuda)
-set_target_properties(snug_cuda PROPERTIES EXPORT_NAME cuda)
-target_include_directories(snug_cuda PRIVATE src)
-target_compile_options(snug_cuda PRIVATE
-  $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -lineinfo -Xcompiler=-Wall,-Wextra>)
-target_link_libraries(snug_cuda PUBLIC snug PRIVATE CUDA::cudart_static $<BUILD_INTERFACE:snug_warnings>)
-if(TARGET snug_wire)
-  target_link_libraries(snug_cuda PUBLIC snug_wire)
+# snug_add_cuda_part(NAME SOURCES...): as snug_add_part, with kernels.
+function(snug_add_cuda_part name)
+  snug_add_part(${name} ${ARGN})
+  target_compile_options(snug_${name} PRIVATE
+    $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -lineinfo -Xcompiler=-Wall,-Wextra>)
+  target_link_libraries(snug_${name} PRIVATE CUDA::cudart_static)
+endfunction()
+snug_add_cuda_part(cuda ${cuda_sources})
+if(TARGET snug_link_core)
+  snug_add_cuda_part(gpu_link ${gpu_link_sources} src/capi/gpu_link_capi.cpp)
+  target_link_libraries(snug_gpu_link PUBLIC snug_cuda snug_wire PRIVATE snug_link_core snug_net)
 endif()
 message(STATUS "Snug: CUDA ${CUDAToolkit_VERSION}, architectures ${CMAKE_CUDA_ARCHITECTURES}")

@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "gemm/bench_matrices.cuh"
-#include "gemm/choose.h"
+#include "gemm/cuda/choose.h"
 #include "gemm/dense_peer.cuh"
-#include "gemm/tuning.h"
+#include "gemm/cuda/tuning.h"
 #include "snug/gemm.h"
 
 namespace snug::bench {

@@ -1,5 +1,5 @@
 // gpu_wire_bench [--data DIR] [--rates GB/s,...] [--only TEXT] [--sizes MB,...]: messages in GPU
-// memory from one process to another on one GPU, through a DeviceLink whose copies are held back
+// memory from one process to another on one GPU, through a Link whose copies are held back
 // to the rate of a slower link (bench/wire/paced_engine.h). A run is a pair of messages on the same
 // pipeline, one raw and one of Snug's choice, which of them first alternates; a time is from the
 // call of `send` until the receiver has said that every byte is in its place, a gain the median of
@@ -25,9 +25,9 @@
 #include <vector>
 
 #include "gpu/codec_inputs.h"
-#include "gpu_wire/device_link.h"
+#include "gpu_link/cuda/link.h"
 #include "snug/wire.h"
-#include "wire/paced_engine.h"
+#include "support/paced_engine.h"
 
 namespace {
 
@@ -36,7 +36,7 @@ using snug::Status;
 using snug::bench::Bytes;
 using snug::bench::file_data;
 using snug::bench::kTile;
-using snug::cuda::DeviceLink;
+using snug::cuda::Link;
 using snug::cuda::Segment;
 namespace wire = snug::wire;
 
@@ -159,7 +159,7 @@ class Link {
  public:
   Link(wire::Connection& connection, double rate) {
     auto link =
-        snug::cuda::open_device_link(connection, {}, [&](std::unique_ptr<wire::SendEngine> engine) {
+        snug::cuda::open_link(connection, {}, [&](std::unique_ptr<wire::SendEngine> engine) {
           return std::make_unique<snug::bench::PacedEngine>(std::move(engine), rate * 1e9,
                                                             &allows_frames_);
         });
@@ -177,7 +177,7 @@ class Link {
 
  private:
   std::atomic<bool> allows_frames_{true};
-  DeviceLink link_;
+  Link link_;
 };
 
 constexpr int kWarmUps = 3;

@@ -1,4 +1,4 @@
-/* snug/snug_cuda_wire.h - snug/cuda_wire.h for C: messages in GPU memory.
+/* snug/snug_cuda_wire.h - snug/gpu_link.h for C: messages in GPU memory.
  *
  * Everything said there about memory, streams and trust holds here, everything in
  * snug/snug_wire.h about objects too. Segments are pieces of device memory of the

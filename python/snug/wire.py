@@ -184,7 +184,7 @@ class Connection(_Handle):
             check(library.snug_cuda_link_open(pointer, number_of(MODES, mode, "mode"),
                                               int(timeout * 1000), byref(link), byref(status)),
                   status)
-        return DeviceLink(link, torch.cuda.current_device())
+        return Link(link, torch.cuda.current_device())
 
     def send_note(self, note):
         """A short text or some bytes beside the tensors, at most 1 MiB."""
@@ -207,7 +207,7 @@ class Connection(_Handle):
         return _stats_of(stats)
 
 
-class DeviceLink(_Handle):
+class Link(_Handle):
     """GPU memory to GPU memory between two processes of one host."""
 
     def __init__(self, pointer, device):

@@ -13,7 +13,7 @@
 #include "cli/terminal.h"
 #include "cli/units.h"
 #include "cli/wire_options.h"
-#include "wire/refusals.h"
+#include "transfer/refusals.h"
 
 namespace snug::cli {
 namespace {

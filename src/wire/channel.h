@@ -40,10 +40,4 @@ using Dial = std::function<Result<ChannelPtr>(Deadline deadline)>;
 
 ChannelPtr make_tcp_channel(net::Socket socket);
 
-// Moves bytes through `inner` no faster than `bytes_per_second`, all channels of
-// one pacer together. For tests and benchmarks.
-class Pacer;
-std::shared_ptr<Pacer> make_pacer(double bytes_per_second);
-ChannelPtr make_paced_channel(ChannelPtr inner, std::shared_ptr<Pacer> pacer);
-
 }  // namespace snug::wire

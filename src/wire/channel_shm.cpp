@@ -22,11 +22,16 @@
 #include <cstring>
 
 #include "wire/endpoints.h"
-#include "wire/part_folder.h"
-#include "wire/pass_descriptor.h"
+#include "net/descriptor.h"
+#include "net/pass_descriptor.h"
 
 namespace snug::wire {
 namespace {
+
+using net::connect_local;
+using net::Descriptor;
+using net::receive_descriptor;
+using net::send_descriptor;
 
 using Clock = std::chrono::steady_clock;
 

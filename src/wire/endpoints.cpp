@@ -6,11 +6,7 @@
 namespace snug::wire {
 namespace {
 
-constexpr std::string_view kShm = "shm:", kUcx = "ucx:";
-
-#ifndef SNUG_HAVE_UCX
-constexpr Status kNoUcx{Code::kUsage, "this build has no UCX (SNUG_UCX=ON)"};
-#endif
+constexpr std::string_view kShm = "shm:";
 
 class TcpListener : public ChannelListener {
  public:
@@ -32,15 +28,9 @@ class TcpListener : public ChannelListener {
 
 }  // namespace
 
-#ifndef SNUG_HAVE_UCX
-Result<ChannelPtr> dial_ucx(const std::string&, Deadline, const KeepGoing&) { return kNoUcx; }
-Result<std::unique_ptr<ChannelListener>> listen_ucx(const std::string&) { return kNoUcx; }
-#endif
-
 Result<bool> is_local(const std::string& address) {
   if (address.starts_with(kShm)) return true;
-  const auto parsed =
-      net::parse_address(address.starts_with(kUcx) ? address.substr(kUcx.size()) : address);
+  const auto parsed = net::parse_address(address);
   if (!parsed) return parsed.status();
   // Names may mean anything, whatever they look like; but for this one.
   if (parsed->host == "localhost") return true;
@@ -53,7 +43,6 @@ Result<bool> is_local(const std::string& address) {
 Result<ChannelPtr> dial(const std::string& address, Deadline deadline,
                         const KeepGoing& keep_going) {
   if (address.starts_with(kShm)) return dial_shm(address.substr(kShm.size()), deadline);
-  if (address.starts_with(kUcx)) return dial_ucx(address.substr(kUcx.size()), deadline, keep_going);
   const auto parsed = net::parse_address(address);
   if (!parsed) return parsed.status();
   auto socket = net::connect(*parsed, deadline, keep_going);
@@ -63,7 +52,6 @@ Result<ChannelPtr> dial(const std::string& address, Deadline deadline,
 
 Result<std::unique_ptr<ChannelListener>> listen(const std::string& address) {
   if (address.starts_with(kShm)) return listen_shm(address.substr(kShm.size()));
-  if (address.starts_with(kUcx)) return listen_ucx(address.substr(kUcx.size()));
   const auto parsed = net::parse_address(address);
   if (!parsed) return parsed.status();
   auto listener = net::Listener::open(*parsed);

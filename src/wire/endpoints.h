@@ -21,11 +21,6 @@ class ChannelListener {
 Result<ChannelPtr> dial_shm(const std::string& name, Deadline deadline);
 Result<std::unique_ptr<ChannelListener>> listen_shm(const std::string& name);
 
-// UCX, at HOST:PORT; only in builds with SNUG_UCX.
-Result<ChannelPtr> dial_ucx(const std::string& address, Deadline deadline,
-                            const KeepGoing& keep_going = {});
-Result<std::unique_ptr<ChannelListener>> listen_ucx(const std::string& address);
-
 // Whether only this host can reach the address.
 Result<bool> is_local(const std::string& address);
 Result<ChannelPtr> dial(const std::string& address, Deadline deadline,

@@ -47,7 +47,6 @@ done
 
 # What the caller ignores stays ignored, as under nohup.
 trap '' HUP
-export UCX_DEBUG_SIGNO=0  # builds with UCX: it would take SIGHUP for itself
 "$SNUG" compress model.safetensors out.snug.safetensors --threads 1 >/dev/null 2>err &
 pid=$!
 trap - HUP

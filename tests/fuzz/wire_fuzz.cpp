@@ -2,7 +2,7 @@
 #include <string_view>
 
 #include "fuzz/fuzz_frame.h"
-#include "wire/manifest.h"
+#include "transfer/manifest.h"
 #include "wire/protocol.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

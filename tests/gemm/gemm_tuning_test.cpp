@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "gemm/gemm_weights.h"
-#include "gemm/tuning.h"
+#include "gemm/cuda/tuning.h"
 #include "snug/snug_gemm.h"
 
 namespace snug::test {

@@ -1,4 +1,4 @@
-// DeviceLink: GPU memory to GPU memory, inside one process and between two.
+// Link: GPU memory to GPU memory, inside one process and between two.
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -12,18 +12,18 @@
 #include <string>
 #include <thread>
 
-#include "../../bench/wire/paced_engine.h"
+#include "support/paced_engine.h"
 #include "gpu/gpu_buffers.h"
 #include "gpu/gpu_pages.h"
-#include "gpu_wire/device_link.h"
-#include "snug/cuda_wire.h"
+#include "gpu_link/cuda/link.h"
+#include "snug/gpu_link.h"
 #include "snug/wire.h"
 
 namespace snug::test {
 namespace {
 
 using namespace std::chrono_literals;
-using cuda::DeviceLink;
+using cuda::Link;
 using wire::Mode;
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
@@ -51,7 +51,7 @@ T take(Result<T> result) {
 
 struct Ends {
   wire::Connection near, far;
-  DeviceLink a, b;
+  Link a, b;
 
   explicit Ends(Mode mode = Mode::kAuto, double rate = 0, const cuda::WrapEngine& wrap = {}) {
     const cuda::WrapEngine link_of_a = wrap ? wrap : paced(rate);
@@ -60,14 +60,14 @@ struct Ends {
     std::thread dialling([&] {
       try {
         near = take(wire::connect(listener.address()));
-        a = take(cuda::open_device_link(near, with_mode(mode), link_of_a));
+        a = take(cuda::open_link(near, with_mode(mode), link_of_a));
       } catch (const std::exception&) {
         failure = std::current_exception();
       }
     });
     try {
       far = take(listener.accept(20s));
-      b = take(cuda::open_device_link(far, with_mode(mode), paced(rate)));
+      b = take(cuda::open_link(far, with_mode(mode), paced(rate)));
     } catch (const std::exception&) {
       failure = std::current_exception();
     }
@@ -87,7 +87,7 @@ Bytes weights(std::size_t num_bytes) {
   return data;
 }
 
-void expect_arrives(DeviceLink& from, DeviceLink& to, const Bytes& data, std::size_t page_from,
+void expect_arrives(Link& from, Link& to, const Bytes& data, std::size_t page_from,
                     std::size_t page_to, DType dtype = DType::kBF16) {
   const Pages source(data.size(), page_from), sink(data.size(), page_to);
   source.fill(data);
@@ -100,12 +100,12 @@ void expect_arrives(DeviceLink& from, DeviceLink& to, const Bytes& data, std::si
   EXPECT_TRUE(sink.gaps_are_intact());
 }
 
-std::uint64_t num_frames(const DeviceLink& link) {
+std::uint64_t num_frames(const Link& link) {
   return link.sent().num_chunks[1] + link.sent().num_chunks[2];
 }
 
 // Encoders get ready beside the first messages, which travel raw.
-void send_until_frames(DeviceLink& from, DeviceLink& to) {
+void send_until_frames(Link& from, Link& to) {
   const Bytes data = weights(8 * kMiB);
   for (int i = 0; i < 300 && num_frames(from) == 0; ++i)
     expect_arrives(from, to, data, data.size(), data.size());
@@ -171,8 +171,8 @@ TEST(GpuLink, MemoryIsBounded) {
     send_until_frames(ends.b, ends.a);
     const Pages pages(data.size(), 32 << 10), there(data.size(), 32 << 10);
     pages.fill(data);
-    for (DeviceLink* from : {&ends.a, &ends.b}) {
-      DeviceLink* to = from == &ends.a ? &ends.b : &ends.a;
+    for (Link* from : {&ends.a, &ends.b}) {
+      Link* to = from == &ends.a ? &ends.b : &ends.a;
       const auto received = to->recv(1, DType::kBF16, there.segments());
       expect_done(from->send(1, DType::kBF16, pages.segments()));
       expect_done(received);
@@ -201,8 +201,8 @@ TEST(GpuLink, ManyMessagesAtOnceBothWays) {
   std::vector<wire::Transfer> transfers;
   for (std::uint64_t i = 0; i < 20; ++i) {
     sinks.push_back(std::make_unique<Pages>(data.size(), data.size()));
-    DeviceLink& from = i % 2 == 0 ? ends.a : ends.b;
-    DeviceLink& to = i % 2 == 0 ? ends.b : ends.a;
+    Link& from = i % 2 == 0 ? ends.a : ends.b;
+    Link& to = i % 2 == 0 ? ends.b : ends.a;
     transfers.push_back(from.send(i, DType::kBF16, source.segments()));
     transfers.push_back(to.recv(i, DType::kBF16, sinks.back()->segments()));
   }
@@ -306,7 +306,7 @@ TEST(GpuLink, NobodyAtTheOtherEnd) {
   std::thread dialling([&] { near = *wire::connect(listener->address()); });
   wire::Connection far = *listener->accept(20s);
   dialling.join();
-  EXPECT_EQ(DeviceLink::open(near, with_mode(Mode::kAuto, 300ms)).status().code, Code::kTimeout);
+  EXPECT_EQ(Link::open(near, with_mode(Mode::kAuto, 300ms)).status().code, Code::kTimeout);
 }
 
 // ---- two processes: this program, started again with what to do ----------------
@@ -329,7 +329,7 @@ TEST(GpuLinkPeer, Runs) {
   auto connection = wire::connect(std::getenv(kAddress));
   ASSERT_TRUE(connection.ok());
   const bool dies = std::strcmp(role, "dies") == 0;
-  auto link = cuda::open_device_link(*connection, with_mode(Mode::kAuto), paced(dies ? 1e7 : 5e9));
+  auto link = cuda::open_link(*connection, with_mode(Mode::kAuto), paced(dies ? 1e7 : 5e9));
   ASSERT_TRUE(link.ok()) << to_string(link.status());
   const Bytes data = weights(16 * kMiB);
   const Pages source(data.size(), 32 << 10);
@@ -349,16 +349,16 @@ TEST(GpuLinkPeer, Runs) {
 struct PeerProcess {
   pid_t child = -1;
   wire::Connection connection;
-  std::optional<Result<DeviceLink>> opened;
+  std::optional<Result<Link>> opened;
 
   explicit PeerProcess(const char* role) {
     auto listener = take(wire::Listener::open("127.0.0.1:0"));
     child = start_peer(role, listener.address());
     connection = take(listener.accept(60s));
-    (void)opened.emplace(DeviceLink::open(connection, with_mode(Mode::kAuto)));
+    (void)opened.emplace(Link::open(connection, with_mode(Mode::kAuto)));
     EXPECT_TRUE(opened->ok()) << to_string(opened->status());
   }
-  DeviceLink& link() { return **opened; }
+  Link& link() { return **opened; }
   int wait() const {
     int status = 0;
     EXPECT_EQ(::waitpid(child, &status, 0), child);

@@ -7,7 +7,7 @@
 
 #include "gpu/gpu_buffers.h"
 #include "gpu/gpu_pages.h"
-#include "snug/cuda_wire.h"
+#include "snug/gpu_link.h"
 #include "support/inputs.h"
 
 namespace snug::test {

@@ -10,7 +10,7 @@
 #include "snug/transfer.h"
 #include "store/store_files.h"
 #include "wire/faulty_proxy.h"
-#include "wire/manifest.h"
+#include "transfer/manifest.h"
 #include "wire/wire_pairs.h"
 
 namespace snug::test {

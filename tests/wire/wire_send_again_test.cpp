@@ -7,7 +7,7 @@
 
 #include "snug/transfer.h"
 #include "store/store_files.h"
-#include "wire/dialogue.h"
+#include "transfer/dialogue.h"
 
 namespace snug::test {
 namespace {

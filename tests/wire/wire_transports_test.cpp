@@ -166,79 +166,15 @@ TEST(WireShm, TheRingGoesRound) {
   EXPECT_EQ((*accepted)->wait_readable(net::after(30ms)).code, Code::kTimeout);
 }
 
-TEST(WireUcx, RoundTripsWhereItIsBuilt) {
-  auto listener = wire::Listener::open("ucx:127.0.0.1:0");
-  if (listener.status().code == Code::kUsage) GTEST_SKIP() << to_string(listener.status());
-  listener = wire::Listener();
-  Pair pair = make_pair({}, "ucx:127.0.0.1:0");
-  for (const std::size_t size : {0, 1, 1000, 5'000'000})
-    expect_round_trip(pair, DType::kBF16, gaussian_bf16(size), size);
-  ASSERT_TRUE(pair.a.send_note("last words").ok());
-  pair.a.close();
-  EXPECT_EQ(*pair.b.recv_note(20s), "last words");
-  EXPECT_EQ(pair.b.recv_note(20s).status().code, Code::kPeer);
-}
-
-TEST(WireUcx, SilentStrangersKeepNobodyWaiting) {
-  auto listener = wire::Listener::open("ucx:127.0.0.1:0");
-  if (listener.status().code == Code::kUsage) GTEST_SKIP() << to_string(listener.status());
-  const auto address = net::parse_address(listener->address().substr(4));
-  std::vector<net::Socket> strangers;
-  for (int i = 0; i < 20; ++i)
-    strangers.push_back(std::move(*net::connect(*address, net::after(5s))));
-  wire::Options options;
-  options.timeout = 20s;
-  EXPECT_TRUE(wire::connect(listener->address(), options).ok());
-  EXPECT_TRUE(listener->accept(20s).ok());
-}
-
-// After a send or a receive that took too long the memory is the caller's again.
-TEST(WireUcx, MemoryOfWhatWasGivenUpIsFree) {
-  auto listener = wire::listen("ucx:127.0.0.1:0");
-  if (listener.status().code == Code::kUsage) GTEST_SKIP() << to_string(listener.status());
-  for (const bool sends : {true, false}) {
-    wire::ChannelPtr near;
-    std::thread dialling(
-        [&] { near = std::move(*wire::dial((*listener)->address(), net::after(10s))); });
-    auto far = (*listener)->accept(net::after(10s));
-    ASSERT_TRUE(far.ok() && (*far)->open(net::after(10s)).ok());
-    dialling.join();
-    auto memory = std::make_unique<Bytes>(64 << 20, std::byte{7});
-    const Status s =
-        sends ? near->send(*memory, {}, net::after(100ms)) : near->recv(*memory, net::after(100ms));
-    EXPECT_EQ(s.code, Code::kTimeout);
-    memory.reset();  // a sanitizer would see who still uses it
-    Bytes part(1 << 20);
-    (void)(sends ? (*far)->recv(part, net::after(200ms))
-                 : (*far)->send(part, {}, net::after(200ms)));
-    EXPECT_EQ(near->send(part, {}, net::after(5s)).code, Code::kPeer);
-  }
-}
-
 // Only what nobody else can reach is served without a token.
 TEST(WireAddresses, WhatIsLocal) {
   for (const char* local : {"127.0.0.1:0", "127.9.9.9:1", ":0", "[::1]:0", "[0:0::1]:0",
-                            "localhost:0", "shm:name", "ucx:127.0.0.1:0"})
+                            "localhost:0", "shm:name"})
     EXPECT_TRUE(*wire::is_local(local)) << local;
   for (const char* open : {"0.0.0.0:0", "[::]:0", "10.0.0.1:0", "127.example.com:0",
-                           "127.0.0.1.example.com:0", "[::ffff:10.0.0.1]:0", "ucx:0.0.0.0:0"})
+                           "127.0.0.1.example.com:0", "[::ffff:10.0.0.1]:0"})
     EXPECT_FALSE(*wire::is_local(open)) << open;
   EXPECT_EQ(wire::is_local("::1:7000").status().code, Code::kUsage);
-}
-
-TEST(WirePaced, ALinkOfASetRateTakesItsTime) {
-  auto listener = wire::listen("127.0.0.1:0");
-  auto dialled = wire::dial((*listener)->address(), net::after(5s));
-  auto accepted = (*listener)->accept(net::after(5s));
-  auto paced = wire::make_paced_channel(std::move(*dialled), wire::make_pacer(10e6));
-  const Bytes data = random_bytes(1'000'000);
-  const auto start = std::chrono::steady_clock::now();
-  std::thread sending([&] { EXPECT_TRUE(paced->send({}, data, net::after(20s)).ok()); });
-  Bytes got(data.size());
-  EXPECT_TRUE((*accepted)->recv(got, net::after(20s)).ok());
-  sending.join();
-  EXPECT_TRUE(got == data);
-  EXPECT_GE(std::chrono::steady_clock::now() - start, 95ms);
 }
 
 }  // namespace

@@ -1,0 +1,154 @@
+// codec/cuda/decode_any_block/decode_any_block.cuh - raw and constant blocks, and every block that has no faster
+// path of its own.
+#pragma once
+#include <type_traits>
+
+#include "codec/sections.h"
+#include "codec/cuda/decode_any_block/copy_raw.cuh"
+#include "codec/cuda/decode_any_block/decode_coded_pair.cuh"
+#include "codec/cuda/decode_any_block/decode_fixed_block.cuh"
+#include "codec/cuda/frame/decode_frame.cuh"
+#include "codec/cuda/decode_any_block/decode_planes.cuh"
+
+namespace snug::cuda {
+
+template <class Team, class Access>
+__device__ Reason decode_raw(const std::uint8_t* payload, const DeviceEntry& e, std::uint32_t n,
+                             unsigned width, const Access& dst, std::uint64_t pos,
+                             std::uint64_t& sum) {
+  const std::uint64_t raw = std::uint64_t{n} * width;
+  if (e.plane_modes != 0 || e.num_bytes != align16(raw)) return kReasonPayload;
+  const uint4* vecs = reinterpret_cast<const uint4*>(payload);
+  constexpr int kUnroll = 4;
+  const std::uint32_t full = static_cast<std::uint32_t>(raw / 16);
+  std::uint32_t i = Team::idx();
+  for (; i + (kUnroll - 1) * Team::kSize < full; i += kUnroll * Team::kSize) {
+    uint4 v[kUnroll];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) v[u] = __ldcs(vecs + i + u * Team::kSize);
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      dst.store16(pos + 16 * std::uint64_t{i + u * Team::kSize}, v[u]);
+      sum += checksum_term(v[u], i + u * Team::kSize);
+    }
+  }
+  for (; 16 * std::uint64_t{i} < raw; i += Team::kSize) {
+    const uint4 v = __ldg(vecs + i);
+    store_upto16(dst, pos + 16 * std::uint64_t{i}, v,
+                 static_cast<std::int64_t>(raw - 16 * std::uint64_t{i}));
+    sum += checksum_term(v, i);
+  }
+  return kReasonNone;
+}
+
+// The first value of a vector, over and over.
+__device__ __forceinline__ uint4 repeat_value(uint4 v, unsigned width) {
+  if (width == 1) v.x = __byte_perm(v.x, 0, 0x0000);
+  if (width == 2) v.x = __byte_perm(v.x, 0, 0x1010);
+  if (width < 8) v.y = v.x;
+  v.z = v.x;
+  v.w = v.y;
+  return v;
+}
+
+template <class Team, class Access>
+__device__ Reason decode_constant(const std::uint8_t* payload, const DeviceEntry& e,
+                                  std::uint32_t n, unsigned width, const Access& dst,
+                                  std::uint64_t pos, std::uint64_t& sum) {
+  if (e.plane_modes != 0 || e.num_bytes != 16) return kReasonPayload;
+  const uint4 stored = __ldg(reinterpret_cast<const uint4*>(payload));
+  if (Team::idx() == 0) sum += checksum_term(stored, 0);
+  const uint4 v = repeat_value(stored, width);
+  const std::uint64_t raw = std::uint64_t{n} * width;
+#pragma unroll 1
+  for (std::uint64_t at = 16 * Team::idx(); at < raw; at += 16 * Team::kSize)
+    store_upto16(dst, pos + at, v, static_cast<std::int64_t>(raw - at));
+  return kReasonNone;
+}
+
+template <class Access>
+__device__ Reason decode_fixed_any(const std::uint8_t* payload, const DeviceEntry& e,
+                                   std::uint32_t n, DType dtype, const Access& dst,
+                                   std::uint64_t pos) {
+  if (dtype != DType::kBF16 && dtype != DType::kF32) return kReasonPayload;
+  const unsigned width = width_of(dtype);
+  FixedLayout layout;
+  if (!open_fixed(payload, e.num_bytes, n, width, e, layout)) return kReasonPayload;
+  for (std::uint32_t i = lane_id(); i < n; i += kWarp) {
+    std::uint64_t v = 0;
+#pragma unroll
+    for (unsigned p = 0; p < 3; ++p)
+      if (p + 1 < width)
+        v |= std::uint64_t{e.mode(p) == 1 ? payload[layout.constants[p]]
+                                          : payload[layout.planes[p] + i]}
+             << (8 * p);
+    const std::uint32_t word =
+        reinterpret_cast<const std::uint32_t*>(payload + layout.nibbles)[i / 8];
+    const uint2 high = fixed_high_bytes(word, layout.palette);
+    v |= std::uint64_t{(i % 8 < 4 ? high.x : high.y) >> (i % 4 * 8) & 255} << (8 * (width - 1));
+    store_elem(dst, pos + std::uint64_t{i} * width, width, v);
+  }
+  return patch_fixed_escapes<WarpTeam>(payload, layout, n, width, dst, pos);
+}
+
+// Everything by value: what a call takes by reference lives in memory in the
+// callers' hot loops too.
+template <int kWidth, class Access>
+__device__ __noinline__ BlockResult decode_any(const std::uint8_t* payload, DeviceEntry e,
+                                               std::uint32_t n, DType dtype, Access dst,
+                                               std::uint64_t pos, StreamRoom room) {
+  if constexpr (kWidth == 2)
+    if (dtype == DType::kBF16 && e.codec == static_cast<unsigned>(Codec::kEntropy) &&
+        e.plane_modes == (3u << 2 | 2u)) {
+      const BlockResult r = decode_coded_pair(payload, e.num_bytes, n, dst, pos, room);
+      if (r.reason != kTooManyRows) return r;
+    }
+  const std::uint64_t sum = checksum_range<WarpTeam>(payload, 0, e.num_bytes / 16);
+  __syncwarp();
+  if (e.codec == static_cast<unsigned>(Codec::kEntropy))
+    return {decode_entropy_planes<kWidth>(payload, e, n, dtype, dst, pos, room), sum};
+  if (e.codec == static_cast<unsigned>(Codec::kFixed))
+    return {decode_fixed_any(payload, e, n, dtype, dst, pos), sum};
+  return {kReasonPayload, sum};
+}
+
+// A block that its kernel has no loop of its own for, by one warp. The room's slots are 4 KiB or
+// more in one piece.
+template <int kWidth, class Access>
+__device__ __forceinline__ BlockResult decode_other(const std::uint8_t* payload,
+                                                    const DeviceEntry& e, std::uint32_t n,
+                                                    DType dtype, const Access& dst,
+                                                    std::uint64_t pos, const StreamRoom& room) {
+  BlockResult r{};
+  if (e.codec == static_cast<unsigned>(Codec::kRaw)) {
+    if constexpr (std::is_same_v<Access, DirectAccess>)
+      r.reason = copy_raw_block(payload, e, n, kWidth, dst, pos, room.slots, r.sum);
+    else
+      r.reason = decode_raw<WarpTeam>(payload, e, n, kWidth, dst, pos, r.sum);
+  } else if (e.codec == static_cast<unsigned>(Codec::kConstant)) {
+    r.reason = decode_constant<WarpTeam>(payload, e, n, kWidth, dst, pos, r.sum);
+  } else {
+    r = decode_any<kWidth>(payload, e, n, dtype, dst, pos, room);
+  }
+  return r;
+}
+
+// Any block, by a team of warps; if only decode_any will do, by the first of them.
+template <class Team, int kWidth, class Access>
+__device__ __forceinline__ BlockResult decode_by_team(const DecodeJob& job, DType dtype,
+                                                      const Access& dst, const DecodeSmem& smem) {
+  BlockResult r{};
+  const DeviceEntry& e = job.entry;
+  if (e.codec == static_cast<unsigned>(Codec::kFixed) && dtype == DType::kBF16 &&
+      e.plane_modes == 0)
+    r.reason = decode_fixed_bf16<Team>(job.payload, e, job.n, dst, job.pos, r.sum);
+  else if (e.codec == static_cast<unsigned>(Codec::kRaw))
+    r.reason = decode_raw<Team>(job.payload, e, job.n, kWidth, dst, job.pos, r.sum);
+  else if (e.codec == static_cast<unsigned>(Codec::kConstant))
+    r.reason = decode_constant<Team>(job.payload, e, job.n, kWidth, dst, job.pos, r.sum);
+  else if (Team::idx() < kWarp)
+    r = decode_any<kWidth>(job.payload, e, job.n, dtype, dst, job.pos, smem.room());
+  return r;
+}
+
+}  // namespace snug::cuda

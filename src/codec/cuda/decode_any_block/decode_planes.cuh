@@ -1,0 +1,283 @@
+// codec/cuda/decode_any_block/decode_planes.cuh - one warp restores one entropy block of any type and
+// layout. Coded planes are decoded one after the other; the last one is merged
+// with the others on its way out. Planes decoded before it wait at the end of the
+// block's own place in the tensor, which the merge reaches only after reading them.
+#pragma once
+#include "codec/cuda/decode_entropy_bytes/byte_rows.cuh"
+#include "codec/cuda/decode_entropy_bytes/byte_tables.cuh"
+#include "codec/cuda/decode_entropy_exponent/decode_palette.cuh"
+#include "codec/cuda/decode_any_block/escape_patch.cuh"
+
+namespace snug::cuda {
+
+// All that one warp needs to decode streams.
+struct DecodeSmem {
+  RowTables tables;
+  alignas(16) std::uint8_t small[StreamRoom::kSmall];
+
+  __device__ __forceinline__ StreamRoom room() const {
+    return {shared_address(tables.first), shared_address(tables.rows), shared_address(small)};
+  }
+};
+
+// Where a plane comes from: an offset into the payload, or one of these. Planes not looked at
+// yet are kOwn, which loads nothing: they may not be there.
+enum class PlaneKind : std::uint8_t { kOwn, kRaw, kConstant, kParked };
+
+// The planes of one block on their way to elements.
+template <class Access, int kWidth>
+struct PlaneMerger {
+  Access dst;
+  std::uint64_t pos;  // of the block in the tensor
+  const std::uint8_t* payload;
+  std::uint32_t n;
+  bool rotate;
+  PlaneKind kind[kWidth];
+  std::uint32_t at[kWidth];  // raw: offset; constant: the byte, four times; parked: its number
+  std::uint32_t num_parked;
+
+  // Parked planes: groups of 256 values, the planes of a group side by side.
+  __device__ __forceinline__ std::uint64_t parking(std::uint32_t number,
+                                                   std::uint32_t value) const {
+    const std::uint32_t first = value & ~255u, size = n - first < 256 ? n - first : 256;
+    return pos + std::uint64_t{kWidth - num_parked} * n + std::uint64_t{num_parked} * first +
+           number * size + (value - first);
+  }
+  __device__ __forceinline__ bool is_even() const { return n % 16 == 0; }
+
+  template <int kWords>
+  __device__ __forceinline__ void park(std::uint32_t number, std::uint32_t value,
+                                       const std::uint32_t (&bytes)[kWords]) const {
+    if (value >= n) return;
+    if (is_even())
+      store_words<kWords>(dst, parking(number, value), bytes);
+    else
+      store_some<kWords>(dst, parking(number, value), by_value(bytes),
+                         static_cast<std::int32_t>(min(n - value, 4u * kWords)));
+  }
+
+  // The planes of four values from `value` on, but for the own one.
+  __device__ __forceinline__ void fetch(std::uint32_t value,
+                                        std::uint32_t (&planes)[kWidth]) const {
+#pragma unroll
+    for (int p = 0; p < kWidth; ++p) {
+      planes[p] = at[p];
+      if (value >= n) continue;
+      if (kind[p] == PlaneKind::kRaw)
+        planes[p] = __ldcs(reinterpret_cast<const std::uint32_t*>(payload + at[p] + value));
+      else if (kind[p] == PlaneKind::kParked)
+        planes[p] = fetch_parked(p, value);
+    }
+  }
+  __device__ __forceinline__ std::uint32_t fetch_parked(int p, std::uint32_t value) const {
+    const std::uint64_t from = parking(at[p], value);
+    if (is_even()) return dst.template peek<std::uint32_t>(from);
+    return load_some<1>(dst, from, static_cast<std::int32_t>(min(n - value, 4u))).w[0];
+  }
+
+  // Merges and stores 4 * kQuads values from `value` on.
+  template <int kQuads>
+  __device__ __forceinline__ void put(std::uint32_t value,
+                                      const std::uint32_t (&planes)[kQuads][kWidth]) const {
+    std::uint32_t words[kQuads * kWidth];
+#pragma unroll
+    for (int q = 0; q < kQuads; ++q) {
+      std::uint32_t out[kWidth];
+      merge_planes<kWidth>(planes[q], out);
+      if (rotate) rotate_back<kWidth>(out);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) words[q * kWidth + i] = out[i];
+    }
+    const std::uint64_t to = pos + std::uint64_t{value} * kWidth;
+    if (value + 4 * kQuads <= n)
+      store_words<kQuads * kWidth>(dst, to, words);
+    else if (value < n)
+      store_some<kQuads * kWidth>(dst, to, by_value(words),
+                                  static_cast<std::int32_t>((n - value) * kWidth));
+  }
+};
+
+// Decodes a plane of bytes: parks it under `number`, or merges it as plane `own`
+// where number is kMergeNow.
+inline constexpr std::uint32_t kMergeNow = ~0u;
+
+template <class Access, int kWidth>
+__device__ __noinline__ bool decode_byte_plane(const PlaneMerger<Access, kWidth>& by_reference,
+                                               ByteSection section, unsigned own,
+                                               std::uint32_t number, StreamRoom room) {
+  const PlaneMerger<Access, kWidth> merger = by_reference;  // not in memory
+  const unsigned lane = lane_id();
+  WordRing<uint2> words(merger.payload, section.words_at / 8, section.end / 8);
+  const unsigned lanes_below = lanes_below_here();
+  std::uint32_t x = stored_state(room.ring);
+  std::uint32_t planes[1][kWidth], ahead[kWidth];
+  merger.fetch(4 * lane, ahead);
+  for (std::uint32_t value = 4 * lane; value - 4 * lane < merger.n; value += 128) {
+#pragma unroll
+    for (int p = 0; p < kWidth; ++p) planes[0][p] = ahead[p];
+    if (number == kMergeNow) merger.fetch(value + 128, ahead);
+    std::uint32_t next = words.refill(room.ring, [](uint2, std::uint32_t) {});
+    const std::uint32_t start = next;
+    std::uint32_t bytes[1];
+    bytes[0] = decode_byte(x, room, next, lanes_below);
+    bytes[0] |= decode_byte(x, room, next, lanes_below) << 8;
+    bytes[0] |= decode_byte(x, room, next, lanes_below) << 16;
+    bytes[0] |= decode_byte(x, room, next, lanes_below) << 24;
+    words.consumed += next - start;
+    if (number == kMergeNow) {
+#pragma unroll
+      for (unsigned p = 0; p < kWidth; ++p) planes[0][p] = p == own ? bytes[0] : planes[0][p];
+      merger.template put<1>(value, planes);
+    } else {
+      merger.template park<1>(number, value, bytes);
+    }
+  }
+  return __all_sync(kAll, x == kStateLow && words.consumed == 2 * section.num_words);
+}
+
+// The same for a palette plane, whose section is open already.
+template <class Access, int kWidth>
+__device__ __noinline__ bool decode_palette_plane(const PlaneMerger<Access, kWidth>& by_reference,
+                                                  PaletteSection section, unsigned own,
+                                                  std::uint32_t number, StreamRoom room) {
+  const PlaneMerger<Access, kWidth> merger = by_reference;
+  const unsigned lane = lane_id();
+  const std::uint32_t n = merger.n;
+  WordRing<uint4> words(merger.payload, section.first_vec, section.end_vec);
+  const unsigned lanes_below = lanes_below_here();
+  std::uint32_t x = section.state;
+  const std::uint8_t* escapes = merger.payload + section.escapes_at;
+  EscapeWindow window{0, 0, lane < section.num_escapes ? __ldg(escapes + lane) : 0u};
+  std::uint32_t ahead[2][kWidth];
+  merger.fetch(8 * lane, ahead[0]);
+  merger.fetch(8 * lane + 4, ahead[1]);
+  for (std::uint32_t first = 0; first < n; first += kGroupElems) {
+    const std::uint32_t value = first + 8 * lane;
+    std::uint32_t planes[2][kWidth];
+#pragma unroll
+    for (int p = 0; p < 2 * kWidth; ++p)
+      planes[p / kWidth][p % kWidth] = ahead[p / kWidth][p % kWidth];
+    if (number == kMergeNow) {
+      merger.fetch(value + kGroupElems, ahead[0]);
+      merger.fetch(value + kGroupElems + 4, ahead[1]);
+    }
+    std::uint32_t next = words.refill(room.ring, [](uint4, std::uint32_t) {});
+    const std::uint32_t start = next;
+    std::uint32_t p0 = decode_pair(x, room.slots, next, lanes_below);
+    std::uint32_t p1 = decode_pair(x, room.slots, next, lanes_below);
+    std::uint32_t p2 = decode_pair(x, room.slots, next, lanes_below);
+    std::uint32_t p3 = decode_pair(x, room.slots, next, lanes_below);
+    words.consumed += next - start;
+    if (__any_sync(kAll, (p0 | p1 | p2 | p3) & 0x00010001u)) {
+      const Patched r =
+          patch_escapes(p0, p1, p2, p3, escapes, section.num_escapes, n - first, window);
+      window = r.window;
+      p0 = r.pairs[0];
+      p1 = r.pairs[1];
+      p2 = r.pairs[2];
+      p3 = r.pairs[3];
+    }
+    const std::uint32_t bytes[2] = {__byte_perm(p0, p1, 0x7531), __byte_perm(p2, p3, 0x7531)};
+    if (number == kMergeNow) {
+#pragma unroll
+      for (unsigned p = 0; p < kWidth; ++p) {
+        planes[0][p] = p == own ? bytes[0] : planes[0][p];
+        planes[1][p] = p == own ? bytes[1] : planes[1][p];
+      }
+      merger.template put<2>(value, planes);
+    } else {
+      merger.template park<2>(number, value, bytes);
+    }
+  }
+  const bool intact = words.consumed == 2 * section.num_words && window.used == section.num_escapes;
+  return __all_sync(kAll, intact && x == kStateLow);
+}
+
+// Opens the section at `at` and decodes its plane; moves `at` behind it.
+template <class Access, int kWidth>
+__device__ Reason decode_section(const PlaneMerger<Access, kWidth>& merger, std::uint32_t num_bytes,
+                                 bool is_palette, unsigned own, std::uint32_t number,
+                                 StreamRoom room, std::uint32_t& at) {
+  const std::uint8_t* payload = merger.payload;
+  const std::uint32_t n = merger.n;
+  std::uint64_t unused_sum = 0;
+  __syncwarp();
+  if (is_palette) {
+    PaletteSection section;
+    if (!open_palette_section(payload, at, num_bytes, n, room.slots, room.ring, unused_sum,
+                              section))
+      return kReasonPayload;
+    at = section.end_vec * 16;
+    return decode_palette_plane(merger, section, own, number, room) ? kReasonNone : kReasonStream;
+  }
+  ByteSection section;
+  if (!open_byte_section(payload, at, num_bytes, n, room.ring, unused_sum, section) ||
+      !read_byte_tables(section.table_bytes, room))
+    return kReasonPayload;
+  at = section.end;
+  return decode_byte_plane(merger, section, own, number, room) ? kReasonNone : kReasonStream;
+}
+
+template <int kWidth, class Access>
+__device__ __noinline__ Reason decode_entropy_planes(const std::uint8_t* payload, DeviceEntry e,
+                                                     std::uint32_t n, DType dtype, Access dst,
+                                                     std::uint64_t pos, StreamRoom room) {
+  if (kWidth < 8 && e.plane_modes >> (2 * kWidth) != 0) return kReasonPayload;
+  PlaneMerger<Access, kWidth> merger{dst, pos, payload, n, is_float(dtype), {}, {}, 0};
+  std::uint32_t at = 0, num_coded = 0, last = kWidth;
+  for (unsigned p = 0; p < kWidth; ++p) {
+    if (e.mode(p) > 1) {
+      ++num_coded;
+      last = p;
+    }
+    if (e.mode(p) != 0) continue;
+    merger.kind[p] = PlaneKind::kRaw;
+    merger.at[p] = at;
+    if (align16(n) > e.num_bytes - at) return kReasonPayload;
+    at += static_cast<std::uint32_t>(align16(n));
+  }
+  merger.num_parked = num_coded == 0 ? 0 : num_coded - 1;
+  std::uint32_t number = 0;
+  for (unsigned p = 0; p < kWidth; ++p) {
+    if (e.mode(p) == 1) {
+      if (e.num_bytes - at < 16) return kReasonPayload;
+      merger.kind[p] = PlaneKind::kConstant;
+      merger.at[p] = payload[at] * 0x01010101u;
+      at += 16;
+    } else if (e.mode(p) > 1) {
+      merger.kind[p] = PlaneKind::kOwn;
+      // What follows the last coded plane are constants: they must be known before it.
+      std::uint32_t after = at;
+      if (p == last) {
+        if (e.num_bytes - at < codec::kTableOffset) return kReasonPayload;
+        std::uint32_t tail = 0;
+        for (unsigned q = p + 1; q < kWidth; ++q) tail += e.mode(q) == 1 ? 16 : 0;
+        if (tail > e.num_bytes) return kReasonPayload;
+        std::uint32_t from = e.num_bytes - tail;
+        for (unsigned q = p + 1; q < kWidth; ++q) {
+          if (e.mode(q) != 1) continue;
+          merger.kind[q] = PlaneKind::kConstant;
+          merger.at[q] = payload[from] * 0x01010101u;
+          from += 16;
+        }
+      }
+      const Reason reason = decode_section(merger, e.num_bytes, e.mode(p) == 3, p,
+                                           p == last ? kMergeNow : number, room, after);
+      if (reason != kReasonNone) return reason;
+      at = after;
+      merger.kind[p] = PlaneKind::kParked;
+      merger.at[p] = number++;
+      __syncwarp();
+    }
+  }
+  if (at != e.num_bytes) return kReasonPayload;
+  if (num_coded != 0) return kReasonNone;
+  for (std::uint32_t value = 4 * lane_id(); value < n; value += 128) {
+    std::uint32_t planes[1][kWidth];
+    merger.fetch(value, planes[0]);
+    merger.template put<1>(value, planes);
+  }
+  return kReasonNone;
+}
+
+}  // namespace snug::cuda

@@ -1,0 +1,83 @@
+// codec/cuda/decode_any_block/escape_patch.cuh - puts escaped bytes into a decoded group of a palette plane
+// that is merged with other coded planes, or parked.
+#pragma once
+#include "codec/cuda/frame/device_frame.cuh"
+
+namespace snug::cuda {
+
+// The escapes of a section: 32 of them in registers, since memory answers late.
+struct EscapeWindow {
+  std::uint32_t used;   // escapes taken so far
+  std::uint32_t first;  // the lane holds escape first + lane
+  std::uint32_t byte;
+};
+
+struct Patched {
+  std::uint32_t pairs[4];
+  EscapeWindow window;
+};
+
+__device__ __forceinline__ void put_escape(Patched& r, std::uint32_t byte, int k,
+                                           unsigned selector) {
+  // Selects, not stores to an element: that would put the array into memory.
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    r.pairs[i] = __byte_perm(r.pairs[i], byte, i == k ? selector : 0x3210);
+}
+
+// Puts escaped bytes into the four results of decode_pair; natural order is lane by
+// lane. A call of its own, so that the loop around it keeps its registers.
+inline __device__ __noinline__ Patched patch_escapes(std::uint32_t p0, std::uint32_t p1,
+                                                     std::uint32_t p2, std::uint32_t p3,
+                                                     const std::uint8_t* escapes,
+                                                     std::uint32_t num_escapes,
+                                                     std::uint32_t num_values,
+                                                     EscapeWindow window) {
+  const unsigned lane = lane_id();
+  Patched r{{p0, p1, p2, p3}, window};
+  // Value 2k is bit k, value 2k + 1 is bit 16 + k.
+  constexpr std::uint32_t kFlag = 0x00010001u;
+  std::uint32_t flags = (p0 & kFlag) | (p1 & kFlag) << 1 | (p2 & kFlag) << 2 | (p3 & kFlag) << 3;
+  if (8 * lane + 8 > num_values) {
+    const std::uint32_t here = num_values > 8 * lane ? num_values - 8 * lane : 0;
+    flags &= ((1u << (here + 1) / 2) - 1) | ((1u << here / 2) - 1) << 16;
+  }
+  const unsigned holders = __ballot_sync(kAll, flags != 0);
+  std::uint32_t before = __popc(holders & ((1u << lane) - 1)), total = __popc(holders);
+  const bool several = __any_sync(kAll, (flags & (flags - 1)) != 0);
+  if (several) {
+    const std::uint32_t count = __popc(flags);
+    before = sum_up_to_lane(count);
+    total = __shfl_sync(kAll, before, 31);
+    before -= count;
+  }
+  if (window.used + total > window.first + kWarp) {
+    r.window.first = window.used;
+    r.window.byte = window.used + lane < num_escapes ? __ldg(escapes + window.used + lane) : 0;
+  }
+  std::uint32_t next = window.used + before;
+  r.window.used += total;
+  const auto selector_of = [&](int k) {
+    return flags == 0 ? 0x3210u : flags >> (k & 31) & 1 ? 0x3240u : 0x4210u;
+  };
+  if (!several) {
+    const std::uint32_t byte =
+        __shfl_sync(kAll, r.window.byte, static_cast<int>(next - r.window.first) & 31);
+    const int k = __ffs(static_cast<int>(flags | flags >> 16)) - 1;
+    put_escape(r, byte, k, selector_of(k));
+    return r;
+  }
+#pragma unroll 1
+  while (__any_sync(kAll, flags != 0)) {
+    std::uint32_t byte =
+        __shfl_sync(kAll, r.window.byte, static_cast<int>(next - r.window.first) & 31);
+    if (next - r.window.first >= kWarp) byte = next < num_escapes ? __ldg(escapes + next) : 0;
+    const int k = __ffs(static_cast<int>(flags | flags >> 16)) - 1;
+    put_escape(r, byte, k, selector_of(k));
+    if (flags != 0) flags &= ~(flags >> (k & 31) & 1 ? 1u << k : 0x10000u << k);
+    ++next;
+  }
+  return r;
+}
+
+}  // namespace snug::cuda

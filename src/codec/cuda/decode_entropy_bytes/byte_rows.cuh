@@ -1,0 +1,171 @@
+// codec/cuda/decode_entropy_bytes/byte_rows.cuh - the section of a byte plane (docs/format.md, "Entropy blocks") as a
+// decoding warp opens it, and its tables where few of them differ: one lookup a symbol.
+#pragma once
+#include "codec/entropy/model.h"
+#include "codec/sections.h"
+#include "codec/cuda/decode_entropy_exponent/palette_section.cuh"
+
+namespace snug::cuda {
+
+// An entry of a row of second symbols is rank | freq - 1 << 8 | symbol << 16, one of first
+// symbols rank | freq - 1 << 8 | symbol << 20 | row << 24: the row's address / 1024.
+inline constexpr unsigned kRowBytes = 1024;
+
+// Tables of one warp: first symbols, and rows of second ones. Where these are more, the same
+// room holds the tables of codec/cuda/decode_entropy_bytes/byte_tables.cuh.
+inline constexpr unsigned kMaxRows = 4;
+struct alignas(kRowBytes) RowTables {
+  std::uint32_t first[256];
+  std::uint32_t rows[kMaxRows][256];
+};
+
+// Room for what is read first of a section, then for its words.
+inline constexpr std::uint32_t kByteHeadBytes = 16 * kWarp;
+static_assert(codec::kTableOffset + align16(codec::entropy::kMaxByteTableBytes) <= kByteHeadBytes);
+
+struct ByteSection {
+  std::uint32_t num_words;
+  std::uint32_t table_bytes;
+  std::uint32_t words_at;
+  std::uint32_t end;  // of the section
+};
+
+// The lane's state, from the head of a section. Not kept in a register while tables are
+// read: it would live in memory ever after.
+__device__ __forceinline__ std::uint32_t stored_state(std::uint32_t head_room) {
+  return load_shared_u32(head_room + codec::kStatesOffset + 4 * lane_id());
+}
+
+// Reads the section at `at` with one load a lane, leaves its head in shared memory and adds
+// the checksum terms of all that comes before the words. False if it is not valid.
+__device__ __forceinline__ bool open_byte_section(const std::uint8_t* payload, std::uint32_t at,
+                                                  std::uint32_t num_bytes, std::uint32_t n,
+                                                  std::uint32_t head_room, std::uint64_t& sum,
+                                                  ByteSection& section) {
+  const unsigned lane = lane_id();
+  if (num_bytes < at || num_bytes - at < codec::kTableOffset) return false;
+  const uint4 vec =
+      __ldg(reinterpret_cast<const uint4*>(payload + at) + min(lane, (num_bytes - at) / 16 - 1));
+  __syncwarp();
+  store_shared(head_room + 16 * lane, vec);
+  __syncwarp();
+  const uint4 head = load_shared16(head_room);
+  section.num_words = head.x;
+  section.table_bytes = head.z & 0xFFFF;
+  section.words_at =
+      at + static_cast<std::uint32_t>(codec::kTableOffset + align16(section.table_bytes));
+  if (head.w != 0 || head.z >> 16 != 0 || head.y != 0 || head.x > codec::padded_symbols(n) ||
+      section.table_bytes > codec::entropy::kMaxByteTableBytes)
+    return false;
+  section.end = static_cast<std::uint32_t>(align16(section.words_at + 2 * head.x));
+  if (lane < (section.words_at - at) / 16) sum += checksum_term(vec, at / 16 + lane);
+  return section.end <= num_bytes;
+}
+
+// Where a stored table is: lane j has that of the j-th, the first being that of first symbols.
+struct StoredTables {
+  std::uint32_t num_rows;  // of second symbols
+  std::uint32_t mask;
+  std::uint32_t freqs;  // address
+};
+
+__device__ __forceinline__ bool list_tables(std::uint32_t table, std::uint32_t num_bytes,
+                                            StoredTables& list) {
+  std::uint32_t used = 0;
+  list = {};
+#pragma unroll 1
+  for (std::uint32_t i = 0; i <= list.num_rows; ++i) {
+    if (num_bytes - used < 2) return false;
+    const std::uint32_t mask = load_shared_u8(table + used) | load_shared_u8(table + used + 1) << 8;
+    const auto live = static_cast<std::uint32_t>(__popc(mask));
+    used += 2;
+    if ((mask == 0 && i == 0) || num_bytes - used < live) return false;
+    if (i == 0) list.num_rows = live;
+    if (lane_id() == i) {
+      list.mask = mask;
+      list.freqs = table + used;
+    }
+    used += live;
+  }
+  return used == num_bytes;
+}
+
+// The uniform row, which any number of warps may share.
+__device__ __forceinline__ void fill_uniform_row(std::uint32_t row) {
+#pragma unroll
+  for (unsigned i = 0; i < 8; ++i) {
+    const std::uint32_t slot = kWarp * i + lane_id();
+    store_shared(row + 4 * slot, (slot & 15) | 15u << 8 | slot >> 4 << 16);
+  }
+}
+
+enum class RowsFit : std::uint8_t { kInvalid, kTooMany, kFit };
+
+// Builds the tables of a section whose head is at head_room: first symbols at `first`, rows
+// from `rows` on, at most max_rows, all at multiples of 1024. `uniform` is that row, or 0
+// for one of its own. Uses 64 bytes behind the head.
+inline __device__ __noinline__ RowsFit read_byte_rows(std::uint32_t head_room,
+                                                      std::uint32_t table_bytes,
+                                                      std::uint32_t first, std::uint32_t rows,
+                                                      std::uint32_t max_rows,
+                                                      std::uint32_t uniform) {
+  const unsigned lane = lane_id(), below = (1u << lane) - 1;
+  StoredTables stored;
+  if (!list_tables(head_room + codec::kTableOffset, table_bytes, stored)) return RowsFit::kInvalid;
+  const bool is_row = lane >= 1 && lane <= stored.num_rows;
+  const unsigned own = __ballot_sync(kAll, is_row && stored.mask != 0),
+                 shared = __ballot_sync(kAll, is_row && stored.mask == 0);
+  const auto num_own = static_cast<std::uint32_t>(__popc(own));
+  const bool fills_uniform = uniform == 0 && shared != 0;
+  if (num_own + (fills_uniform ? 1 : 0) > max_rows) return RowsFit::kTooMany;
+  if (fills_uniform) {
+    uniform = rows + kRowBytes * num_own;
+    fill_uniform_row(uniform);
+  }
+  const std::uint32_t place = stored.mask == 0 ? uniform : rows + kRowBytes * __popc(own & below);
+  const std::uint32_t first_mask = __shfl_sync(kAll, stored.mask, 0);
+  const std::uint32_t place_of_symbol =
+      __shfl_sync(kAll, place, static_cast<int>((1 + __popc(first_mask & below)) & 31));
+#pragma unroll 1
+  for (unsigned left = own | 1; left != 0; left &= left - 1) {
+    const int i = __ffs(static_cast<int>(left)) - 1;
+    const std::uint32_t mask = __shfl_sync(kAll, stored.mask, i),
+                        freqs = __shfl_sync(kAll, stored.freqs, i),
+                        row = i == 0 ? first : __shfl_sync(kAll, place, i);
+    const bool live = lane < 16 && (mask >> lane & 1) != 0;
+    const std::uint32_t freq = live ? load_shared_u8(freqs + __popc(mask & below)) + 1 : 0;
+    const std::uint32_t end = sum_up_to_lane<16>(freq);
+    if (__shfl_sync(kAll, end, 15) != codec::entropy::kFreqTotal) return RowsFit::kInvalid;
+    const std::uint32_t symbol =
+        i == 0 ? lane << 20 | place_of_symbol / kRowBytes << 24 : lane << 16;
+    fill_slot_entries<8>(row, head_room + kByteHeadBytes, (freq - 1) << 8 | symbol, end - freq,
+                         live);
+  }
+  __syncwarp();
+  return RowsFit::kFit;
+}
+
+// The state without a symbol. Dot products take the entry apart: the pipe of the
+// multiplications has time, that of logical operations less. (The compiler would turn the
+// second one into a logical operation.)
+__device__ __forceinline__ void take_symbol(std::uint32_t& x, std::uint32_t entry) {
+  std::uint32_t rank;
+  asm("dp4a.u32.u32 %0, %1, %2, %3;" : "=r"(rank) : "r"(entry), "r"(1), "r"(0));
+  x = __dp4a(entry, 0x100u, 1u) * (x >> 8) + rank;
+}
+
+// One step of one lane: a byte, which is byte 2 of the result.
+__device__ __forceinline__ std::uint32_t decode_row_byte(std::uint32_t& x, std::uint32_t first,
+                                                         std::uint32_t& next,
+                                                         unsigned lanes_below) {
+  const std::uint32_t a = load_slot(x, first);
+  take_symbol(x, a);
+  std::uint32_t at;  // the slot's place in the row, and the row's address
+  asm("lop3.b32 %0, %1, %2, 0x3FF, 0xE4;" : "=r"(at) : "r"(x << 2), "r"(a >> 14));
+  const std::uint32_t b = load_shared_u32(at);
+  take_symbol(x, b);
+  take_word(x, next, lanes_below);
+  return a | b;
+}
+
+}  // namespace snug::cuda

@@ -1,0 +1,116 @@
+// codec/cuda/decode_entropy_bytes/byte_tables.cuh - the tables of a byte stream (docs/format.md, "Tables") as a
+// decoding warp wants them, and one decoding step.
+#pragma once
+#include "codec/entropy/model.h"
+#include "codec/sections.h"
+#include "codec/cuda/decode_entropy_exponent/word_ring.cuh"
+
+namespace snug::cuda {
+
+// Shared memory of one warp that decodes streams, in parts: the first symbol's SlotTable
+// (rank | freq - 1 << 8 | symbol << 24), a byte for each slot of each first symbol's row,
+// and the words with a table behind them. Small, so that many warps hide each other's
+// waits: second symbols take two lookups instead of one in a table four times as large.
+struct StreamRoom {
+  static constexpr std::uint32_t kBytes = 16 * 256;
+  static constexpr std::uint32_t kSecondAt = WordRing<uint2>::kRoom;
+  static constexpr std::uint32_t kSmall = 1536;  // or three chunks of words, see PaletteStream
+  static_assert(kSmall >= kSecondAt + 256 * sizeof(std::uint16_t));
+  static_assert(kSmall >= WordRing<uint4>::kRoom);
+  std::uint32_t slots;  // addresses
+  std::uint32_t bytes;
+  std::uint32_t ring;  // kSmall bytes, aligned for vectors
+
+  // freq - 1 | start << 8 of a byte's second symbol
+  __device__ __forceinline__ std::uint32_t second() const { return ring + kSecondAt; }
+};
+
+// Fills the 256 slots of a row with `base` + symbol, 8 slots a lane: each live symbol puts
+// its distance from the one before at its first slot, running sums do the rest.
+__device__ __forceinline__ void fill_slots(std::uint32_t row, unsigned live_mask,
+                                           std::uint32_t start, std::uint32_t base) {
+  const unsigned lane = lane_id();
+  const std::uint32_t mine = row + 8 * lane;
+  store_shared(mine, uint2{0, 0});
+  __syncwarp();
+  if (lane < 16 && (live_mask >> lane & 1)) {
+    const unsigned below = live_mask & ((1u << lane) - 1);
+    store_shared_u8(
+        row + start,
+        below == 0 ? lane : lane - (31 - static_cast<unsigned>(__clz(static_cast<int>(below)))));
+  }
+  __syncwarp();
+  uint2 v = load_shared8(mine);
+  v.x *= 0x01010101u;
+  v.y = v.y * 0x01010101u + (v.x >> 24) * 0x01010101u;
+  const std::uint32_t total = v.y >> 24;
+  const std::uint32_t before = (sum_up_to_lane(total) - total + base) * 0x01010101u;
+  store_shared(mine, uint2{v.x + before, v.y + before});
+  __syncwarp();
+}
+
+// entropy::read_byte_model, symbol by lane, of a section opened by open_byte_section with
+// the ring as its room; false if the bytes make no valid table.
+inline __device__ __noinline__ bool read_byte_tables(std::uint32_t num_bytes, StreamRoom room) {
+  const unsigned lane = lane_id();
+  const std::uint32_t table = room.ring + codec::kTableOffset;  // words come later
+  std::uint32_t used = 0, first_freq = 0;
+#pragma unroll 1
+  for (unsigned row = 0; row < 17; ++row) {
+    // Rows that no first symbol leads to are neither stored nor used.
+    if (row > 0 && __shfl_sync(kAll, first_freq, static_cast<int>(row - 1)) == 0) continue;
+    if (num_bytes - used < 2) return false;
+    const unsigned mask = load_shared_u8(table + used) | load_shared_u8(table + used + 1) << 8;
+    used += 2;
+    const auto num_live = static_cast<std::uint32_t>(__popc(mask));
+    if ((mask == 0 && row == 0) || num_bytes - used < num_live) return false;
+    std::uint32_t freq = 0;
+    if (lane < 16) {
+      if (mask == 0)
+        freq = codec::entropy::kFreqTotal / 16;
+      else if (mask >> lane & 1)
+        freq = load_shared_u8(table + used + __popc(mask & ((1u << lane) - 1))) + 1;
+    }
+    used += num_live;
+    const std::uint32_t end = sum_up_to_lane<16>(freq);
+    if (__shfl_sync(kAll, end, 15) != codec::entropy::kFreqTotal) return false;
+    const std::uint32_t start = end - freq;
+    const unsigned live_mask = mask == 0 ? 0xFFFFu : mask;
+    const std::uint32_t slots = room.bytes + 256 * (row == 0 ? 0 : row - 1);
+    fill_slots(slots, live_mask, start, row == 0 ? 0 : 16 * (row - 1));
+    if (row > 0) {
+      if (lane < 16)
+        store_shared_u16(room.second() + 2 * (16 * (row - 1) + lane),
+                         ((freq - 1) & 255) | start << 8);
+      continue;
+    }
+    first_freq = freq;
+#pragma unroll
+    for (unsigned i = 0; i < 8; ++i) {
+      const std::uint32_t slot = i * kWarp + lane, symbol = load_shared_u8(slots + slot);
+      const std::uint32_t f = __shfl_sync(kAll, freq, static_cast<int>(symbol));
+      const std::uint32_t s = __shfl_sync(kAll, start, static_cast<int>(symbol));
+      store_shared(room.slots + 4 * slot, (slot - s) | (f - 1) << 8 | symbol << 24);
+    }
+    __syncwarp();
+  }
+  __syncwarp();
+  return used == num_bytes;
+}
+
+// One step of one lane: a byte.
+__device__ __forceinline__ std::uint32_t decode_byte(std::uint32_t& x, const StreamRoom& room,
+                                                     std::uint32_t& next, unsigned lanes_below) {
+  const std::uint32_t a = load_shared_u32((x << 2 & 0x3FC) | room.slots);
+  std::uint32_t high = x >> 8;
+  x = __dp4a(a, 0x100u, 1u) * high + (a & 255);
+  const std::uint32_t slot = x & 255;
+  const std::uint32_t byte = load_shared_u8(room.bytes + (a >> 16) + slot);
+  const std::uint32_t b = load_shared_u16(room.second() + 2 * byte);
+  high = x >> 8;
+  x = (b & 255) * high + (high + slot) - (b >> 8);
+  take_word(x, next, lanes_below);
+  return byte;
+}
+
+}  // namespace snug::cuda

@@ -1,0 +1,127 @@
+// The decode kernel for entropy-coded frames of types whose top plane is a byte stream:
+// F16, FP8, integers. Each block of a frame gets a warp. It restores any frame.
+#include <cuda_runtime.h>
+
+#include <type_traits>
+
+#include "codec/cuda/decode_any_block/decode_any_block.cuh"
+#include "codec/cuda/decode_entropy_bytes/decode_bytes.cuh"
+#include "codec/cuda/frame/decode_frame.cuh"
+#include "codec/cuda/frame/decode_verdict.cuh"
+#include "codec/cuda/kernels.cuh"
+#include "gpu/prepared_launch.cuh"
+
+namespace snug::cuda {
+namespace {
+
+// One thread block a multiprocessor, so that its warps work on blocks that are neighbours in
+// memory.
+constexpr unsigned kMaxWarps = 32;
+constexpr unsigned kJobsAhead = 3;
+
+// Shared memory of one warp; before that of all warps comes a uniform row.
+struct WarpSmem {
+  RowTables tables;
+  alignas(16) std::uint8_t ring[StreamRoom::kSmall];
+  DecodeJob jobs[kJobsAhead];
+  DecodeTally tally;
+};
+static_assert(sizeof(WarpSmem) == 7 * kRowBytes, "32 of them fill a multiprocessor");
+
+template <int kWidth, class Access>
+__device__ __forceinline__ BlockResult decode_block(const std::uint8_t* payload,
+                                                    const DeviceEntry& e, std::uint32_t n,
+                                                    DType dtype, const Access& dst,
+                                                    std::uint64_t pos, const StreamRoom& room,
+                                                    std::uint32_t uniform) {
+  if constexpr (kWidth <= 2)
+    if (e.codec == static_cast<unsigned>(Codec::kEntropy) &&
+        e.plane_modes == 2u << (2 * kWidth - 2))
+      return decode_byte_block<kWidth>(payload, e.num_bytes, n, is_float(dtype), dst, pos, room,
+                                       uniform);
+  return decode_other<kWidth>(payload, e, n, dtype, dst, pos, room);
+}
+
+template <class Access, int kWidth>
+__global__ void __launch_bounds__(kMaxWarps* kWarp, 1)
+    decode_bytes_kernel(const __grid_constant__ Work work) {
+  extern __shared__ __align__(kRowBytes) std::uint8_t shared[];
+  __shared__ unsigned long long first_error;
+  const unsigned warp = threadIdx.x / kWarp, num_warps = blockDim.x / kWarp;
+  WarpSmem& smem = reinterpret_cast<WarpSmem*>(shared + kRowBytes)[warp];
+  const std::uint32_t uniform = kept_shared_address(shared);
+  const StreamRoom room{shared_address(smem.tables.first), shared_address(smem.tables.rows),
+                        shared_address(smem.ring)};
+  if (lane_id() == 0) smem.tally = {};
+  if (threadIdx.x == 0) first_error = 0;
+  if (warp == 0) fill_uniform_row(uniform);
+  if (work.items == nullptr) let_next_kernel_start();  // the verdict
+  if (work.items != nullptr || work.segments != nullptr) wait_for_preparation();
+  __syncthreads();
+  const std::uint64_t num_tickets = last_ticket(work);
+  // The first lanes each open one of the warp's next blocks: waits for the index come once
+  // for several blocks.
+  const std::uint64_t step = std::uint64_t{gridDim.x} * num_warps;
+  unsigned next = kJobsAhead;
+  for (std::uint64_t ticket = std::uint64_t{blockIdx.x} * num_warps + warp;; ticket += step) {
+    if (next == kJobsAhead) {
+      if (lane_id() < kJobsAhead) {
+        const DecodeJob mine = open_decode_job(work, ticket + lane_id() * step, num_tickets);
+        smem.jobs[lane_id()] = mine;
+        if (mine.exists && mine.reason == kReasonNone && lane_id() != 0)
+          prefetch_block<kWidth, 4>(mine);
+      }
+      next = 0;
+      __syncwarp();
+    }
+    const DecodeJob& job = smem.jobs[next++];
+    if (job.ends) break;
+    Reason reason = job.reason;
+    if (job.exists && reason == kReasonNone) {
+      const Access dst = access_item<Access>(work, job.w.item);
+      std::uint8_t* piece = in_one_piece(dst, job.pos, std::uint64_t{job.n} * kWidth);
+      BlockResult r;
+      if (std::is_same_v<Access, DirectAccess> || piece != nullptr)
+        r = decode_block<kWidth>(job.payload, job.entry, job.n, work.dtype, DirectAccess{piece}, 0,
+                                 room, uniform);
+      else
+        r = decode_block<kWidth>(job.payload, job.entry, job.n, work.dtype, dst, job.pos, room,
+                                 uniform);
+      reason = check_sum(r.reason, warp_sum64(r.sum), job.entry);
+    }
+    if (lane_id() == 0) smem.tally.template add<Access>(work, job, ticket, reason);
+    __syncwarp();
+  }
+  leave_first_error<Access>(work, smem.tally, first_error);
+}
+
+template <class Access>
+cudaError_t launch(const Work& work, std::uint64_t num_blocks, int num_sms, cudaStream_t stream) {
+  const auto kernel = width_of(work.dtype) == 1   ? decode_bytes_kernel<Access, 1>
+                      : width_of(work.dtype) == 2 ? decode_bytes_kernel<Access, 2>
+                      : width_of(work.dtype) == 4 ? decode_bytes_kernel<Access, 4>
+                                                  : decode_bytes_kernel<Access, 8>;
+  StageRoom room;
+  const cudaError_t error = find_stage_room(kernel, room);
+  if (error != cudaSuccess) return error;
+  room.num_bytes -= kRowBytes;
+  const auto sms = static_cast<unsigned>(num_sms);
+  const unsigned num_warps =
+      warps_that_share((num_blocks + sms - 1) / sms, room.stages_of(sizeof(WarpSmem), kMaxWarps));
+  std::uint64_t num_ctas = (num_blocks + num_warps - 1) / num_warps;
+  if (num_ctas > sms) num_ctas = sms;
+  if (num_ctas > kMaxErrors) num_ctas = kMaxErrors;
+  if (num_ctas == 0) num_ctas = 1;
+  const auto smem_bytes = static_cast<std::uint32_t>(kRowBytes + num_warps * sizeof(WarpSmem));
+  return launch_decoder<Access>(kernel, num_ctas, num_warps * kWarp, smem_bytes, stream, work);
+}
+
+}  // namespace
+
+cudaError_t launch_decode_bytes(const Work& work, bool direct, std::uint64_t num_blocks,
+                                int num_sms, cudaStream_t stream) {
+  return direct ? launch<DirectAccess>(work, num_blocks, num_sms, stream)
+                : launch<ScatteredAccess>(work, num_blocks, num_sms, stream);
+}
+
+}  // namespace snug::cuda

@@ -1,0 +1,261 @@
+// codec/cuda/decode_entropy_exponent/decode_palette.cuh - one warp restores one block whose top plane is a
+// palette stream (codec/entropy/rans.h) and whose other planes are raw: BF16 and
+// FP32 as encoders write them.
+#pragma once
+#include "codec/cuda/frame/decode_frame.cuh"
+#include "codec/cuda/decode_entropy_exponent/palette_escapes.cuh"
+#include "codec/cuda/decode_entropy_exponent/palette_stream.cuh"
+#include "codec/cuda/frame/plane_merge.cuh"
+
+namespace snug::cuda {
+
+// The raw bytes of the 8 values that a lane merges, plane by plane.
+template <int kWidth>
+struct LowBytes {
+  uint2 plane[kWidth - 1];
+};
+
+// Which those are. BF16: the ones it decodes. FP32: two lanes share theirs, so that each store
+// fills whole sectors of memory; four values from here on and four some values later.
+template <int kWidth>
+__device__ __forceinline__ std::uint32_t first_merged() {
+  const unsigned lane = lane_id();
+  return kWidth == 2 ? 8 * lane : 8 * (lane & ~1u) + 4 * (lane & 1u);
+}
+template <int kWidth>
+inline constexpr std::uint32_t kSecondMerged = kWidth == 2 ? 4 : 8;
+
+// Shared memory of one warp, behind its SlotTable. Raw bytes come in pieces of two groups, all
+// but one of which are under way.
+template <int kWidth, bool kAhead>
+struct alignas(16) PaletteRoom {
+  static constexpr std::uint32_t kPiece = 2 * kGroupElems, kPieceBytes = (kWidth - 1) * kPiece;
+  static constexpr unsigned kPieces = kWidth == 2 ? 4 : 2;
+
+  std::uint8_t ring[PaletteStream<kAhead>::kRoom];
+  std::uint8_t lows[kPieces][kPieceBytes];
+  std::uint8_t escapes[EscapeBytes<true>::kRoom];
+  std::uint32_t num_words, num_escapes, escapes_at;  // wanted at the end: registers are few
+};
+
+// Two values from their bytes: those of the low plane, mantissas with the signs lowest, come to
+// both sides of the exponents, which are in place. `bytes` is m0 s0 m1 s1, with others' bits.
+__device__ __forceinline__ std::uint32_t merge_bf16(std::uint32_t pair, std::uint32_t bytes) {
+  std::uint32_t merged;  // compilers take two steps
+  asm("lop3.b32 %0, %1, %2, 0x807F807F, 0xD8;" : "=r"(merged) : "r"(pair), "r"(bytes));
+  return merged;
+}
+
+// 8 values of a lane, as they are stored.
+template <int kWidth>
+__device__ __forceinline__ void merge_group(const std::uint32_t (&pairs)[4],
+                                            const LowBytes<kWidth>& lows,
+                                            uint4 (&out)[kWidth / 2]) {
+  if constexpr (kWidth == 2) {
+    const uint2 low = lows.plane[0];
+    const auto first_two = [](std::uint32_t v) { return __byte_perm(v << 7, 0, 0x1201); };
+    const auto last_two = [](std::uint32_t v) { return __byte_perm(v >> 1, 0, 0x2312); };
+    out[0] = {merge_bf16(pairs[0], first_two(low.x)), merge_bf16(pairs[1], last_two(low.x)),
+              merge_bf16(pairs[2], first_two(low.y)), merge_bf16(pairs[3], last_two(low.y))};
+  } else {
+    const bool is_odd = (lane_id() & 1) != 0;
+    const std::uint32_t own[2] = {__byte_perm(pairs[0], pairs[1], 0x7531),
+                                  __byte_perm(pairs[2], pairs[3], 0x7531)};
+    const std::uint32_t other = __shfl_xor_sync(kAll, is_odd ? own[0] : own[1], 1);
+    const std::uint32_t top[2] = {is_odd ? other : own[0], is_odd ? own[1] : other};
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      std::uint32_t planes[4], words[4];
+#pragma unroll
+      for (int p = 0; p < 3; ++p) planes[p] = half == 0 ? lows.plane[p].x : lows.plane[p].y;
+      planes[3] = top[half];
+      merge_planes<4>(planes, words);
+      rotate_back<4>(words);
+      out[half] = {words[0], words[1], words[2], words[3]};
+    }
+  }
+}
+
+// Raw planes on their way through shared memory: in registers, the compiler would move them
+// once more, which waits for them.
+template <int kWidth, bool kAhead>
+struct LowPlanes {
+  using Room = PaletteRoom<kWidth, kAhead>;
+  const std::uint8_t* payload;
+  std::uint32_t part;        // bytes of a plane
+  std::uint32_t room;        // address
+  std::uint32_t piece = 0;   // where the piece to come is in the room
+  std::uint32_t next = 0;    // value that the next piece to copy starts with
+  std::uint32_t multiplier;  // of the checksum term of a lane's first byte
+
+  __device__ __forceinline__ LowPlanes(const std::uint8_t* block, std::uint32_t plane_bytes,
+                                       std::uint32_t room_at)
+      : payload(block),
+        part(plane_bytes),
+        room(room_at),
+        multiplier(checksum_factor(first_merged<kWidth>() / 4)) {
+#pragma unroll
+    for (unsigned i = 0; i + 1 < Room::kPieces; ++i) copy_next(i * Room::kPieceBytes);
+  }
+  // Starts copying the next piece; nothing past the end. Small tensors may stay in the cache if
+  // these bytes do not (2 % of a call of 16 MiB; large ones take 1 % longer).
+  __device__ __forceinline__ void copy_next(std::uint32_t to) {
+    const std::uint32_t mine = next + 16 * lane_id();
+    if (mine < part) {
+#pragma unroll
+      for (int p = 0; p < kWidth - 1; ++p)
+        copy_async_once<kAhead>(room + to + p * Room::kPiece + 16 * lane_id(),
+                                payload + (p * part + mine));
+    }
+    commit_copies();
+    next += Room::kPiece;
+  }
+  // The address of this lane's bytes in the piece that comes now, when it is there; another
+  // one is copied to where the piece before was.
+  __device__ __forceinline__ std::uint32_t take_piece() {
+    constexpr std::uint32_t kEnd = Room::kPieces * Room::kPieceBytes;
+    wait_copies<Room::kPieces - 2>();
+    __syncwarp();
+    const std::uint32_t here = room + piece + first_merged<kWidth>();
+    copy_next(piece == 0 ? kEnd - Room::kPieceBytes : piece - Room::kPieceBytes);
+    piece = piece + Room::kPieceBytes == kEnd ? 0 : piece + Room::kPieceBytes;
+    return here;
+  }
+  __device__ __forceinline__ static LowBytes<kWidth> read(std::uint32_t at) {
+    LowBytes<kWidth> lows;
+#pragma unroll
+    for (int p = 0; p < kWidth - 1; ++p) {
+      const std::uint32_t here = at + p * Room::kPiece;
+      if constexpr (kWidth == 2)
+        lows.plane[p] = load_shared8(here);
+      else
+        lows.plane[p] = {load_shared_u32(here), load_shared_u32(here + kSecondMerged<kWidth>)};
+    }
+    return lows;
+  }
+  // Of a group's bytes.
+  __device__ __forceinline__ void add_terms(const LowBytes<kWidth>& lows, std::uint64_t& sum) {
+    constexpr std::uint32_t kSecond =
+        kWidth == 2 ? kNextFactor : kSecondMerged<kWidth> / 4 * frame::kChecksumStep;
+#pragma unroll
+    for (int p = 0; p < kWidth - 1; ++p) {
+      const std::uint32_t m = multiplier + p * (part / 4) * frame::kChecksumStep;
+      sum = mad_wide(lows.plane[p].x, m, sum);
+      sum = mad_wide(lows.plane[p].y, m + kSecond, sum);
+    }
+    multiplier += kGroupElems / 4 * frame::kChecksumStep;
+  }
+};
+
+// `slots` is the address of a SlotTable, behind which is a PaletteRoom. Inlined: as a call,
+// 64-bit values end up in registers that are no pairs, and the loop moves them to and fro.
+template <int kWidth, bool kAhead, class Access>
+__device__ __forceinline__ BlockResult decode_palette_block(const std::uint8_t* payload,
+                                                            std::uint32_t num_bytes,
+                                                            std::uint32_t n, Access dst,
+                                                            std::uint64_t pos,
+                                                            std::uint32_t slots) {
+  using Room = PaletteRoom<kWidth, kAhead>;
+  using Stream = PaletteStream<kAhead>;
+  constexpr bool kInPlace = kWidth == 2;
+  const unsigned lane = lane_id();
+  const std::uint32_t room = slots + static_cast<std::uint32_t>(sizeof(SlotTable));
+  const std::uint32_t ring = room + offsetof(Room, ring);
+  const auto part = static_cast<std::uint32_t>(align16(n));
+  const std::uint32_t section_at = (kWidth - 1) * part;
+  const std::uint32_t words_at = section_at + codec::kTableOffset + 32;
+  std::uint64_t sum = 0;
+  if (num_bytes < words_at) return {kReasonPayload, 0};
+  Stream stream(payload, words_at, num_bytes, slots, ring);
+  LowPlanes<kWidth, kAhead> planes(payload, part, room + offsetof(Room, lows));
+  PaletteSection section;
+  constexpr unsigned kStepsAtOnce = kAhead ? 8 : 2;  // few warps have more registers
+  if (!open_palette_section<kInPlace, kStepsAtOnce>(payload, section_at, num_bytes, n, slots, ring,
+                                                    sum, section) ||
+      section.end_vec * 16 != num_bytes) {
+    wait_copies<0>();
+    return {kReasonPayload, 0};
+  }
+  EscapeBytes<kInPlace> escapes(payload, num_bytes, room + offsetof(Room, escapes),
+                                section.escapes_at);
+  if (lane == 0) {
+    store_shared(room + offsetof(Room, num_words), section.num_words);
+    store_shared(room + offsetof(Room, num_escapes), section.num_escapes);
+    store_shared(room + offsetof(Room, escapes_at), section.escapes_at);
+  }
+  stream.start(section.state);
+  Access mine = advanced(dst, pos + kWidth * first_merged<kWidth>());
+  constexpr std::uint32_t kSecondStore = kWidth * kSecondMerged<kWidth>;  // if there is one
+
+  std::uint32_t a[4], b[4];
+  uint4 out[kWidth / 2];
+  // Decodes the group after `before` to `now` while that one, whose raw bytes are at low_at, is
+  // merged and stored.
+  const auto turn = [&](const std::uint32_t(&before)[4], std::uint32_t low_at,
+                        std::uint32_t(&now)[4], std::uint32_t at) {
+    const LowBytes<kWidth> lows = planes.read(low_at);
+    now[0] = stream.decode_two();
+    planes.add_terms(lows, sum);
+    merge_group<kWidth>(before, lows, out);
+    now[1] = stream.decode_two();
+#pragma unroll
+    for (int i = 0; i < kWidth / 2; ++i) mine.store16(at + kSecondStore * i, out[i]);
+    now[2] = stream.decode_two();
+    now[3] = stream.decode_two();
+  };
+  const auto patch = [&](std::uint32_t(&pairs)[4], std::uint32_t num_values) {
+    if (escapes.any(pairs)) escapes.patch(pairs, num_values, stream.lanes_below);
+  };
+
+  stream.refill(sum);
+#pragma unroll
+  for (int k = 0; k < 4; ++k) a[k] = stream.decode_two();
+  wait_copies<0>();  // escapes, too
+  std::uint32_t low_at = planes.take_piece();
+  patch(a, n);
+  std::uint32_t first = 0;
+#pragma unroll 1
+  while (first + 2 * kGroupElems < n) {
+    stream.refill(sum);
+    turn(a, low_at, b, 0);
+    patch(b, kGroupElems);
+    if constexpr (Stream::kGroups == 1) stream.refill(sum);
+    turn(b, low_at + kGroupElems, a, kWidth * kGroupElems);
+    first += 2 * kGroupElems;
+    patch(a, n - first);
+    low_at = planes.take_piece();
+    mine = advanced(mine, 2 * kWidth * kGroupElems);
+  }
+  if (first + kGroupElems < n) {
+    stream.refill(sum);
+    turn(a, low_at, b, 0);
+    first += kGroupElems;
+    patch(b, n - first);
+    low_at += kGroupElems;
+    mine = advanced(mine, kWidth * kGroupElems);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) a[k] = b[k];
+  }
+  const LowBytes<kWidth> lows = planes.read(low_at);
+  if (first + first_merged<kWidth>() < part) planes.add_terms(lows, sum);
+  merge_group<kWidth>(a, lows, out);
+#pragma unroll
+  for (int i = 0; i < kWidth / 2; ++i) {
+    const auto at =
+        static_cast<std::int32_t>(kWidth * (first + first_merged<kWidth>()) + kSecondStore * i);
+    const std::int32_t left = static_cast<std::int32_t>(kWidth * n) - at;
+    if (left >= 16)
+      mine.store16(kSecondStore * i, out[i]);
+    else if (left > 0)
+      store_end(mine, kSecondStore * i, out[i], left);
+  }
+  wait_copies<0>();
+  __syncwarp();
+  const bool intact = stream.ends_well(load_shared_u32(room + offsetof(Room, num_words))) &&
+                      escapes.next - load_shared_u32(room + offsetof(Room, escapes_at)) ==
+                          load_shared_u32(room + offsetof(Room, num_escapes));
+  sum += stream.terms_left();
+  return {__all_sync(kAll, intact) ? kReasonNone : kReasonStream, sum};
+}
+
+}  // namespace snug::cuda

@@ -1,0 +1,96 @@
+// codec/cuda/decode_entropy_exponent/palette_escapes.cuh - escaped bytes on their way into the groups that they belong to,
+// before those are stored: a second look at memory would cost more than all else.
+#pragma once
+#include "codec/cuda/decode_entropy_exponent/palette_section.cuh"
+
+namespace snug::cuda {
+
+// Escapes of a block in shared memory, 512 bytes of the payload at a time.
+template <bool kInPlace>  // as open_palette_section
+struct EscapeBytes {
+  static constexpr std::uint32_t kRoom = 16 * kWarp;
+  static constexpr std::uint32_t kFlags = kInPlace ? 0x80008000u : 0x00010001u;
+  // What a byte is multiplied with to come where it belongs in the lower half of a pair.
+  static constexpr std::uint32_t kUnit = kInPlace ? 1u << 7 : 1u << 8;
+
+  const std::uint8_t* payload;
+  std::uint32_t num_bytes;  // of it
+  std::uint32_t window;     // address in shared memory
+  std::uint32_t first;      // what the window starts with, an offset in the payload
+  std::uint32_t next;       // the next escape's
+
+  // Starts loading the window; the caller waits before the first patch().
+  __device__ __forceinline__ EscapeBytes(const std::uint8_t* block, std::uint32_t block_bytes,
+                                         std::uint32_t room, std::uint32_t escapes_at)
+      : payload(block),
+        num_bytes(block_bytes),
+        window(room),
+        first(escapes_at & ~15u),
+        next(escapes_at) {
+    load();
+  }
+  __device__ __forceinline__ void load() {
+    const std::uint32_t mine = first + 16 * lane_id();
+    if (mine < num_bytes) copy_async_once(window + 16 * lane_id(), payload + mine);
+    commit_copies();
+  }
+
+  __device__ __forceinline__ static bool any(const std::uint32_t (&pairs)[4]) {
+    return __any_sync(kAll, ((pairs[0] | pairs[1] | pairs[2] | pairs[3]) & kFlags) != 0);
+  }
+  // Puts escapes where the pairs of a group have flags; of its values only so many count.
+  __device__ __forceinline__ void patch(std::uint32_t (&pairs)[4], std::uint32_t num_values,
+                                        unsigned lanes_below) {
+    if (next - first > kRoom - kGroupElems) {
+      __syncwarp();
+      first = next & ~15u;
+      load();
+      wait_copies<0>();
+      __syncwarp();
+    }
+    // What the byte of each escape in a pair is multiplied with.
+    const auto units_of = [](std::uint32_t pair) {
+      return kInPlace ? pair >> 8 & (kUnit | kUnit << 16) : (pair & kFlags) << 8;
+    };
+    // Elements by name, not in loops: the compiler would put the array into memory.
+    if (num_values < kGroupElems) {
+      const auto keep = [&](std::uint32_t& pair, std::uint32_t value) {
+        if (value + 1 >= num_values) pair &= value < num_values ? 0xFFFFu : 0u;
+      };
+      keep(pairs[0], 8 * lane_id());
+      keep(pairs[1], 8 * lane_id() + 2);
+      keep(pairs[2], 8 * lane_id() + 4);
+      keep(pairs[3], 8 * lane_id() + 6);
+    }
+    const std::uint32_t all =
+        units_of(pairs[0]) + units_of(pairs[1]) + units_of(pairs[2]) + units_of(pairs[3]);
+    const unsigned holders = __ballot_sync(kAll, all != 0);
+    // No unit alone: one that was added up, or both of them.
+    if (!__any_sync(kAll, ((all & (all - 1)) | (all & ~(kUnit | kUnit << 16))) != 0)) {
+      const std::uint32_t byte =
+          load_shared_u8(window + (next - first) + __popc(holders & lanes_below));
+      pairs[0] += units_of(pairs[0]) * byte;
+      pairs[1] += units_of(pairs[1]) * byte;
+      pairs[2] += units_of(pairs[2]) * byte;
+      pairs[3] += units_of(pairs[3]) * byte;
+      next += __popc(holders);
+      return;
+    }
+    // 0 to 8 a lane.
+    const std::uint32_t count = __popc(units_of(pairs[0]) | units_of(pairs[1]) << 1 |
+                                       units_of(pairs[2]) << 2 | units_of(pairs[3]) << 3);
+    const std::uint32_t upto = sum_up_to_lane(count);
+    std::uint32_t at = window + (next - first) + upto - count;
+    next += __shfl_sync(kAll, upto, 31);
+    const auto put = [&](std::uint32_t& pair) {
+      if ((units_of(pair) & kUnit) != 0) pair += kUnit * load_shared_u8(at++);
+      if ((units_of(pair) & kUnit << 16) != 0) pair += (kUnit << 16) * load_shared_u8(at++);
+    };
+    put(pairs[0]);
+    put(pairs[1]);
+    put(pairs[2]);
+    put(pairs[3]);
+  }
+};
+
+}  // namespace snug::cuda

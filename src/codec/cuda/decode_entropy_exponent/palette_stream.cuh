@@ -1,0 +1,165 @@
+// codec/cuda/decode_entropy_exponent/palette_stream.cuh - a palette stream as a decoding warp runs through it: the
+// lane's state, and the words on their way through shared memory.
+#pragma once
+#include <type_traits>
+
+#include "codec/cuda/decode_entropy_exponent/palette_section.cuh"
+
+namespace snug::cuda {
+
+// kAhead: words lie in shared memory with the table's entry for their low byte, so that the next
+// look-up of a lane that takes a word is done already. Steps are shorter (7 % of a call of 16 MiB)
+// but take more instructions: for calls with few warps a multiprocessor.
+template <bool kAhead>
+struct PaletteStream {
+  using Vec = std::conditional_t<kAhead, uint2, uint4>;
+  static constexpr std::uint32_t kWordRoom = kAhead ? 8 : 2;  // of a word in shared memory
+  static constexpr std::uint32_t kChunk = kWarp * sizeof(Vec) / 2 * kWordRoom;
+  static constexpr std::uint32_t kRoom = 3 * kChunk;
+  // Most that so many groups take is one chunk.
+  static constexpr unsigned kGroups = kChunk / kWordRoom / (kGroupElems / 2);
+
+  const Vec* vecs;  // of the payload
+  std::uint32_t first_vec, next_vec, end_vec;
+  std::uint32_t slots;  // address of the table
+  // Two chunks in turn, and the first once more behind the second: words are in one piece.
+  std::uint32_t ring;   // address
+  std::uint32_t next;   // address of the next word
+  std::uint32_t limit;  // words are there up to here
+  unsigned lanes_below;
+  Vec ahead;
+  std::uint32_t x;
+  std::uint32_t entry, high, word;  // kAhead: the table's for x, x >> 8; what x lacks if it is low
+
+  // Loads the first words; the payload's end bounds them, the section's need not be known yet.
+  __device__ __forceinline__ PaletteStream(const std::uint8_t* payload, std::uint32_t words_at,
+                                           std::uint32_t num_bytes, std::uint32_t slots_at,
+                                           std::uint32_t ring_at)
+      : vecs(reinterpret_cast<const Vec*>(payload)),
+        first_vec(words_at / sizeof(Vec)),
+        next_vec(first_vec + lane_id()),
+        end_vec(num_bytes / sizeof(Vec)),
+        slots(slots_at),
+        ring(ring_at),
+        next(ring_at),
+        limit(ring_at),
+        lanes_below(lanes_below_here()) {
+    load_ahead();
+  }
+  // When the table is there.
+  __device__ __forceinline__ void start(std::uint32_t state) {
+    x = state;
+    if constexpr (kAhead) {
+      entry = load_slot(x, slots);
+      high = x >> 8;
+    }
+  }
+
+  __device__ __forceinline__ void load_ahead() {
+    // Lanes beyond the end load the last vector: a select would wait for the load.
+    ahead = __ldcs(vecs + min(next_vec, end_vec - 1));
+  }
+  __device__ __forceinline__ std::uint64_t ahead_terms() const {
+    return next_vec < end_vec ? checksum_term(ahead, next_vec) : 0;
+  }
+
+  // Makes sure that kGroups groups find their words. Adds the checksum terms of new ones.
+  __device__ __forceinline__ void refill(std::uint64_t& sum) {
+    if (static_cast<std::int32_t>(limit - next) >= static_cast<std::int32_t>(kChunk)) return;
+    __syncwarp();
+    const bool is_second = limit == ring + kChunk || limit == ring + 3 * kChunk;
+    store_chunk(is_second ? ring + kChunk : ring, !is_second);
+    if (limit == ring + 3 * kChunk) {
+      limit -= kChunk;
+      next -= 2 * kChunk;
+    } else {
+      limit += kChunk;
+    }
+    sum += ahead_terms();
+    next_vec += kWarp;
+    load_ahead();
+    __syncwarp();
+  }
+  __device__ __forceinline__ void store_chunk(std::uint32_t at, bool twice) const {
+    if constexpr (kAhead) {
+      const std::uint32_t mine = at + 32 * lane_id();
+      const uint4 a{ahead.x & 0xFFFF, load_slot(ahead.x, slots), ahead.x >> 16,
+                    load_slot(ahead.x >> 16, slots)};
+      const uint4 b{ahead.y & 0xFFFF, load_slot(ahead.y, slots), ahead.y >> 16,
+                    load_slot(ahead.y >> 16, slots)};
+      store_shared(mine, a);
+      store_shared(mine + 16, b);
+      if (twice) store_shared(mine + 2 * kChunk, a);
+      if (twice) store_shared(mine + 2 * kChunk + 16, b);
+    } else {
+      store_shared(at + 16 * lane_id(), ahead);
+      if (twice) store_shared(at + 2 * kChunk + 16 * lane_id(), ahead);
+    }
+  }
+
+  // One step: two symbols, one renormalisation. Returns the upper halves of their entries.
+  __device__ __forceinline__ std::uint32_t decode_two() {
+    if constexpr (kAhead) {
+      const std::uint32_t a = entry;
+      x = taken_out(a, high);
+      const std::uint32_t b = load_slot(x, slots);
+      x = taken_out(b, x >> 8);
+      take_ahead(load_slot(x, slots));
+      return __byte_perm(a, b, 0x7632);
+    } else {
+      const std::uint32_t a = load_slot(x, slots);
+      x = taken_out(a, x >> 8);
+      const std::uint32_t b = load_slot(x, slots);
+      x = taken_out(b, x >> 8);
+      take_word(x, next, lanes_below);
+      return __byte_perm(a, b, 0x7632);
+    }
+  }
+  // The state without a symbol. A dot product takes the frequency out: the pipe of the
+  // multiplications has time, that of logical operations less.
+  __device__ __forceinline__ std::uint32_t taken_out(std::uint32_t slot,
+                                                     std::uint32_t upper) const {
+    return __dp4a(slot, 0x100u, 0u) * upper + (slot & 255);
+  }
+  // take_word() for words with entries; `own` is the entry for x as it is.
+  __device__ __forceinline__ void take_ahead(std::uint32_t own) {
+    asm volatile(
+        "{\n\t"
+        ".reg .pred p;\n\t"
+        ".reg .b32 needing, at, entry, mask;\n\t"
+        "setp.lt.u32 p, %4, 65536;\n\t"
+        "selp.b32 mask, 0xFFFFFFFF, 0, p;\n\t"
+        "vote.sync.ballot.b32 needing, p, 0xFFFFFFFF;\n\t"
+        "and.b32 at, needing, %5;\n\t"
+        "popc.b32 at, at;\n\t"
+        "mad.lo.u32 at, at, 8, %3;\n\t"
+        "ld.shared.v2.u32 {%2, entry}, [at];\n\t"
+        "shr.u32 %1, %4, 8;\n\t"
+        "lop3.b32 %0, mask, entry, %6, 0xCA;\n\t"  // selp would become a load that waits
+        "@p prmt.b32 %1, %4, %2, 0x2105;\n\t"
+        "popc.b32 needing, needing;\n\t"
+        "mad.lo.u32 %3, needing, 8, %3;\n\t"
+        "}"
+        : "=&r"(entry), "=&r"(high), "=&r"(word), "+r"(next)
+        : "r"(x), "r"(lanes_below), "r"(own)
+        : "memory");
+  }
+
+  // After the last group: terms of what is left, escapes and words a corrupt stream did not use.
+  __device__ __forceinline__ std::uint64_t terms_left() {
+    std::uint64_t sum = ahead_terms();
+    for (next_vec += kWarp; next_vec < end_vec; next_vec += kWarp) {
+      load_ahead();
+      sum += ahead_terms();
+    }
+    return sum;
+  }
+  // Whether the stream ends as it must, for this lane. Before terms_left().
+  __device__ __forceinline__ bool ends_well(std::uint32_t num_words) const {
+    const std::uint32_t loaded = (next_vec - lane_id() - first_vec) * (sizeof(Vec) / 2);
+    const std::uint32_t last = kAhead && x < kStateLow ? x << 16 | word : x;
+    return loaded - (limit - next) / kWordRoom == num_words && last == kStateLow;
+  }
+};
+
+}  // namespace snug::cuda

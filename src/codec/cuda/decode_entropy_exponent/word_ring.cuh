@@ -1,0 +1,88 @@
+// codec/cuda/decode_entropy_exponent/word_ring.cuh - reading tables and words of a stream from shared memory.
+#pragma once
+#include "codec/cuda/frame/device_frame.cuh"
+
+namespace snug::cuda {
+
+__device__ __forceinline__ std::uint32_t load_shared_u16(std::uint32_t address) {
+  std::uint16_t v;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(address));
+  return v;
+}
+
+// Takes the lane's next word if its state is too low. `next` is the address of the
+// stream's next word; the words of a whole group lie in one piece from there on.
+__device__ __forceinline__ void take_word(std::uint32_t& x, std::uint32_t& next,
+                                          unsigned lanes_below) {
+  asm volatile(
+      "{\n\t"
+      ".reg .pred p;\n\t"
+      ".reg .b32 needing, at, word;\n\t"
+      "setp.lt.u32 p, %0, 65536;\n\t"
+      "vote.sync.ballot.b32 needing, p, 0xFFFFFFFF;\n\t"
+      "and.b32 at, needing, %2;\n\t"
+      "popc.b32 at, at;\n\t"
+      "mad.lo.u32 at, at, 2, %1;\n\t"
+      "ld.shared.u16 word, [at];\n\t"  // by all lanes: a predicated load would keep an old value
+                                       // alive
+      "@p prmt.b32 %0, %0, word, 0x1054;\n\t"
+      "popc.b32 needing, needing;\n\t"
+      "mad.lo.u32 %1, needing, 2, %1;\n\t"
+      "}"
+      : "+r"(x), "+r"(next)
+      : "r"(lanes_below)
+      : "memory");
+}
+
+__device__ __forceinline__ unsigned lanes_below_here() {
+  unsigned mask;
+  asm volatile("mov.u32 %0, %%lanemask_lt;" : "=r"(mask));
+  return mask;
+}
+
+// The words of one section, kept ahead of the decoder in shared memory: two chunks
+// of one Vec a lane, in turn, and once more what a group can need of the first
+// behind the second, so that no group's words are torn apart.
+template <class Vec>
+struct WordRing {
+  static constexpr std::uint32_t kChunkBytes = sizeof(Vec) * kWarp;
+  static constexpr std::uint32_t kRingBytes = 2 * kChunkBytes;
+  static constexpr std::uint32_t kGroupBytes = 256;  // most that a group consumes
+  static constexpr std::uint32_t kRoom = kRingBytes + kGroupBytes;
+
+  const Vec* vecs;  // of the payload
+  std::uint32_t next_vec, end_vec;
+  std::uint32_t filled = 0, consumed = 0;  // bytes
+  Vec ahead;
+
+  // `past_vec` may be that of the payload: the section's end need not be known yet.
+  __device__ __forceinline__ WordRing(const std::uint8_t* payload, std::uint32_t first_vec,
+                                      std::uint32_t past_vec)
+      : vecs(reinterpret_cast<const Vec*>(payload)), next_vec(first_vec), end_vec(past_vec) {
+    load_ahead();
+  }
+  __device__ __forceinline__ void load_ahead() {
+    // Lanes beyond the end load the last vector: a select would wait for the load.
+    ahead = __ldcs(vecs + min(next_vec + lane_id(), end_vec - 1));
+  }
+  // Makes sure that a whole group finds its words at the address returned. Calls
+  // pass(ahead, its index) for what goes into the ring.
+  template <class Pass>
+  __device__ __forceinline__ std::uint32_t refill(std::uint32_t ring, Pass pass) {
+    if (static_cast<std::int32_t>(filled - consumed) < static_cast<std::int32_t>(kGroupBytes)) {
+      const std::uint32_t at = filled & kChunkBytes;
+      const std::uint32_t mine = ring + sizeof(Vec) * lane_id();
+      __syncwarp();
+      store_shared(mine + at, ahead);
+      if (at == 0 && sizeof(Vec) * lane_id() < kGroupBytes) store_shared(mine + kRingBytes, ahead);
+      filled += kChunkBytes;
+      pass(ahead, next_vec + lane_id());
+      next_vec += kWarp;
+      load_ahead();
+      __syncwarp();
+    }
+    return ring + (consumed & (kRingBytes - 1));
+  }
+};
+
+}  // namespace snug::cuda

@@ -1,0 +1,218 @@
+// codec/cuda/decode_fixed_any/decode_fixed_any_kernel.cuh - for `fixed` and raw frames: one thread block a
+// multiprocessor. A producer warp keeps payloads of the next blocks on their way to
+// shared memory; all other warps together restore one block after the other,
+// each a part of it. Blocks of other kinds or sizes are restored too.
+#pragma once
+#include <type_traits>
+
+#include "gpu/bulk_copy.cuh"
+#include "codec/cuda/decode_fixed_any/expand_rest.cuh"
+#include "gpu/prepared_launch.cuh"
+
+namespace snug::cuda {
+
+inline constexpr unsigned kMaxStages = 8;
+inline constexpr std::uint32_t kDecodeStageBytes = 64 * 1024;
+
+struct WideSmem {
+  unsigned long long full[kMaxStages], empty[kMaxStages];  // barriers
+  StageInfo stages[kMaxStages];
+  DecodeJob jobs[kWarp];  // of the producer's next tickets
+  FixedLayout layouts[kWarp];
+  DecodeTally tally;
+};
+
+// The consumers as a team of threads.
+using ConsumerTeam = BarrierTeam<kConsumerThreads>;
+
+// Blocks that are not in shared memory: too large, or of another codec.
+template <int kWidth, class Access>
+__device__ __noinline__ BlockResult decode_unstaged(const Work& work, const DecodeJob& job,
+                                                    Access dst, DecodeSmem* smem) {
+  const BlockResult r = decode_by_team<ConsumerTeam, kWidth>(job, work.dtype, dst, *smem);
+  fence_for_bulk();
+  return r;
+}
+
+// What a warp has to say about a block; all its lanes together.
+__device__ __forceinline__ void leave_result(StageInfo& info, BlockResult r,
+                                             std::uint32_t num_patched) {
+  const unsigned warp = threadIdx.x / kWarp;
+  const std::uint64_t sum = warp_sum64(r.sum);
+  num_patched = __reduce_add_sync(kAll, num_patched);
+  if (lane_id() != 0) return;
+  info.sums[warp] = sum;
+  info.reasons[warp] = r.reason;
+  info.num_patched[warp] = num_patched;
+}
+
+// All that is not in rows, out of line: it would cost the usual blocks registers.
+template <class Access, int kWidth>
+__device__ __noinline__ void restore_any(const Work& work, StageInfo& info, std::uint8_t* stage) {
+  const DecodeJob& job = info.job;
+  const Access dst = access_item<Access>(work, job.w.item);
+  BlockResult r{job.reason, 0};
+  std::uint32_t num_patched = 0;
+  if (info.staged)
+    r = expand_any<kWidth>(stage, info, dst, num_patched);
+  else if (job.exists && job.reason == kReasonNone)
+    r = decode_unstaged<kWidth>(work, job, dst, reinterpret_cast<DecodeSmem*>(stage));
+  leave_result(info, r, num_patched);
+}
+
+// Restores blocks in rows from stage `turn` on, until another one comes; returns its turn.
+template <class Access, int kWidth>
+__device__ __noinline__ unsigned consume_rows(const Work& work, std::uint8_t* stages,
+                                              std::uint32_t stage_bytes, unsigned num_stages,
+                                              unsigned turn, WideSmem& smem) {
+  for (;; ++turn) {
+    const unsigned s = turn % num_stages;
+    wait_barrier(shared_address(&smem.full[s]), turn / num_stages & 1);
+    StageInfo& info = smem.stages[s];
+    if (!info.in_rows) return turn;
+    std::uint32_t num_patched = 0;
+    const Access dst = access_item<Access>(work, info.job.w.item);
+    const BlockResult r = expand_rows<kWidth>(stages + s * stage_bytes, info, dst, num_patched);
+    leave_result(info, r, num_patched);
+    if (lane_id() == 0) arrive(shared_address(&smem.empty[s]));
+    __syncwarp();
+  }
+}
+
+template <class Access, int kWidth>
+__device__ __forceinline__ void consume_blocks(const Work& work, std::uint8_t* stages,
+                                               std::uint32_t stage_bytes, unsigned num_stages,
+                                               WideSmem& smem) {
+  for (unsigned turn = 0;; ++turn) {
+    turn = consume_rows<Access, kWidth>(work, stages, stage_bytes, num_stages, turn, smem);
+    const unsigned s = turn % num_stages;
+    StageInfo& info = smem.stages[s];
+    if (info.job.ends) return;
+    restore_any<Access, kWidth>(work, info, stages + s * stage_bytes);
+    if (lane_id() == 0) arrive(shared_address(&smem.empty[s]));
+    __syncwarp();
+  }
+}
+
+// Escapes in an order of their own, after the block is there: by the producer.
+template <int kWidth, class Access>
+__device__ __noinline__ Reason patch_all(const DecodeJob& job, const Access& dst) {
+  FixedLayout layout;
+  if (!open_fixed(job.payload, job.entry.num_bytes, job.n, kWidth, job.entry, layout))
+    return kReasonPayload;
+  return patch_fixed_escapes<WarpTeam>(job.payload, layout, job.n, kWidth, dst, job.pos);
+}
+
+// What is left to do for a block once all consumers are done with it.
+template <class Access, int kWidth>
+__device__ __forceinline__ void finish_block(const Work& work, const StageInfo& info,
+                                             const std::uint8_t* stage, DecodeTally& tally) {
+  const DecodeJob& job = info.job;
+  const unsigned lane = lane_id();
+  Reason reason = lane < kConsumers ? info.reasons[lane] : kReasonNone;
+  reason = static_cast<Reason>(__reduce_max_sync(kAll, static_cast<unsigned>(reason)));
+  if constexpr (kHasFixed<kWidth>) {
+    const std::uint32_t patched =
+        __reduce_add_sync(kAll, lane < kConsumers ? info.num_patched[lane] : 0);
+    if (info.staged && reason == kReasonNone &&
+        job.entry.codec == static_cast<unsigned>(Codec::kFixed) &&
+        patched != *reinterpret_cast<const std::uint32_t*>(stage + info.layout.escapes -
+                                                           codec::FixedHeader::kBytes))
+      reason = patch_all<kWidth>(job, access_item<Access>(work, job.w.item));
+  }
+  const std::uint64_t sum = warp_sum64(lane < kConsumers ? info.sums[lane] : 0);
+  if (job.exists && job.reason == kReasonNone) reason = check_sum(reason, sum, job.entry);
+  if (lane == 0) tally.add<Access>(work, job, info.ticket, reason);
+  __syncwarp();
+}
+
+template <class Access, int kWidth>
+__device__ __forceinline__ void produce_blocks(const Work& work, std::uint8_t* stages,
+                                               std::uint32_t stage_bytes, unsigned num_stages,
+                                               WideSmem& smem) {
+  const unsigned lane = lane_id();
+  const std::uint64_t num_tickets = last_ticket(work);
+  DecodeTally& tally = smem.tally;
+  if (lane == 0) tally = {};
+  unsigned produced = 0, finished = 0;
+  const auto finish_next = [&] {
+    const unsigned s = finished % num_stages;
+    wait_barrier(shared_address(&smem.empty[s]), finished / num_stages & 1);
+    finish_block<Access, kWidth>(work, smem.stages[s], stages + s * stage_bytes, tally);
+    ++finished;
+  };
+  for (;; ++produced) {
+    if (produced - finished == num_stages) finish_next();
+    const std::uint64_t ticket = blockIdx.x + std::uint64_t{produced} * gridDim.x;
+    if (produced % kWarp == 0) {
+      DecodeJob mine = open_decode_job(work, ticket + lane * gridDim.x, num_tickets);
+      FixedLayout layout{};
+      if constexpr (kHasFixed<kWidth>)
+        if (mine.exists && mine.reason == kReasonNone &&
+            mine.entry.codec == static_cast<unsigned>(Codec::kFixed) &&
+            has_fixed_codec(work.dtype) &&
+            !lay_out_fixed(mine.entry.num_bytes, mine.n, kWidth, mine.entry, layout))
+          mine.reason = kReasonPayload;
+      __syncwarp();
+      smem.jobs[lane] = mine;
+      smem.layouts[lane] = layout;
+      __syncwarp();
+    }
+    const unsigned s = produced % num_stages;
+    StageInfo& info = smem.stages[s];
+    const DecodeJob& job = smem.jobs[produced % kWarp];
+    const DeviceEntry& e = job.entry;
+    const bool plain = e.codec == static_cast<unsigned>(Codec::kRaw) ||
+                       e.codec == static_cast<unsigned>(Codec::kConstant);
+    const bool fixed =
+        e.codec == static_cast<unsigned>(Codec::kFixed) && has_fixed_codec(work.dtype);
+    const bool staged = !job.ends && job.exists && job.reason == kReasonNone && (plain || fixed) &&
+                        std::uint64_t{job.n} * kWidth <= stage_bytes;
+    if (lane == 0) {
+      info.job = job;
+      info.layout = smem.layouts[produced % kWarp];
+      info.ticket = ticket;
+      info.staged = staged;
+      info.in_rows = staged && divides_into_rows<kWidth>(job);
+    }
+    __syncwarp();
+    load_block(DirectAccess{const_cast<std::uint8_t*>(job.payload)}, 0, staged ? e.num_bytes : 0,
+               shared_address(stages + s * stage_bytes), shared_address(&smem.full[s]));
+    // While the payload is on its way.
+    if constexpr (!std::is_same_v<Access, DirectAccess>) {
+      const bool good =
+          !info.in_rows || lane >= kConsumers ||
+          find_place(access_item<Access>(work, job.w.item), job.pos, part_start<kWidth>(job, lane),
+                     part_start<kWidth>(job, lane + 1), info.places[lane]);
+      if (!__all_sync(kAll, good) && lane == 0) info.in_rows = false;
+      __syncwarp();
+    }
+    if (lane == 0) arrive(shared_address(&smem.full[s]));
+    if (job.ends) break;
+  }
+  while (finished < produced) finish_next();
+  if (lane == 0) tally.flush<Access>(work);
+  if (lane == 0) work.errors[blockIdx.x] = tally.first_error;
+}
+
+template <class Access, int kWidth>
+__global__ void __launch_bounds__(kConsumerThreads + kWarp, 1)
+    decode_wide_kernel(const __grid_constant__ Work work, std::uint32_t stage_bytes,
+                       unsigned num_stages) {
+  extern __shared__ __align__(1024) std::uint8_t stages[];
+  __shared__ WideSmem smem;
+  if (work.items == nullptr) let_next_kernel_start();  // the verdict
+  if (threadIdx.x < num_stages) {
+    init_barrier(shared_address(&smem.full[threadIdx.x]), 2);  // payload and info
+    init_barrier(shared_address(&smem.empty[threadIdx.x]), kConsumers);
+  }
+  __syncthreads();
+  // One tensor in one piece needs nothing that was prepared.
+  if (work.items != nullptr || work.segments != nullptr) wait_for_preparation();
+  if (threadIdx.x < kConsumerThreads)
+    consume_blocks<Access, kWidth>(work, stages, stage_bytes, num_stages, smem);
+  else
+    produce_blocks<Access, kWidth>(work, stages, stage_bytes, num_stages, smem);
+}
+
+}  // namespace snug::cuda

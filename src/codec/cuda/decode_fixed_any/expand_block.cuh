@@ -1,0 +1,244 @@
+// codec/cuda/decode_fixed_any/expand_block.cuh - one warp's part of a `fixed`, raw or constant block whose
+// payload is in shared memory; used by codec/cuda/decode_fixed_any/decode_fixed_any_kernel.cuh.
+#pragma once
+#include "codec/cuda/decode_any_block/decode_any_block.cuh"
+#include "codec/cuda/decode_any_block/decode_fixed_block.cuh"
+#include "codec/cuda/frame/decode_frame.cuh"
+#include "codec/cuda/decode_fixed_any/part_target.cuh"
+
+namespace snug::cuda {
+
+inline constexpr unsigned kConsumers = 16;  // warps; blocks of 4096 values and more divide evenly
+inline constexpr unsigned kConsumerThreads = kConsumers * kWarp;
+
+// Element widths of types that have the fixed codec.
+template <int kWidth>
+inline constexpr bool kHasFixed = kWidth == 2 || kWidth == 4;
+
+struct StageInfo {
+  DecodeJob job;
+  std::uint64_t ticket;
+  FixedLayout layout;  // of a fixed block, all but what its header says
+  bool staged;         // the payload is in shared memory
+  bool in_rows;        // and each part is whole rows, whose places are in `places`
+  PartPlace places[kConsumers];
+  std::uint64_t sums[kConsumers];
+  Reason reasons[kConsumers];
+  std::uint32_t num_patched[kConsumers];  // escapes that were found where they belong
+};
+
+// The first escape at or after a position, as listed by encoders: by rising position.
+__device__ __forceinline__ std::uint32_t find_escape(std::uint32_t escapes,
+                                                     std::uint32_t num_escapes,
+                                                     std::uint32_t position) {
+  std::uint32_t first = 0, last = num_escapes;
+  const auto count_before = [&](std::uint32_t step) {
+    const std::uint32_t i = first + lane_id() * step;
+    return static_cast<std::uint32_t>(__popc(
+        __ballot_sync(kAll, i < last && (load_shared_u32(escapes + 4 * i) & 0xFFFFFF) < position)));
+  };
+  while (last - first > kWarp) {
+    const std::uint32_t step = (last - first + kWarp - 1) / kWarp, before = count_before(step);
+    if (before == 0) return first;
+    first += (before - 1) * step + 1;
+    last = min(last, first + step - 1);
+  }
+  return first + count_before(1);
+}
+
+// Escapes of this warp's part, positions [first, last) of the block, after its values
+// have been stored. Returns how many this lane has put there.
+template <int kWidth, class PutByte>
+__device__ __forceinline__ std::uint32_t patch_part(std::uint32_t escapes,
+                                                    std::uint32_t num_escapes, std::uint32_t first,
+                                                    std::uint32_t last, PutByte put_byte) {
+  __syncwarp();  // other lanes' stores come first
+  std::uint32_t num_patched = 0;
+  for (std::uint32_t i = find_escape(escapes, num_escapes, first) + lane_id();; i += kWarp) {
+    const std::uint32_t escape = i < num_escapes ? load_shared_u32(escapes + 4 * i) : 0xFFFFFFu;
+    const std::uint32_t at = escape & 0xFFFFFF;
+    const bool mine = i < num_escapes && at >= first && at < last;
+    if (mine) {
+      put_byte(at * kWidth + kWidth - 1, static_cast<std::uint8_t>(escape >> 24));
+      ++num_patched;
+    }
+    if (!__all_sync(kAll, mine)) return num_patched;
+  }
+}
+
+// What the parts of a fixed block have in common.
+struct FixedView {
+  std::uint32_t base;  // of the stage
+  FixedLayout layout;
+  std::uint32_t modes;
+  std::uint32_t n;
+};
+
+// A part of whole rows of a BF16 block: 256 values a row, 8 of them a lane.
+template <class Access>
+__device__ __forceinline__ std::uint64_t expand_rows_bf16(const FixedView& v, std::uint32_t rows,
+                                                          std::uint32_t first_row,
+                                                          const PartTarget<Access>& target) {
+  constexpr unsigned kBatch = 4;
+  const std::uint32_t first_unit = first_row * kWarp + lane_id();
+  const std::uint32_t lows = v.base + 8 * first_unit,
+                      words = v.base + v.layout.nibbles + 4 * first_unit;
+  std::uint32_t low_factor = checksum_factor(2 * first_unit),
+                word_factor = checksum_factor(v.layout.nibbles / 4 + first_unit);
+  std::uint64_t sum = 0;
+#pragma unroll 1
+  for (std::uint32_t row = 0; row < rows; row += kBatch) {
+    uint2 low[kBatch];
+    std::uint32_t word[kBatch];
+#pragma unroll
+    for (unsigned i = 0; i < kBatch; ++i) {
+      if (row + i >= rows) break;
+      low[i] = load_shared8(lows + (row + i) * 8 * kWarp);
+      word[i] = load_shared_u32(words + (row + i) * 4 * kWarp);
+    }
+    const std::uint32_t at = (first_row + row) * 512;
+#pragma unroll
+    for (unsigned i = 0; i < kBatch; ++i) {
+      if (row + i >= rows) break;
+      store_global(target.at(at + i * 512) + 16 * lane_id(),
+                   merge_low_high(low[i], fixed_high_bytes(word[i], v.layout.palette)));
+      sum += checksum_terms(low[i], low_factor) + std::uint64_t{word[i]} * word_factor;
+      low_factor += 2 * kWarp * frame::kChecksumStep;
+      word_factor += kWarp * frame::kChecksumStep;
+    }
+  }
+  return sum;
+}
+
+// The same for F32: 128 values a row, 4 of them a lane, so that a warp's stores are
+// in one piece; two lanes share a word of nibbles.
+template <class Access>
+__device__ __forceinline__ std::uint64_t expand_rows_f32(const FixedView& v, std::uint32_t rows,
+                                                         std::uint32_t first_row,
+                                                         const std::uint8_t* stage,
+                                                         const PartTarget<Access>& target) {
+  constexpr unsigned kBatch = 4;
+  const unsigned lane = lane_id(), odd = lane % 2;
+  const std::uint32_t first_word = first_row * (kWarp / 2) + lane / 2;
+  std::uint32_t word_factor = checksum_factor(v.layout.nibbles / 4 + first_word);
+  std::uint32_t lows[3], low_factors[3], constants[3];
+#pragma unroll
+  for (unsigned p = 0; p < 3; ++p) {
+    lows[p] = v.base + v.layout.planes[p] + 4 * (first_row * kWarp + lane);
+    low_factors[p] = checksum_factor(v.layout.planes[p] / 4 + first_row * kWarp + lane);
+    constants[p] = stage[v.layout.constants[p]] * 0x01010101u;
+  }
+  std::uint64_t sum = 0;
+#pragma unroll 1
+  for (std::uint32_t row = 0; row < rows; row += kBatch) {
+    std::uint32_t low[kBatch][3], word[kBatch];
+#pragma unroll
+    for (unsigned i = 0; i < kBatch; ++i) {
+      if (row + i >= rows) break;
+#pragma unroll
+      for (unsigned p = 0; p < 3; ++p)
+        low[i][p] = (v.modes >> (2 * p) & 1) == 0 ? load_shared_u32(lows[p] + (row + i) * 4 * kWarp)
+                                                  : constants[p];
+      word[i] =
+          load_shared_u32(v.base + v.layout.nibbles + 4 * (first_word + (row + i) * (kWarp / 2)));
+    }
+    const std::uint32_t at = (first_row + row) * 512;
+#pragma unroll
+    for (unsigned i = 0; i < kBatch; ++i) {
+      if (row + i >= rows) break;
+      const std::uint32_t idx = (word[i] >> (16 * odd)) & 0x7777u;
+      const std::uint32_t high = __byte_perm(v.layout.palette.x, v.layout.palette.y, idx) |
+                                 (word[i] << (4 * odd) & 0x80808080u);
+      store_global(target.at(at + i * 512) + 16 * lane,
+                   transpose_bytes(low[i][0], low[i][1], low[i][2], high));
+#pragma unroll
+      for (unsigned p = 0; p < 3; ++p) {
+        if ((v.modes >> (2 * p) & 1) == 0) sum += std::uint64_t{low[i][p]} * low_factors[p];
+        low_factors[p] += kWarp * frame::kChecksumStep;
+      }
+      sum += std::uint64_t{odd != 0 ? 0 : word[i]} * word_factor;
+      word_factor += kWarp / 2 * frame::kChecksumStep;
+    }
+  }
+  return sum;
+}
+
+// kBatch rows of a raw block.
+template <unsigned kBatch, class Access>
+__device__ __forceinline__ std::uint64_t copy_rows(std::uint32_t base, std::uint32_t row,
+                                                   const PartTarget<Access>& target) {
+  const std::uint32_t at = row * 512 + 16 * lane_id(), factor = checksum_factor(at / 4);
+  uint4 v[kBatch];
+#pragma unroll
+  for (unsigned i = 0; i < kBatch; ++i) v[i] = load_shared16(base + at + i * 512);
+  std::uint64_t sum = 0;
+#pragma unroll
+  for (unsigned i = 0; i < kBatch; ++i) {
+    store_global(target.at((row + i) * 512) + 16 * lane_id(), v[i]);
+    sum += checksum_terms(v[i], factor + i * (128 * frame::kChecksumStep));
+  }
+  return sum;
+}
+
+// One warp's part of a block that is `in_rows`.
+template <int kWidth, class Access>
+__device__ __forceinline__ BlockResult expand_rows(const std::uint8_t* stage, const StageInfo& info,
+                                                   const Access& dst, std::uint32_t& num_patched) {
+  const unsigned warp = threadIdx.x / kWarp;
+  const DecodeJob& job = info.job;
+  const std::uint32_t base = kept_shared_address(stage), n = job.n, num_bytes = job.entry.num_bytes;
+  const PartTarget<Access> target(dst, job.pos, info.places[warp]);
+  std::uint64_t sum = 0;
+  if constexpr (kHasFixed<kWidth>) {
+    if (job.entry.codec == static_cast<unsigned>(Codec::kFixed)) {
+      FixedView v{base, info.layout, job.entry.plane_modes, n};
+      const std::uint32_t head =
+          v.layout.escapes - static_cast<std::uint32_t>(codec::FixedHeader::kBytes);
+      if (!read_fixed_header(load_shared16(base + head), num_bytes, n, v.layout))
+        return {kReasonPayload, 0};
+      const std::uint32_t first = n / kConsumers * warp, count = n / kConsumers;
+      if constexpr (kWidth == 2)
+        sum = expand_rows_bf16(v, count / 256, first / 256, target);
+      else
+        sum = expand_rows_f32(v, count / 128, first / 128, stage, target);
+      if (v.layout.num_escapes != 0)
+        num_patched =
+            patch_part<kWidth>(base + v.layout.escapes, v.layout.num_escapes, first, first + count,
+                               [&](std::uint32_t at, std::uint8_t b) { *target.at(at) = b; });
+      const std::uint32_t at = 16 * threadIdx.x, constants = v.layout.constants[0];
+      if (kWidth == 4 && constants + at < v.layout.nibbles)
+        sum += checksum_term(load_shared16(base + constants + at), (constants + at) / 16);
+      for (std::uint32_t i = head + at; i < num_bytes; i += 16 * kConsumerThreads)
+        sum += checksum_term(load_shared16(base + i), i / 16);
+      return {kReasonNone, sum};
+    }
+  }
+  constexpr unsigned kBatch = 4;
+  const std::uint32_t rows = n * kWidth / 512, last = (warp + 1) * rows / kConsumers;
+  std::uint32_t row = warp * rows / kConsumers;
+#pragma unroll 1
+  for (; row + kBatch <= last; row += kBatch) sum += copy_rows<kBatch>(base, row, target);
+#pragma unroll 1
+  for (; row < last; ++row) sum += copy_rows<1>(base, row, target);
+  return {kReasonNone, sum};
+}
+
+// Whether blocks of this kind can be `in_rows`: whole rows for every warp, and a layout
+// that expand_rows knows.
+template <int kWidth>
+__device__ __forceinline__ bool divides_into_rows(const DecodeJob& job) {
+  if (job.entry.codec == static_cast<unsigned>(Codec::kFixed))
+    return job.n % (256 * kConsumers) == 0 && (kWidth == 4 || job.entry.plane_modes == 0);
+  return job.entry.codec == static_cast<unsigned>(Codec::kRaw) && job.n * kWidth % 512 == 0 &&
+         job.entry.plane_modes == 0 && job.entry.num_bytes == job.n * kWidth;
+}
+
+// Offset in the block where the part of a warp starts.
+template <int kWidth>
+__device__ __forceinline__ std::uint32_t part_start(const DecodeJob& job, unsigned warp) {
+  if (job.entry.codec == static_cast<unsigned>(Codec::kFixed))
+    return job.n / kConsumers * warp * kWidth;
+  return warp * (job.n * kWidth / 512) / kConsumers * 512;
+}
+
+}  // namespace snug::cuda

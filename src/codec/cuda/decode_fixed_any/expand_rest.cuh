@@ -1,0 +1,113 @@
+// codec/cuda/decode_fixed_any/expand_rest.cuh - one warp's part of any `fixed`, raw or constant block whose
+// payload is in shared memory, wherever it goes: what codec/cuda/decode_fixed_any/expand_block.cuh leaves over.
+#pragma once
+#include "codec/cuda/decode_fixed_any/expand_block.cuh"
+
+namespace snug::cuda {
+
+// The values of a unit (8 of them, one word of nibbles) in memory order.
+template <int kWidth>
+__device__ __forceinline__ void merge_unit(const uint2 (&lows)[kWidth - 1], uint2 high,
+                                           uint4 (&out)[kWidth / 2]) {
+  if constexpr (kWidth == 2) {
+    out[0] = merge_low_high(lows[0], high);
+  } else {
+    out[0] = transpose_bytes(lows[0].x, lows[1].x, lows[2].x, high.x);
+    out[1] = transpose_bytes(lows[0].y, lows[1].y, lows[2].y, high.y);
+  }
+}
+
+// One row of units, 8 values a lane; covers the padding of both planes.
+template <int kWidth, class Access>
+__device__ __forceinline__ std::uint64_t expand_units(const FixedView& v, std::uint32_t row,
+                                                      const std::uint8_t* stage, const Access& dst,
+                                                      std::uint64_t pos) {
+  const std::uint32_t unit = row * kWarp + lane_id(), raw = v.n * kWidth;
+  const auto low_part = static_cast<std::uint32_t>(align16(v.n)),
+             nibble_part = static_cast<std::uint32_t>(align16(codec::fixed_nibble_bytes(v.n)));
+  std::uint64_t sum = 0;
+  uint2 lows[kWidth - 1];
+  std::uint32_t word = 0;
+#pragma unroll
+  for (int p = 0; p < kWidth - 1; ++p) {
+    lows[p].x = lows[p].y = stage[v.layout.constants[p]] * 0x01010101u;
+    if ((v.modes >> (2 * p) & 1) != 0 || 8 * unit >= low_part) continue;
+    lows[p] = load_shared8(v.base + v.layout.planes[p] + 8 * unit);
+    sum += checksum_terms(lows[p], checksum_factor(v.layout.planes[p] / 4 + 2 * unit));
+  }
+  if (4 * unit < nibble_part) {
+    word = load_shared_u32(v.base + v.layout.nibbles + 4 * unit);
+    sum += checksum_term(word, v.layout.nibbles / 4 + unit);
+  }
+  uint4 out[kWidth / 2];
+  merge_unit<kWidth>(lows, fixed_high_bytes(word, v.layout.palette), out);
+#pragma unroll
+  for (std::uint32_t k = 0; k < kWidth / 2; ++k) {
+    const std::uint32_t at = 8 * kWidth * unit + 16 * k;
+    if (at < raw) store_upto16(dst, pos + at, out[k], static_cast<std::int64_t>(raw - at));
+  }
+  return sum;
+}
+
+template <int kWidth, class Access>
+__device__ __forceinline__ BlockResult expand_any_fixed(const std::uint8_t* stage,
+                                                        const StageInfo& info, const Access& dst,
+                                                        std::uint32_t& num_patched) {
+  const DecodeJob& job = info.job;
+  const unsigned warp = threadIdx.x / kWarp;
+  FixedView v{shared_address(stage), info.layout, job.entry.plane_modes, job.n};
+  const std::uint32_t num_bytes = job.entry.num_bytes;
+  const std::uint32_t head =
+      v.layout.escapes - static_cast<std::uint32_t>(codec::FixedHeader::kBytes);
+  if (!read_fixed_header(load_shared16(v.base + head), num_bytes, v.n, v.layout))
+    return {kReasonPayload, 0};
+  // Both planes have as many rows, padding included.
+  const std::uint32_t rows = (static_cast<std::uint32_t>(align16(v.n)) + 255) / 256;
+  const std::uint32_t first = warp * rows / kConsumers, last = (warp + 1) * rows / kConsumers;
+  std::uint64_t sum = 0;
+#pragma unroll 1
+  for (std::uint32_t row = first; row < last; ++row)
+    sum += expand_units<kWidth>(v, row, stage, dst, job.pos);
+  if (v.layout.num_escapes != 0)
+    num_patched = patch_part<kWidth>(
+        v.base + v.layout.escapes, v.layout.num_escapes, first * 256, min(last * 256, v.n),
+        [&](std::uint32_t at, std::uint8_t b) { dst.store_byte(job.pos + at, b); });
+  const auto add_vecs = [&](std::uint32_t from, std::uint32_t to) {
+    for (std::uint32_t at = from + 16 * threadIdx.x; at < to; at += 16 * kConsumerThreads)
+      sum += checksum_term(load_shared16(v.base + at), at / 16);
+  };
+  add_vecs(v.layout.constants[0], v.layout.nibbles);
+  add_vecs(head, num_bytes);
+  return {kReasonNone, sum};
+}
+
+template <class Access>
+__device__ __forceinline__ BlockResult expand_any_plain(const std::uint8_t* stage,
+                                                        const StageInfo& info, unsigned width,
+                                                        const Access& dst) {
+  const DecodeJob& job = info.job;
+  const std::uint32_t base = shared_address(stage), raw = job.n * width;
+  const bool constant = job.entry.codec == static_cast<unsigned>(Codec::kConstant);
+  if (job.entry.plane_modes != 0 || job.entry.num_bytes != (constant ? 16 : align16(raw)))
+    return {kReasonPayload, 0};
+  const uint4 stored = load_shared16(base), value = repeat_value(stored, width);
+  std::uint64_t sum = constant && threadIdx.x == 0 ? checksum_term(stored, 0) : 0;
+#pragma unroll 1
+  for (std::uint32_t at = 16 * threadIdx.x; at < raw; at += 16 * kConsumerThreads) {
+    const uint4 v = constant ? value : load_shared16(base + at);
+    if (!constant) sum += checksum_term(v, at / 16);
+    store_upto16(dst, job.pos + at, v, static_cast<std::int64_t>(raw - at));
+  }
+  return {kReasonNone, sum};
+}
+
+template <int kWidth, class Access>
+__device__ __forceinline__ BlockResult expand_any(const std::uint8_t* stage, const StageInfo& info,
+                                                  const Access& dst, std::uint32_t& num_patched) {
+  if constexpr (kHasFixed<kWidth>)
+    if (info.job.entry.codec == static_cast<unsigned>(Codec::kFixed))
+      return expand_any_fixed<kWidth>(stage, info, dst, num_patched);
+  return expand_any_plain(stage, info, kWidth, dst);
+}
+
+}  // namespace snug::cuda

@@ -1,0 +1,151 @@
+// codec/cuda/decode_fixed_bf16/next_block.cuh - which warps of codec/cuda/decode_fixed_bf16/decode_fixed_bf16_kernel.cuh share which blocks, and
+// what they know of a block before they restore it.
+#pragma once
+#include "codec/cuda/frame/decode_frame.cuh"
+
+namespace snug::cuda {
+
+inline constexpr unsigned kStraightWarps = 16;  // a thread block, and one that checks
+inline constexpr unsigned kStraightThreads = kStraightWarps * kWarp;
+inline constexpr std::uint32_t kRowValues = 8 * kWarp;  // of a warp's step, 8 of them a lane
+inline constexpr unsigned kMaxGroups = 8;
+
+// The warps that share a block, and which blocks are theirs. Numbers of warps and groups
+// are powers of two: there is no division on the way to the first load.
+struct WarpGroup {
+  unsigned log2_warps;  // of the group
+  unsigned warp;        // which of them this is
+  unsigned idx;         // of the group in the thread block
+
+  __device__ __forceinline__ explicit WarpGroup(unsigned log2_warps)
+      : log2_warps(log2_warps),
+        warp(threadIdx.x / kWarp & ((1u << log2_warps) - 1)),
+        idx(threadIdx.x / kWarp >> log2_warps) {}
+  __device__ __forceinline__ unsigned num_groups() const { return kStraightWarps >> log2_warps; }
+  __device__ __forceinline__ std::uint64_t first_block() const {
+    return std::uint64_t{blockIdx.x} * num_groups() + idx;
+  }
+  __device__ __forceinline__ std::uint64_t step() const {
+    return std::uint64_t{gridDim.x} * num_groups();
+  }
+};
+
+// What becomes of a block.
+enum class BlockKind : std::uint32_t { kEnd, kInvalid, kFixedRows, kRawRows, kOther };
+
+// A block to come, as far as a warp needs to know.
+struct ComingBlock {
+  std::uint64_t payload = 0;      // offset in the frame
+  std::uint8_t* place = nullptr;  // of the warp's part
+  BlockKind kind = BlockKind::kEnd;
+  std::uint32_t n = 0;
+  std::uint32_t num_bytes = 0;
+  std::uint32_t checksum = 0;
+};
+
+// Loads that are not moved behind what does not need them.
+__device__ __forceinline__ uint4 load_now(const uint4* p) {
+  uint4 v;
+  asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(p));
+  return v;
+}
+__device__ __forceinline__ uint2 load_now(const uint2* p) {
+  uint2 v;
+  asm volatile("ld.global.nc.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
+  return v;
+}
+__device__ __forceinline__ std::uint32_t load_now(const std::uint32_t* p) {
+  std::uint32_t v;
+  asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(v) : "l"(p));
+  return v;
+}
+
+struct HeaderVecs {
+  uint4 a{}, b{}, c{}, d{};  // zeros are no header
+
+  __device__ __forceinline__ explicit HeaderVecs(const Work& work) {
+    const uint4* vecs = static_cast<const uint4*>(work.single.frame);
+    if (work.single.frame_bytes < frame::kHeaderBytes) return;
+    a = load_now(vecs);
+    b = load_now(vecs + 1);
+    c = load_now(vecs + 2);
+    d = load_now(vecs + 3);
+  }
+  __device__ __forceinline__ DeviceHeader parse(const Work& work) const {
+    return parse_device_header(a, b, c, d, work.single.frame_bytes, work.single.tensor_bytes,
+                               DType::kBF16);
+  }
+};
+
+// Where the part of a warp is, if the part of every warp of the group is in one piece at a
+// multiple of 16; else null.
+__device__ __forceinline__ std::uint8_t* find_part(const DirectAccess& dst, std::uint64_t pos,
+                                                   std::uint32_t part, const WarpGroup& group) {
+  return dst.data + pos + group.warp * part;
+}
+inline __device__ __noinline__ std::uint8_t* find_part(const ScatteredAccess& dst,
+                                                       std::uint64_t pos, std::uint32_t part,
+                                                       const WarpGroup& group) {
+  const std::uint32_t all = part << group.log2_warps, mine = part * group.warp;
+  std::uint8_t* found = nullptr;
+  for (std::uint32_t at = 0; at < all;) {
+    const ScatteredAccess::Piece piece = dst.find(pos + at);
+    const std::uint32_t here =
+        piece.left < all - at ? static_cast<std::uint32_t>(piece.left) : all - at;
+    if (reinterpret_cast<std::uintptr_t>(piece.at) % 16 != 0 || here == 0 || here % part != 0)
+      return nullptr;
+    if (mine - at < here) found = piece.at + (mine - at);
+    at += here;
+  }
+  return found;
+}
+
+// The two index entries that say where a block is.
+struct EntryPair {
+  uint4 packed{}, next{};
+
+  // As far as the frame's room goes: the header may not have been read yet.
+  __device__ __forceinline__ EntryPair(const Work& work, std::uint64_t block) {
+    const uint4* entry =
+        static_cast<const uint4*>(work.single.frame) + frame::kHeaderBytes / 16 + block;
+    const std::uint64_t end = frame::kHeaderBytes + (block + 1) * frame::kEntryBytes;
+    if (end <= work.single.frame_bytes) packed = load_now(entry);
+    if (end + frame::kEntryBytes <= work.single.frame_bytes) next = load_now(entry + 1);
+  }
+};
+
+template <class Access>
+__device__ __forceinline__ ComingBlock open_block(const Work& work, const DeviceHeader& h,
+                                                  const WarpGroup& group, std::uint64_t block,
+                                                  const EntryPair& entries) {
+  if (block >= h.num_blocks) return {};
+  const DeviceEntry e = unpack_entry(entries.packed);
+  const std::uint32_t n = h.elems_in_block(block);
+  ComingBlock coming{e.offset, nullptr, BlockKind::kInvalid, n, e.num_bytes, e.checksum};
+  const std::uint64_t end =
+      block + 1 < h.num_blocks ? unpack_entry(entries.next).offset : h.frame_bytes;
+  if (!is_valid_entry(e, block, end, n, 2, h)) return coming;
+  coming.kind = BlockKind::kOther;
+  if (n != 1u << h.log2_block || e.plane_modes != 0) return coming;
+  coming.place = find_part(access_item<Access>(work, work.single), (block << h.log2_block) * 2,
+                           2 * n >> group.log2_warps, group);
+  if (coming.place == nullptr) return coming;
+  if (e.codec == static_cast<unsigned>(Codec::kFixed) &&
+      e.num_bytes >= n + n / 2 + codec::FixedHeader::kBytes)
+    coming.kind = BlockKind::kFixedRows;
+  if (e.codec == static_cast<unsigned>(Codec::kRaw) && e.num_bytes == 2 * n)
+    coming.kind = BlockKind::kRawRows;
+  return coming;
+}
+
+// Asks the cache for index entries of blocks from this one on, `step` apart.
+__device__ __forceinline__ void prefetch_entries(const Work& work, std::uint64_t block,
+                                                 std::uint64_t step) {
+  const std::uint64_t at = frame::kHeaderBytes + (block + lane_id() * step) * frame::kEntryBytes;
+  if (at < work.single.frame_bytes)
+    prefetch_line(static_cast<const std::uint8_t*>(work.single.frame) + at);
+}
+
+}  // namespace snug::cuda

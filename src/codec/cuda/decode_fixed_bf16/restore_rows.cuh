@@ -1,0 +1,118 @@
+// codec/cuda/decode_fixed_bf16/restore_rows.cuh - a warp's part of a `fixed` or raw block of BF16, straight from
+// memory through registers to memory; used by codec/cuda/decode_fixed_bf16/decode_fixed_bf16_kernel.cuh.
+#pragma once
+#include "codec/cuda/decode_fixed_bf16/next_block.cuh"
+#include "codec/cuda/decode_any_block/decode_fixed_block.cuh"
+
+namespace snug::cuda {
+
+// Puts an escape into the warp's part, values [from, from + count) of the block, if it
+// belongs there; false if it belongs nowhere.
+__device__ __forceinline__ bool patch_escape(std::uint32_t escape, std::uint32_t from,
+                                             std::uint32_t count, std::uint32_t n,
+                                             std::uint8_t* place) {
+  const std::uint32_t at = escape & 0xFFFFFF;
+  if (at - from < count) place[2 * (at - from) + 1] = static_cast<std::uint8_t>(escape >> 24);
+  return at < n;
+}
+
+// The warp's part of a fixed block, kBatch rows at a time.
+template <unsigned kBatch>
+__device__ __forceinline__ BlockResult restore_fixed_rows(const ComingBlock& b,
+                                                          const std::uint8_t* frame,
+                                                          const WarpGroup& group) {
+  constexpr unsigned kEscapes = 4;  // times kWarp are read ahead
+  const unsigned lane = lane_id();
+  const std::uint8_t* payload = frame + b.payload;
+  const std::uint32_t n = b.n, count = n >> group.log2_warps, from = group.warp * count;
+  const std::uint32_t unit = from / 8 + lane;
+  const std::uint32_t head_vec = (n + n / 2) / 16, num_words = b.num_bytes / 4 - 4 * head_vec - 4;
+  const uint2* lows = reinterpret_cast<const uint2*>(payload) + unit;
+  const std::uint32_t* words = reinterpret_cast<const std::uint32_t*>(payload + n) + unit;
+  const auto* list = reinterpret_cast<const std::uint32_t*>(payload) + 4 * head_vec + 4;
+  uint2 low[kBatch];
+  std::uint32_t word[kBatch], escapes[kEscapes];
+  const auto load_rows = [&] {
+#pragma unroll
+    for (unsigned i = 0; i < kBatch; ++i) {
+      low[i] = load_now(lows + i * kWarp);
+      word[i] = load_now(words + i * kWarp);
+    }
+    lows += kBatch * kWarp;
+    words += kBatch * kWarp;
+  };
+  load_rows();
+  const uint4 head = load_now(reinterpret_cast<const uint4*>(payload) + head_vec);
+#pragma unroll
+  for (unsigned i = 0; i < kEscapes; ++i) {
+    escapes[i] = 0;
+    if (i * kWarp + lane < num_words) escapes[i] = load_now(list + i * kWarp + lane);
+  }
+  FixedLayout layout;
+  layout.escapes = 16 * head_vec + static_cast<std::uint32_t>(codec::FixedHeader::kBytes);
+  if (!read_fixed_header(head, b.num_bytes, n, layout)) return {kReasonPayload, 0};
+  std::uint8_t* place = b.place + 16 * lane;
+  std::uint32_t low_factor = checksum_factor(2 * unit), word_factor = checksum_factor(n / 4 + unit);
+  std::uint64_t sum = 0;
+#pragma unroll 1
+  for (std::uint32_t done = 0;;) {
+#pragma unroll
+    for (unsigned i = 0; i < kBatch; ++i) {
+      store_global(place + i * 512,
+                   merge_low_high(low[i], fixed_high_bytes(word[i], layout.palette)));
+      sum += checksum_terms(low[i], low_factor) + std::uint64_t{word[i]} * word_factor;
+      low_factor += 2 * kWarp * frame::kChecksumStep;
+      word_factor += kWarp * frame::kChecksumStep;
+    }
+    done += kBatch * kRowValues;
+    if (done >= count) break;
+    place += kBatch * 512;
+    load_rows();
+  }
+  __syncwarp();  // other lanes' stores come before escapes
+  Reason reason = kReasonNone;
+  const auto take = [&](std::uint32_t escape, std::uint32_t i) {
+    if ((i / kWarp & ((1u << group.log2_warps) - 1)) == group.warp)
+      sum += checksum_term(escape, 4 * head_vec + 4 + i);
+    if (i < layout.num_escapes && !patch_escape(escape, from, count, n, b.place))
+      reason = kReasonPayload;
+  };
+#pragma unroll
+  for (unsigned i = 0; i < kEscapes; ++i)
+    if (i * kWarp < num_words) take(escapes[i], i * kWarp + lane);
+#pragma unroll 4
+  for (std::uint32_t i = kEscapes * kWarp + lane; i < num_words; i += kWarp)
+    take(__ldg(list + i), i);
+  if (group.warp == 0 && lane == 0) sum += checksum_term(head, head_vec);
+  return {reason, sum};
+}
+
+// The same for a raw block.
+template <unsigned kBatch>
+__device__ __forceinline__ BlockResult restore_raw_rows(const ComingBlock& b,
+                                                        const std::uint8_t* frame,
+                                                        const WarpGroup& group) {
+  const std::uint32_t count = b.n >> group.log2_warps;
+  const std::uint32_t first = group.warp * count / 8 + lane_id();
+  const uint4* vecs = reinterpret_cast<const uint4*>(frame + b.payload) + first;
+  std::uint8_t* place = b.place + 16 * lane_id();
+  std::uint32_t factor = checksum_factor(4 * first);
+  std::uint64_t sum = 0;
+#pragma unroll 1
+  for (std::uint32_t done = 0; done < count; done += kBatch * kRowValues) {
+    uint4 v[kBatch];
+#pragma unroll
+    for (unsigned i = 0; i < kBatch; ++i) v[i] = load_now(vecs + i * kWarp);
+    vecs += kBatch * kWarp;
+#pragma unroll
+    for (unsigned i = 0; i < kBatch; ++i) {
+      store_global(place + i * 512, v[i]);
+      sum += checksum_terms(v[i], factor);
+      factor += 4 * kWarp * frame::kChecksumStep;
+    }
+    place += kBatch * 512;
+  }
+  return {kReasonNone, sum};
+}
+
+}  // namespace snug::cuda

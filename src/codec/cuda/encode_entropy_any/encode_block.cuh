@@ -1,0 +1,157 @@
+// codec/cuda/encode_entropy_any/encode_block.cuh - one warp codes one block of any kind and writes it where it
+// belongs: raw, constant, or with planes that wait in scratch memory for their place.
+#pragma once
+#include "codec/cuda/encode_entropy_any/encode_large_fixed.cuh"
+#include "codec/cuda/frame/encode_frame.cuh"
+#include "codec/cuda/encode_entropy_any/raw_planes.cuh"
+
+namespace snug::cuda {
+
+// Where the payload of a block comes from, once its size is known.
+enum class Origin { kTensor, kScratch, kRegister };
+
+struct Encoded {
+  Origin origin = Origin::kTensor;
+  DeviceEntry entry{};
+  std::uint32_t raw_bytes = 0;     // of planes that do not come from scratch
+  std::uint32_t num_sections = 0;  // in scratch
+};
+
+template <class Access>
+__device__ __noinline__ std::uint64_t copy_raw(Access src, std::uint64_t pos, std::uint64_t raw,
+                                               std::uint8_t* payload, bool write) {
+  uint4* out = reinterpret_cast<uint4*>(payload);
+  std::uint64_t sum = 0;
+  constexpr int kUnroll = 8;
+  const auto full = static_cast<std::uint32_t>(raw / 16);
+  std::uint32_t i = lane_id();
+  for (; i + (kUnroll - 1) * kWarp < full; i += kUnroll * kWarp) {
+    uint4 v[kUnroll];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) v[u] = src.load16(pos + 16 * std::uint64_t{i + u * kWarp});
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      if (write) __stcs(out + i + u * kWarp, v[u]);
+      sum += checksum_term(v[u], i + u * kWarp);
+    }
+  }
+  for (; 16 * std::uint64_t{i} < raw; i += kWarp) {
+    const uint4 v = load_upto16(src, pos + 16 * std::uint64_t{i},
+                                static_cast<std::int64_t>(raw - 16 * std::uint64_t{i}));
+    if (write) __stcs(out + i, v);
+    sum += checksum_term(v, i);
+  }
+  return sum;
+}
+
+__device__ inline void set_raw(Encoded& e, std::uint32_t raw) {
+  e.origin = Origin::kTensor;
+  e.entry.codec = static_cast<std::uint32_t>(Codec::kRaw);
+  e.entry.plane_modes = 0;
+  e.entry.num_bytes = static_cast<std::uint32_t>(align16(raw));
+}
+
+template <int kWidth, class Access>
+__device__ __noinline__ Encoded encode_block_any(const Work& work, Access src, std::uint64_t pos,
+                                                 std::uint32_t n, PlaneSmem* smem,
+                                                 std::uint8_t* scratch) {
+  Encoded e{};
+  set_raw(e, n * kWidth);
+  if (work.codec == Codec::kRaw) return e;
+  const BlockValues<Access, kWidth> values{src, pos, n, is_float(work.dtype)};
+  const bool entropy = work.codec == Codec::kEntropy;
+  bool counted = false, may_be_constant = true;
+  if constexpr (kWidth <= 2)
+    counted =
+        entropy && !has_exponent_plane(work.dtype) && count_top(values, smem, may_be_constant);
+  if (entropy && !counted) may_be_constant = take_sample(values, smem);
+  if (may_be_constant && is_constant_block(src, pos, n * kWidth, kWidth)) {
+    e.origin = Origin::kRegister;
+    e.entry.codec = static_cast<std::uint32_t>(Codec::kConstant);
+    e.entry.num_bytes = 16;
+    return e;
+  }
+  auto* sections = reinterpret_cast<Section*>(scratch);
+  std::uint8_t* room = scratch + kSectionListBytes;
+  const auto most = static_cast<std::uint32_t>(align16(std::uint64_t{n} * kWidth));
+  std::uint32_t modes = 0;
+  if (entropy) {
+    const auto log2_block = static_cast<int>(work.log2_block);
+    std::uint8_t* sections_end = room + sections_room(kWidth, log2_block);
+    PlaneOut out{smem, sections, sections_end, sections_end + escapes_scratch(kWidth, log2_block),
+                 0,    0,        most,         0};
+    if (!encode_entropy_planes(values, work.dtype, counted, out, modes)) return e;
+    e.raw_bytes = out.raw_bytes;
+    e.num_sections = out.num_sections;
+    e.entry.num_bytes = out.used;
+  } else {
+    FixedOut out{room, 0, most};
+    bool coded = false;
+    if constexpr (kWidth == 2 || kWidth == 4)
+      coded = work.codec == Codec::kFixed && encode_fixed_any(values, work.dtype, smem, out, modes);
+    if (!coded) return e;
+    if (lane_id() == 0) sections[0] = {room, out.used, 0};
+    e.num_sections = 1;
+    e.entry.num_bytes = out.used;
+  }
+  __syncwarp();
+  e.origin = Origin::kScratch;
+  e.entry.codec = static_cast<std::uint32_t>(work.codec);
+  e.entry.plane_modes = modes;
+  return e;
+}
+
+// Raw planes are looked at again when the place is known; much of the block has left
+// the cache by now, and its first part can come back meanwhile.
+template <int kWidth, class Access>
+__device__ __forceinline__ void fetch_raw_again(const Access& src, std::uint64_t pos,
+                                                std::uint32_t n, const Encoded& e) {
+  constexpr std::uint32_t kLinesBack = 64;
+  if (e.origin != Origin::kTensor && e.raw_bytes == 0) return;
+  for (std::uint32_t line = lane_id(); line < min(n * kWidth / 128, kLinesBack); line += kWarp)
+    src.prefetch(pos + 128 * std::uint64_t{line});
+}
+
+// All sections, behind the raw planes; only the last one may have escapes.
+__device__ __forceinline__ std::uint64_t copy_sections(const Encoded& e,
+                                                       const std::uint8_t* scratch,
+                                                       const std::uint8_t* escapes_end,
+                                                       std::uint8_t* payload) {
+  std::uint64_t sum = 0;
+  std::uint32_t done = e.raw_bytes;
+#pragma unroll 1
+  for (std::uint32_t i = 0; i < e.num_sections; ++i) {
+    const Section section = reinterpret_cast<const Section*>(scratch)[i];
+    sum += copy_section(section, escapes_end - section.num_escapes, payload, done);
+    done += section.payload_bytes();
+  }
+  return sum;
+}
+
+// Writes the payload, unless `written` is false; returns this lane's checksum terms.
+template <int kWidth, class Access>
+__device__ __forceinline__ std::uint64_t write_block_any(const Work& work, const Access& src,
+                                                         std::uint64_t pos, std::uint32_t n,
+                                                         const Encoded& e,
+                                                         const std::uint8_t* scratch,
+                                                         std::uint8_t* payload, bool written) {
+  if (e.origin == Origin::kTensor)
+    return copy_raw(src, pos, std::uint64_t{n} * kWidth, payload, written);
+  std::uint64_t sum = 0;
+  if (e.origin == Origin::kScratch) {
+    const BlockValues<Access, kWidth> values{src, pos, n, is_float(work.dtype)};
+    if constexpr (kWidth > 1)
+      if (written && e.raw_bytes != 0) sum = write_raw_planes(values, e.entry.plane_modes, payload);
+    const std::uint8_t* escapes_end =
+        scratch + block_scratch(kWidth, static_cast<int>(work.log2_block));
+    if (written) sum += copy_sections(e, scratch, escapes_end, payload);
+  } else if (lane_id() == 0) {
+    const std::uint64_t v = load_elem(src, pos, kWidth);
+    const uint4 value = {static_cast<std::uint32_t>(v), static_cast<std::uint32_t>(v >> 32), 0, 0};
+    if (written) *reinterpret_cast<uint4*>(payload) = value;
+    sum = checksum_term(value, 0);
+  }
+  return sum;
+}
+
+}  // namespace snug::cuda

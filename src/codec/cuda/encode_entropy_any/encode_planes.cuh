@@ -1,0 +1,324 @@
+// codec/cuda/encode_entropy_any/encode_planes.cuh - one warp codes one block of any type with the entropy
+// codec, as codec/block_encode.cpp does: looks at a sample, chooses a mode for each
+// plane, and leaves the coded planes in scratch memory.
+#pragma once
+#include "codec/cuda/encode_entropy_any/top_counts.cuh"
+#include "codec/cuda/encode_entropy_any/value_ring.cuh"
+
+namespace snug::cuda {
+
+// Codes one plane as bytes, from the last group to the first. The padding decodes to `pad`.
+// Gives up with more words than `room` bytes hold: such a section is not used. A short loop: the
+// warps of a multiprocessor are in different places of the code, and its cache is small.
+template <bool kExact, class Access, int kWidth>
+__device__ __forceinline__ CodedStream encode_byte_plane(BlockValues<Access, kWidth> values,
+                                                         unsigned plane, std::uint32_t pad,
+                                                         PlaneSmem* smem, std::uint8_t* words_end,
+                                                         std::uint32_t room) {
+  using Ring = ValueRing<Access, kWidth>;
+  const unsigned lane = lane_id();
+  const std::uint32_t lut = kept_shared_address(smem->lut);
+  WordSink sink(shared_address(smem->words), words_end);
+  // Of bytes that are not rotated (BlockValues::turn), the first symbol is one bit lower.
+  const unsigned first_shift = kWidth == 1 && values.rotate ? 3 : 4;
+  uint2 symbols[8];
+  std::uint32_t bytes = 0, firsts = 0;  // of the next group
+  const auto look_up = [&](int step) {
+    symbols[2 * step] = load_symbol(__dp4a(firsts, 8u << (8 * step), lut));
+    symbols[2 * step + 1] = load_symbol(__dp4a(bytes, 8u << (8 * step), lut + 128));
+  };
+  const auto set_next = [&](std::uint32_t plane_bytes) {
+    bytes = plane_bytes;
+    firsts = plane_bytes >> first_shift & 0x0F0F0F0Fu;
+  };
+  const auto look_up_all = [&] {
+#pragma unroll
+    for (int step = 3; step >= 0; --step) look_up(step);
+  };
+  // Groups of whole pieces come through the ring, those behind them not.
+  const auto num_pieces = static_cast<std::int32_t>(values.n * kWidth / Ring::kPieceBytes);
+  const std::int32_t num_whole = num_pieces * Ring::kPieceGroups;
+  const Ring ring(values, num_pieces, shared_address(smem->ring));
+  auto group = static_cast<std::int32_t>((values.n + 127) / 128) - 1;
+#pragma unroll 1
+  for (; group >= num_whole; --group) {
+    const std::uint32_t value = static_cast<std::uint32_t>(group) * 128 + 4 * lane;
+    std::uint32_t some = values.plane(value, plane);
+    if (value + 4 > values.n) {
+      const std::uint32_t kept = value < values.n ? (1u << (8 * (values.n - value))) - 1 : 0;
+      some = (some & kept) | (pad * 0x01010101u & ~kept);
+    }
+    set_next(some);
+    look_up_all();
+    sink.coder.template code_group<kExact>(symbols, [](int) {});
+    sink.flush_chunk(room);
+  }
+  std::uint32_t words[kWidth];  // loaded a group ahead of their symbols
+  const auto take = [&](std::int32_t next) {
+    if (static_cast<unsigned>(next) % Ring::kPieceGroups == Ring::kPieceGroups - 1)
+      ring.enter(next / Ring::kPieceGroups);
+    ring.read(next, words);
+  };
+  take(group);
+  set_next(values.pick(words, plane));
+  look_up_all();
+  take(group - 1);
+  constexpr int kGroups = Ring::kPieceGroups > 1 ? 2 : 1;  // of an iteration
+#pragma unroll 1
+  for (bool has_room = true; group >= 0 && has_room; group -= kGroups) {
+#pragma unroll
+    for (int k = 0; k < kGroups; ++k) {
+      set_next(values.pick(words, plane));
+      if (k == 0)
+        take(group - 2);
+      else
+        ring.read(group - 3, words);  // its number is even: in the same piece
+      sink.coder.template code_group<kExact>(symbols, look_up);
+    }
+    has_room = sink.flush_chunk(room);
+  }
+  wait_copies<0>();
+  return {sink.finish(), 0, sink.coder.x};
+}
+
+// The same for a palette plane, 8 values a lane. Values beyond the block count as
+// the commonest one.
+template <bool kExact, class Access, int kWidth>
+__device__ __forceinline__ CodedStream encode_palette_plane(
+    BlockValues<Access, kWidth> values, unsigned plane, std::uint32_t commonest, PlaneSmem* smem,
+    std::uint8_t* words_end, std::uint8_t* escapes_end, std::uint32_t room) {
+  const unsigned lane = lane_id();
+  const std::uint32_t lut = kept_shared_address(smem->lut);
+  WordSink sink(shared_address(smem->words), words_end);
+  std::uint32_t num_escapes = 0;
+  bool fits = true;
+  uint2 symbols[8], bytes{}, next{};  // of this group and the next one
+  const auto look_up = [&](int step) {
+    const std::uint32_t pair = step < 2 ? next.x : next.y;
+    symbols[2 * step] = load_symbol(__dp4a(pair, 8u << (16 * (step & 1)), lut));
+    symbols[2 * step + 1] = load_symbol(__dp4a(pair, 2048u << (16 * (step & 1)), lut));
+  };
+  const auto look_up_all = [&] {
+#pragma unroll
+    for (int step = 3; step >= 0; --step) look_up(step);
+  };
+  // `here` values of the lane are in the block.
+  const auto push = [&](std::uint32_t here) {
+    unsigned any = 0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) any |= symbols[i].y;
+    if (!__any_sync(kAll, any & 128)) return;
+    unsigned flags = 0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) flags |= (symbols[i].y >> 7 & 1) << i;
+    flags &= (1u << here) - 1;
+    num_escapes += push_escapes(bytes, flags, escapes_end, num_escapes);
+  };
+  constexpr std::int32_t kAhead = 2, kGroupBytes = 256 * kWidth;
+  struct Loaded {
+    std::uint32_t low[kWidth], high[kWidth];
+  };
+  Loaded loaded[kAhead];
+  const Access mine = advanced(values.src, values.pos + 8 * kWidth * lane);
+  const auto fetch = [&](const Access& from, std::uint32_t at, Loaded& to) {
+    load_four<kWidth>(from, at, to.low);
+    load_four<kWidth>(from, at + 4 * kWidth, to.high);
+  };
+  const auto picked = [&](Loaded& from) {
+    return uint2{values.pick(from.low, plane), values.pick(from.high, plane)};
+  };
+  // The lines of some groups down to this one; asked for well before they are loaded.
+  constexpr std::int32_t kLinesAhead = 4096 / kGroupBytes;
+  const auto prefetch = [&](std::int32_t from) {
+    const std::int32_t at = kGroupBytes * (from + 1) - 128 * (static_cast<std::int32_t>(lane) + 1);
+    if (at >= 0) values.src.prefetch(values.pos + static_cast<std::uint32_t>(at));
+  };
+  const auto num_whole = static_cast<std::int32_t>(values.n / 256);
+  std::int32_t group = static_cast<std::int32_t>((values.n + 255) / 256) - 1;
+#pragma unroll 1
+  for (;; --group) {
+    if (group > 0 && group < num_whole && group % kAhead == 0) {
+      // All but the first group of the block, some at a time.
+      prefetch(group);
+      prefetch(group - kLinesAhead);
+      const Access last = advanced(mine, kGroupBytes * static_cast<std::uint32_t>(group - kAhead));
+      fetch(last, kGroupBytes * kAhead, loaded[0]);
+      next = picked(loaded[0]);
+      look_up_all();
+#pragma unroll
+      for (std::int32_t k = 0; k < kAhead; ++k)
+        fetch(last, kGroupBytes * (kAhead - 1 - k), loaded[k]);
+#pragma unroll 1
+      for (; group > 0; group -= kAhead) {
+        if (group % kLinesAhead < kAhead) prefetch(group - kLinesAhead);
+        // Past the first group again that one.
+        const Access below =
+            advanced(mine, kGroupBytes * static_cast<std::uint32_t>(max(group - 2 * kAhead, 0)));
+#pragma unroll
+        for (std::int32_t k = 0; k < kAhead; ++k) {
+          bytes = next;
+          push(8);
+          next = picked(loaded[k]);
+          fetch(below, kGroupBytes * (kAhead - 1 - k), loaded[k]);
+          sink.coder.template code_group<kExact>(symbols, look_up);
+        }
+        fits = sink.flush_chunk(room);
+        if (!fits) break;
+      }
+      if (!fits) break;
+    }
+    const std::uint32_t value = static_cast<std::uint32_t>(group) * 256 + 8 * lane;
+    next = {values.plane(value, plane), values.plane(value + 4, plane)};
+    const std::uint32_t here = value + 8 <= values.n ? 8 : value < values.n ? values.n - value : 0;
+    if (here < 8) {
+      const std::uint64_t kept = (std::uint64_t{1} << (8 * here)) - 1;
+      next.x = (next.x & static_cast<std::uint32_t>(kept)) |
+               (commonest * 0x01010101u & ~static_cast<std::uint32_t>(kept));
+      next.y = (next.y & static_cast<std::uint32_t>(kept >> 32)) |
+               (commonest * 0x01010101u & ~static_cast<std::uint32_t>(kept >> 32));
+    }
+    look_up_all();
+    bytes = next;
+    push(here);
+    sink.coder.template code_group<kExact>(symbols, [](int) {});
+    if (!sink.flush_chunk(room) || group == 0) break;
+  }
+  return {sink.finish(), num_escapes, sink.coder.x};
+}
+
+template <class Access, int kWidth>
+__device__ __forceinline__ bool put_palette_plane(const BlockValues<Access, kWidth>& values,
+                                                  unsigned plane, const DevicePalette& palette,
+                                                  PlaneOut& out) {
+  PlaneSmem* smem = out.smem;
+  const bool exact =
+      fill_palette_lut<make_symbol>(palette.freq, palette.value, palette.size, smem->lut);
+  if (lane_id() < 16) {
+    smem->table[lane_id()] = static_cast<std::uint8_t>(palette.value);
+    smem->table[16 + lane_id()] = static_cast<std::uint8_t>(palette.freq);
+  }
+  __syncwarp();
+  const std::uint32_t commonest = __shfl_sync(kAll, palette.value, 0);
+  const std::uint32_t room = out.room - out.used;
+  const CodedStream coded =
+      exact ? encode_palette_plane<true>(values, plane, commonest, smem, out.sections_end,
+                                         out.escapes_end, room)
+            : encode_palette_plane<false>(values, plane, commonest, smem, out.sections_end,
+                                          out.escapes_end, room);
+  return finish_section(32, palette.size, coded, out);
+}
+
+// A plane in byte mode; turns into a constant plane where it holds one byte only. `counted`: by
+// count_top.
+template <class Access, int kWidth>
+__device__ __forceinline__ bool put_byte_plane(const BlockValues<Access, kWidth>& values,
+                                               unsigned plane, bool counted, PlaneOut& out,
+                                               unsigned& mode) {
+  PlaneSmem* smem = out.smem;
+  const unsigned lane = lane_id();
+  const bool turned = kWidth == 1 && values.rotate;
+  if (counted)
+    add_other_counts(turned, smem);
+  else
+    count_plane(values, plane, smem);
+  std::uint32_t best = 0;  // commonest byte, the smallest of equals
+#pragma unroll
+  for (unsigned i = 0; i < 8; ++i) {
+    const std::uint32_t v = i * kWarp + lane;
+    best = max(best, smem->histogram[v] << 8 | (255 - v));
+  }
+  best = __reduce_max_sync(kAll, best);
+  const std::uint32_t commonest = 255 - (best & 255);
+  if (best >> 8 == values.n) {
+    mode = 1;
+    std::uint8_t* at = out.sections_end - 16;
+    if (lane < 16) at[lane] = lane == 0 ? static_cast<std::uint8_t>(commonest) : 0;
+    return out.add({at, 16, 0});
+  }
+  make_byte_model(smem->histogram, smem->model);
+  const std::uint32_t table_bytes = write_byte_table(smem);
+  const bool exact = fill_byte_lut(smem->model, turned, smem->lut);
+  const std::uint32_t pad = turned ? commonest / 2 | (commonest & 1) << 7 : commonest;
+  const std::uint32_t room = out.room - out.used;
+  const CodedStream coded =
+      exact ? encode_byte_plane<true>(values, plane, pad, smem, out.sections_end, room)
+            : encode_byte_plane<false>(values, plane, pad, smem, out.sections_end, room);
+  return finish_section(table_bytes, 0, coded, out);
+}
+
+// Whether a plane is surely worth coding as bytes, from a sample: with a table for first
+// symbols alone.
+inline __device__ __noinline__ bool pays_by_first_symbols(const std::uint32_t* histogram) {
+  const unsigned lane = lane_id();
+  std::uint32_t count = 0;
+#pragma unroll
+  for (unsigned i = 0; i < 8; ++i)
+    count += histogram[(lane & 15) * 16 + lane / 16 * 8 + ((i + lane) & 7)];
+  count += __shfl_xor_sync(kAll, count, 16);
+  if (lane >= 16) count = 0;
+  const std::uint32_t total = __reduce_add_sync(kAll, count);
+  const std::uint32_t cost = __reduce_add_sync(kAll, cost_of(count, normalize_one(count)));
+  return cost + total * 4 * 256 < total * (8 * 256 - 8 * 256 / 32);
+}
+
+// Not always what the stride promises: the last run of a block may be cut.
+__device__ __forceinline__ std::uint32_t num_sampled(const std::uint32_t* histogram) {
+  std::uint32_t count = 0;
+#pragma unroll
+  for (unsigned i = 0; i < 256; i += kWarp) count += histogram[i + lane_id()];
+  return __reduce_add_sync(kAll, count);
+}
+
+// block_encode.cpp's choose_top_mode; palette is that of the sample.
+__device__ __forceinline__ unsigned choose_top_mode(bool may_use_palette,
+                                                    const DevicePalette& palette, PlaneSmem* smem) {
+  if (may_use_palette && palette.cost < palette.total * 5 * 256) return 3;
+  if (palette.is_noise) return 0;
+  if (!may_use_palette && pays_by_first_symbols(smem->histogram)) return 2;
+  const std::uint32_t bytes_cost = make_byte_model(smem->histogram, smem->model);
+  const std::uint32_t limit = palette.total * (8 * 256 - 8 * 256 / 32);
+  if (bytes_cost < limit && (!may_use_palette || bytes_cost < palette.cost)) return 2;
+  return may_use_palette && palette.cost < limit ? 3 : 0;
+}
+
+// block_encode.cpp's encode_entropy, of a block that take_sample or count_top has seen; plane modes
+// in two bits a plane, or false.
+template <class Access, int kWidth>
+__device__ __forceinline__ bool encode_entropy_planes(const BlockValues<Access, kWidth>& values,
+                                                      DType dtype, bool counted, PlaneOut& out,
+                                                      std::uint32_t& plane_modes) {
+  PlaneSmem* smem = out.smem;
+  const bool may_use_palette = has_exponent_plane(dtype);
+  DevicePalette palette{};
+  if (may_use_palette)
+    palette = make_palette(smem->histogram, smem->list);
+  else
+    palette.total = num_sampled(smem->histogram);
+  std::uint32_t modes = choose_top_mode(may_use_palette, palette, smem) << (2 * (kWidth - 1));
+  for (unsigned p = 0; p + 1 < kWidth; ++p) {
+    const std::uint32_t count = (&smem->nibbles[p][0][0])[lane_id()];
+    if (!is_surely_noise(count) && worth_coding(count)) modes |= 2u << (2 * p);
+  }
+  if (modes == 0) return false;
+  for (unsigned p = 0; p < kWidth; ++p)
+    if ((modes >> (2 * p) & 3) == 0) out.raw_bytes += static_cast<std::uint32_t>(align16(values.n));
+  out.used = out.raw_bytes;
+  if (out.used > out.room) return false;
+  plane_modes = 0;
+#pragma unroll 1
+  for (unsigned p = 0; p < kWidth; ++p) {
+    unsigned mode = modes >> (2 * p) & 3;
+    if constexpr (kWidth > 1)  // bytes have no palette
+      if (mode == 3 && !put_palette_plane(values, p, palette, out)) return false;
+    if (mode == 2) {
+      // Planes that were coded before took the room of the counts.
+      const bool has_counts = counted && p + 1 == kWidth && out.num_sections == 0;
+      if (!put_byte_plane(values, p, has_counts, out, mode)) return false;
+    }
+    plane_modes |= mode << (2 * p);
+    __syncwarp();
+  }
+  return out.used < out.room;
+}
+
+}  // namespace snug::cuda

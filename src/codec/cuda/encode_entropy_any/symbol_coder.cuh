@@ -1,0 +1,254 @@
+// codec/cuda/encode_entropy_any/symbol_coder.cuh - what the encoding kernels share: symbols prepared for
+// coding, one step of the coder, and where its words go.
+#pragma once
+#include "codec/entropy/rans.h"
+#include "codec/cuda/frame/device_frame.cuh"
+#include "codec/cuda/encode_entropy_any/entropy_tables.cuh"
+
+namespace snug::cuda {
+
+struct CodedStream {
+  std::uint32_t num_words;
+  std::uint32_t num_escapes;
+  std::uint32_t state;
+};
+
+// Coding a symbol turns x into x + start + q * (256 - freq), q = x / freq by multiplication:
+// x * multiplier >> 32 + shift. x is below freq * 2^24, and the multiplier rounded up is near
+// enough, or, where `exact` is false, that rounded down with x + 1.
+struct Reciprocals {
+  std::uint32_t multiplier[257];
+  bool exact[257];
+};
+constexpr Reciprocals make_reciprocals() {
+  Reciprocals r{};
+  r.multiplier[0] = 0;
+  r.exact[0] = true;
+  r.multiplier[1] = 0xFFFFFFFFu;  // x * (2^32 - 1) / 2^32 is x - 1: make_symbol makes up for it
+  r.exact[1] = true;
+  for (std::uint64_t f = 2; f <= 256; ++f) {
+    unsigned shift = 0;
+    while ((std::uint64_t{2} << shift) < f) ++shift;  // ceil(log2) - 1
+    const std::uint64_t one = std::uint64_t{1} << (32 + shift);
+    const std::uint64_t multiplier = (one + f - 1) / f;
+    // The largest x is the worst; products of 57 bits and more by halves.
+    const std::uint64_t x = (f << 24) - 1, low = (x & 0xFFFF) * multiplier,
+                        high = (x >> 16) * multiplier;
+    const std::uint64_t product_high = (high + (low >> 16)) >> 16;
+    r.exact[f] = product_high >> shift == x / f;
+    r.multiplier[f] = static_cast<std::uint32_t>(r.exact[f] ? multiplier : one / f);
+  }
+  return r;
+}
+static __device__ const Reciprocals kReciprocals = make_reciprocals();
+
+// .x = multiplier; .y = shift | is_escape << 7 | freq - 1 << 8 | start << 16 | !exact << 31.
+__device__ __forceinline__ uint2 make_symbol(std::uint32_t freq, std::uint32_t start,
+                                             bool is_escape) {
+  const std::uint32_t shift =
+      freq <= 1 ? 0 : 31 - static_cast<std::uint32_t>(__clz(static_cast<int>(freq - 1)));
+  if (freq <= 1) start += 255;
+  return {kReciprocals.multiplier[freq], shift | (is_escape ? 128u : 0u) | ((freq - 1) & 255) << 8 |
+                                             start << 16 |
+                                             (kReciprocals.exact[freq] ? 0u : 1u << 31)};
+}
+
+// The lane's running sum over the lower 16 lanes, its own value not counted.
+__device__ __forceinline__ std::uint32_t start_of(std::uint32_t freq) {
+  std::uint32_t end = sum_up_to_lane<16>(lane_id() < 16 ? freq : 0);
+  return end - freq;
+}
+
+// A symbol for each of 256 plane bytes; value and freq are those of the lane's
+// palette index. Returns whether all frequencies are exact.
+template <uint2 (*kMakeSymbol)(std::uint32_t, std::uint32_t, bool)>
+__device__ __noinline__ bool fill_palette_lut(std::uint32_t freq, std::uint32_t value,
+                                              std::uint32_t size, uint2* lut) {
+  const unsigned lane = lane_id();
+  freq = lane < 16 ? freq : 0;
+  const uint2 own = kMakeSymbol(freq, start_of(freq), lane == size);
+  const uint2 escape = {__shfl_sync(kAll, own.x, static_cast<int>(size)),
+                        __shfl_sync(kAll, own.y, static_cast<int>(size))};
+  __syncwarp();
+#pragma unroll
+  for (unsigned i = 0; i < 256; i += kWarp) lut[i + lane] = escape;
+  __syncwarp();
+  if (lane < size) lut[value] = own;
+  __syncwarp();
+  return __all_sync(kAll, kReciprocals.exact[freq]);
+}
+
+// 16 first symbols, then the second one of each byte, rotated right by one bit if `turned`.
+inline __device__ __noinline__ bool fill_byte_lut(const ByteModel& model, bool turned, uint2* lut) {
+  bool exact = true;
+  __syncwarp();
+#pragma unroll 3
+  for (unsigned i = lane_id(); i < 17 * 16; i += kWarp) {
+    const std::uint32_t freq = model.freq[i / 16][i % 16];
+    const uint2 symbol = make_symbol(freq, model.start[i / 16][i % 16], false);
+    const unsigned byte = i - 16;
+    lut[turned && i >= 16 ? 16 + byte / 2 + byte % 2 * 128 : i] = symbol;
+    exact &= symbol.y >> 31 == 0;
+  }
+  __syncwarp();
+  return __all_sync(kAll, exact);
+}
+
+// The state of one lane's coder and its words, which are put below the address `end` in
+// shared memory; it moves down. A group's words are put while the next group is coded: to
+// find their places takes long, and nothing waits for them.
+struct CoderState {
+  std::uint32_t x = codec::entropy::kStateLow;
+  std::uint32_t end;
+  unsigned lane_bit, lanes_from;  // this lane and those above: they put their words first
+  std::uint32_t words[4] = {};
+  unsigned masks[4] = {};  // of the lanes that have one
+
+  __device__ __forceinline__ explicit CoderState(std::uint32_t words_end) : end(words_end) {
+    asm volatile("mov.u32 %0, %%lanemask_eq;" : "=r"(lane_bit));
+    asm volatile("mov.u32 %0, %%lanemask_ge;" : "=r"(lanes_from));
+  }
+
+  // Puts the words of the last group; `end` counts them only then.
+  __device__ __forceinline__ void put_words() {
+#pragma unroll
+    for (int step = 3; step >= 0; --step) {
+      asm volatile(
+          "{\n\t"
+          ".reg .pred p;\n\t"
+          ".reg .b32 mine;\n\t"
+          "and.b32 mine, %2, %3;\n\t"
+          "setp.ne.u32 p, mine, 0;\n\t"
+          "@p st.shared.u16 [%0], %1;\n\t"
+          "}" ::"r"(end - 2 * __popc(masks[step] & lanes_from)),
+          "r"(words[step]), "r"(masks[step]), "r"(lane_bit)
+          : "memory");
+      end -= 2 * __popc(masks[step]);
+    }
+  }
+};
+
+// What a symbol takes, from a table that does not change while it is used.
+__device__ __forceinline__ uint2 load_symbol(std::uint32_t address) {
+  uint2 v;
+  asm("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address));
+  return v;
+}
+
+// The state of one lane's coder. Words are put below the address `end` in shared memory, which
+// moves down.
+struct Coder {
+  std::uint32_t x = codec::entropy::kStateLow;
+  std::uint32_t end;
+  unsigned lanes_below;  // their words come before this lane's
+
+  __device__ __forceinline__ explicit Coder(std::uint32_t words_end) : end(words_end) {
+    asm volatile("mov.u32 %0, %%lanemask_lt;" : "=r"(lanes_below));
+  }
+
+  template <bool kExact>
+  __device__ __forceinline__ void code_symbol(uint2 symbol, std::uint32_t freq) {
+    const std::uint32_t by = kExact ? x : x + (symbol.y >> 31);
+    const std::uint32_t start = kExact ? symbol.y >> 16 : symbol.y >> 16 & 0x1FF;
+    const std::uint32_t q = __funnelshift_r(__umulhi(by, symbol.x), 0, symbol.y);
+    x = q * (256 - freq) + (x + start);
+  }
+
+  // Puts the low halves of the states that are full.
+  __device__ __forceinline__ void put_words(bool full) {
+    const unsigned mask = __ballot_sync(kAll, full);
+    end -= 2 * __popc(mask);
+    asm volatile(
+        "{\n\t"
+        ".reg .pred p;\n\t"
+        "setp.ne.u32 p, %2, 0;\n\t"
+        "@p st.shared.u16 [%0], %1;\n\t"
+        "}" ::"r"(end + 2 * __popc(mask & lanes_below)),
+        "r"(x), "r"(static_cast<std::uint32_t>(full))
+        : "memory");
+  }
+
+  // Codes four pairs, the last one first, and of each the second symbol first. refill(step)
+  // may put that pair of the next group in its place: it has until then to arrive. Dot
+  // products take bytes apart: the pipe of the multiplications has time.
+  template <bool kExact, class Refill>
+  __device__ __forceinline__ void code_group(uint2 (&symbols)[8], Refill refill) {
+#pragma unroll
+    for (int step = 3; step >= 0; --step) {
+      const uint2 first = symbols[2 * step], second = symbols[2 * step + 1];
+      const std::uint32_t first_freq = __dp4a(first.y, 0x100u, 1u),
+                          second_freq = __dp4a(second.y, 0x100u, 1u);
+      const std::uint32_t high = x >> 16;
+      const bool full = high >= first_freq * second_freq;
+      put_words(full);
+      x = full ? high : x;
+      code_symbol<kExact>(second, second_freq);
+      code_symbol<kExact>(first, first_freq);
+      refill(step);
+    }
+  }
+};
+
+// Words fill a buffer in shared memory from its end and leave it in chunks; what is left then
+// moves back to the end.
+inline constexpr std::uint32_t kWordChunk = 1024;
+inline constexpr std::uint32_t kWordBuffer = kWordChunk + kWordChunk / 2;
+
+struct WordSink {
+  Coder coder;
+  std::uint32_t top;  // address: the end of the buffer
+  std::uint8_t* words_end;
+  std::uint32_t num_flushed = 0;
+
+  __device__ WordSink(std::uint32_t buffer, std::uint8_t* end_at)
+      : coder(buffer + kWordBuffer), top(buffer + kWordBuffer), words_end(end_at) {}
+  __device__ __forceinline__ void write_out() {
+    num_flushed += kWordChunk;
+    __syncwarp();
+    auto* out = reinterpret_cast<uint4*>(words_end - num_flushed) + lane_id();
+    const std::uint32_t mine = top + 16 * lane_id();
+    const uint4 low = load_shared16(mine - kWordChunk), high = load_shared16(mine - kWordChunk / 2);
+    out[0] = low;
+    out[kWarp] = high;
+  }
+  // After two groups at the latest: each takes at most 256 bytes. False where more than `room`
+  // bytes have left the buffer.
+  __device__ __forceinline__ bool flush_chunk(std::uint32_t room) {
+    if (top - coder.end < kWordChunk) return true;
+    write_out();
+    const std::uint32_t mine = top + 16 * lane_id();
+    const uint4 rest = load_shared16(mine - kWordBuffer);
+    __syncwarp();
+    store_shared(mine - kWordChunk / 2, rest);
+    coder.end += kWordChunk;
+    __syncwarp();
+    return num_flushed <= room;
+  }
+  // Returns the number of words.
+  __device__ __forceinline__ std::uint32_t finish() {
+    const std::uint32_t all = num_flushed + (top - coder.end);
+    if (top != coder.end) write_out();
+    __syncwarp();
+    return all / 2;
+  }
+};
+
+// Appends the escaped bytes of a group, in natural order, below `used` bytes from
+// the end; returns how many. Bit i of `flags` says that the lane's byte i is one.
+inline __device__ __noinline__ std::uint32_t push_escapes(uint2 bytes, unsigned flags,
+                                                          std::uint8_t* escapes_end,
+                                                          std::uint32_t used) {
+  const unsigned lane = lane_id();
+  const std::uint32_t count = __popc(flags);
+  std::uint32_t before = sum_up_to_lane(count);
+  const std::uint32_t total = __shfl_sync(kAll, before, 31);
+  std::uint8_t* at = escapes_end - used - total + (before - count);
+  for (; flags != 0; flags &= flags - 1) {
+    const int i = __ffs(static_cast<int>(flags)) - 1;
+    *at++ = static_cast<std::uint8_t>((i < 4 ? bytes.x : bytes.y) >> (i % 4 * 8));
+  }
+  __syncwarp();
+  return total;
+}
+
+}  // namespace snug::cuda

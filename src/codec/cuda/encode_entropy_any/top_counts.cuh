@@ -1,0 +1,86 @@
+// codec/cuda/encode_entropy_any/top_counts.cuh - sample and exact counts of a block's top bytes in one reading.
+#pragma once
+#include "codec/cuda/encode_entropy_any/plane_sample.cuh"
+
+namespace snug::cuda {
+
+// Whether counts of a part of a block look like those of noise.
+__device__ __forceinline__ bool looks_like_noise(const PlaneSmem* smem, std::uint32_t total) {
+  std::uint32_t most = 0;
+#pragma unroll
+  for (unsigned i = 0; i < 256; i += kWarp)
+    most = max(most, smem->histogram[i + lane_id()] + smem->list[i + lane_id()]);
+  return __reduce_max_sync(kAll, most) < total / 256 * 4;
+}
+
+// As take_sample, and counts the top bytes that are not sampled too, in smem->list: coding them as
+// bytes takes the counts of all, and the block need not be read once more. False, and nothing is
+// counted, where the start of the block looks like noise, or it is the last one of a tensor.
+template <class Access, int kWidth>
+__device__ __noinline__ bool count_top(BlockValues<Access, kWidth> values, PlaneSmem* smem,
+                                       bool& constant) {
+  static_assert(kWidth <= 2);
+  const unsigned lane = lane_id();
+  const std::uint32_t histogram = shared_address(smem->histogram);
+  if (!has_even_sample(values.n)) return false;
+#pragma unroll
+  for (unsigned i = 0; i < 512; i += 4 * kWarp)
+    store_shared(histogram + 4 * (i + 4 * lane), uint4{});
+  if (kWidth > 1) store_shared(shared_address(smem->nibbles) + 4 * lane, 0u);
+  __syncwarp();
+  const auto stride = static_cast<std::uint32_t>(codec::sample_stride(values.n));
+  const unsigned log2_stride = 31 - static_cast<unsigned>(__clz(static_cast<int>(stride)));
+  constexpr std::uint32_t kBatch = 4, kVecValues = 16 / kWidth;
+  std::uint32_t first[kWidth], differs = 0;
+  // All loads of a batch are under way before the first count.
+#pragma unroll 1
+  for (std::uint32_t base = 0; base < values.n; base += kBatch * kVecValues * kWarp) {
+    uint4 v[kBatch];
+#pragma unroll
+    for (std::uint32_t u = 0; u < kBatch; ++u)
+      v[u] = values.src.peek16(values.pos + kWidth * base + 16 * (u * kWarp + lane));
+    if (base == 0) {
+      first[0] = v[0].x;
+      first[kWidth - 1] = v[0].y;
+    }
+#pragma unroll
+    for (std::uint32_t u = 0; u < kBatch; ++u) {
+      differs |= (v[u].x ^ first[0]) | (v[u].y ^ first[kWidth - 1]) | (v[u].z ^ first[0]) |
+                 (v[u].w ^ first[kWidth - 1]);
+      const std::uint32_t run = (base + kVecValues * (u * kWarp + lane)) / codec::kRun;
+      const bool sampled = ((run ^ run >> log2_stride) & (stride - 1)) == 0;
+      const std::uint32_t counts = histogram + (sampled ? 0 : 1024);
+      const std::uint32_t all[4] = {v[u].x, v[u].y, v[u].z, v[u].w};
+#pragma unroll
+      for (int i = 0; i < 4; i += kWidth) {
+        std::uint32_t words[kWidth];
+#pragma unroll
+        for (int k = 0; k < kWidth; ++k) words[k] = all[i + k];
+        count_bytes(values.pick(words, kWidth - 1), counts);
+      }
+    }
+    if (base == 0) {
+      __syncwarp();
+      const bool is_noise = looks_like_noise(smem, kBatch * kVecValues * kWarp);
+      __syncwarp();
+      if (is_noise) return false;
+    }
+  }
+  sample_planes_below(values, stride, smem);
+  __syncwarp();
+  if (kWidth == 1 && values.rotate) turn_histogram(smem->histogram);
+  constant = may_be_constant<kWidth>(first, differs);
+  return true;
+}
+
+// Adds the counts of the other values to those of the sampled ones.
+__device__ __forceinline__ void add_other_counts(bool turned, PlaneSmem* smem) {
+#pragma unroll
+  for (unsigned i = 0; i < 256; i += kWarp) {
+    const unsigned byte = i + lane_id();
+    smem->histogram[byte] += smem->list[turned ? byte / 2 + byte % 2 * 128 : byte];
+  }
+  __syncwarp();
+}
+
+}  // namespace snug::cuda

@@ -1,0 +1,62 @@
+// codec/cuda/encode_entropy_any/value_ring.cuh - the values of a block on their way to the coder, which takes them from
+// shared memory: no loads keep its registers busy.
+#pragma once
+#include "codec/cuda/encode_entropy_any/plane_sample.cuh"
+
+namespace snug::cuda {
+
+// A block on its way through shared memory, from its end to its start, in pieces of which each
+// holds one group or more. All lanes copy, and read what others copied.
+template <class Access, int kWidth>
+struct ValueRing {
+  static constexpr std::int32_t kGroupBytes = 128 * kWidth;
+  static constexpr std::int32_t kPieceBytes = kGroupBytes < 512 ? 512 : kGroupBytes;
+  static constexpr std::int32_t kPieceGroups = kPieceBytes / kGroupBytes;
+  static constexpr std::int32_t kPieces = kRingBytes / kPieceBytes;
+
+  Access mine;  // this lane's first vector
+  std::uint32_t ring;
+
+  __device__ __forceinline__ ValueRing(const BlockValues<Access, kWidth>& values,
+                                       std::int32_t num_pieces, std::uint32_t address)
+      : mine(advanced(values.src, values.pos + 16 * lane_id())), ring(address) {
+#pragma unroll
+    for (std::int32_t i = 0; i + 1 < kPieces; ++i) fetch(num_pieces - 1 - i);
+  }
+  __device__ __forceinline__ void fetch(std::int32_t piece) const {
+    if (piece >= 0) {
+      const std::uint32_t to = ring + kPieceBytes * (static_cast<unsigned>(piece) % kPieces);
+#pragma unroll
+      for (std::int32_t at = 0; at < kPieceBytes; at += 512)
+        mine.fetch16(static_cast<std::uint32_t>(kPieceBytes * piece + at),
+                     to + static_cast<std::uint32_t>(at) + 16 * lane_id());
+    }
+    commit_copies();
+  }
+  // Waits for a piece, and asks for the one that takes the place of the piece before. Pieces come
+  // one by one.
+  __device__ __forceinline__ void enter(std::int32_t piece) const {
+    wait_copies<kPieces - 2>();
+    __syncwarp();
+    fetch(piece + 1 - kPieces);
+  }
+  // The lane's four values of a group in it. Below the first group are values that nobody uses.
+  __device__ __forceinline__ void read(std::int32_t group, std::uint32_t (&words)[kWidth]) const {
+    const std::uint32_t at = ring + static_cast<std::uint32_t>(kGroupBytes * group) % kRingBytes +
+                             4 * kWidth * lane_id();
+    if constexpr (kWidth == 1) {
+      words[0] = load_shared_u32(at);
+    } else if constexpr (kWidth == 2) {
+      const uint2 v = load_shared8(at);
+      words[0] = v.x, words[1] = v.y;
+    } else {
+#pragma unroll
+      for (int i = 0; i < kWidth; i += 4) {
+        const uint4 v = load_shared16(at + 4 * i);
+        words[i] = v.x, words[i + 1] = v.y, words[i + 2] = v.z, words[i + 3] = v.w;
+      }
+    }
+  }
+};
+
+}  // namespace snug::cuda

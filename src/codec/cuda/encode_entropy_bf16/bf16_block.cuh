@@ -1,0 +1,171 @@
+// codec/cuda/encode_entropy_bf16/bf16_block.cuh - one warp codes one BF16 block with the entropy codec, and writes it when
+// its place is known.
+#pragma once
+#include "codec/cuda/encode_entropy_any/encode_block.cuh"
+#include "codec/cuda/encode_entropy_bf16/encode_palette.cuh"
+
+namespace snug::cuda {
+
+// A block on its way to the frame, in shared memory; room for its words and escapes follows.
+struct alignas(16) CodedBlock {
+  SectionHead head;
+  EncodeJob job;
+
+  __device__ __forceinline__ std::uint8_t* room() {
+    return reinterpret_cast<std::uint8_t*>(this + 1);
+  }
+  // The same room for the general path.
+  __device__ __forceinline__ PlaneSmem* plane_smem() {
+    constexpr std::uintptr_t kAlign = kPlaneSmemAlign;
+    return reinterpret_cast<PlaneSmem*>((reinterpret_cast<std::uintptr_t>(room()) + kAlign - 1) /
+                                        kAlign * kAlign);
+  }
+};
+
+constexpr std::uint32_t coded_block_bytes(int log2_block) {
+  constexpr std::uint32_t kAny = sizeof(PlaneSmem) + kPlaneSmemAlign - 16;
+  constexpr std::uint32_t kLeast = kAny > kSampleBytes ? kAny : kSampleBytes;
+  const std::uint32_t coded = coded_room(1u << log2_block);
+  return static_cast<std::uint32_t>(sizeof(CodedBlock)) + (coded > kLeast ? coded : kLeast);
+}
+
+// What a block becomes: its exponents coded in its room, or something for write_block_any.
+enum class Coding { kPalette, kOther, kGeneral };
+
+struct LowPlane {
+  std::uint32_t num_bytes;  // 0: no room
+  unsigned mode;
+};
+
+// Codes the low bytes of a block, where that pays, into scratch memory. Few blocks need it: out of
+// line, it keeps no registers from the others.
+template <class Access>
+__device__ __noinline__ LowPlane code_low_plane(const Work& work, Access src, std::uint64_t pos,
+                                                std::uint32_t n, PlaneSmem* smem,
+                                                std::uint8_t* scratch) {
+  const BlockValues<Access, 2> values{src, pos, n, true};
+  PlaneOut out{smem,
+               reinterpret_cast<Section*>(scratch),
+               scratch + kSectionListBytes + sections_room(2, static_cast<int>(work.log2_block)),
+               nullptr,
+               0,
+               0,
+               static_cast<std::uint32_t>(align16(2 * n)),
+               0};
+  unsigned mode = 2;
+  if (!put_byte_plane(values, 0, false, out, mode)) return {};
+  __syncwarp();
+  return {out.used, mode};
+}
+
+// BF16 with the entropy codec: kGeneral where only the general path will do.
+template <class Access>
+__device__ __forceinline__ Coding code_bf16(const Work& work, const Access& src, std::uint64_t pos,
+                                            std::uint32_t n, EncodeSmem& smem, CodedBlock& block,
+                                            std::uint8_t* scratch, Encoded& e) {
+  sample_bf16(src, pos, n, &smem, block.room());
+  ask_for_end(src, pos, n);
+  const DevicePalette palette = make_palette(smem.histogram, smem.list);
+  if (palette.size == 1) {
+    if (n % 8 != 0) return Coding::kGeneral;
+    if (is_constant_bf16(src, pos, n)) {
+      e.origin = Origin::kRegister;
+      e.entry.codec = static_cast<std::uint32_t>(Codec::kConstant);
+      e.entry.plane_modes = 0;
+      e.entry.num_bytes = 16;
+      return Coding::kOther;
+    }
+  }
+  const std::uint32_t nibbles = (&smem.nibbles[0][0])[lane_id()];
+  const bool codes_low = !is_surely_noise(nibbles) && worth_coding(nibbles);
+  if (palette.cost >= palette.total * 5 * 256) {
+    // Noise goes out raw from here; anything in between takes the general path.
+    const std::uint32_t limit = palette.total * (8 * 256 - 8 * 256 / 32);
+    if (codes_low || palette.cost < limit ||
+        (!palette.is_noise &&
+         make_byte_model(smem.histogram, *reinterpret_cast<ByteModel*>(block.room())) < limit))
+      return Coding::kGeneral;
+    set_raw(e, 2 * n);
+    return Coding::kOther;
+  }
+  e.raw_bytes = e.entry.num_bytes = static_cast<std::uint32_t>(align16(n));
+  e.entry.plane_modes = 0;
+  if (codes_low) {
+    const LowPlane low = code_low_plane(work, src, pos, n, block.plane_smem(), scratch);
+    if (low.num_bytes == 0) {
+      set_raw(e, 2 * n);
+      return Coding::kOther;
+    }
+    e.raw_bytes = 0;
+    e.num_sections = 1;
+    e.entry.num_bytes = low.num_bytes;
+    e.entry.plane_modes = low.mode;
+  }
+  if (!fill_palette_lut<make_pair_symbol>(palette.freq, palette.value, palette.size, smem.lut))
+    return Coding::kGeneral;
+  const std::uint32_t commonest = __shfl_sync(kAll, palette.value, 0);
+  const CodedStream coded = n % 512 == 0
+                                ? encode_palette_bf16<true>(src, pos, n, 1u << work.log2_block,
+                                                            commonest, &smem, block.room())
+                                : encode_palette_bf16<false>(src, pos, n, 1u << work.log2_block,
+                                                             commonest, &smem, block.room());
+  if (coded.num_words == kNoRoom) {
+    wait_copies<0>();  // of values that nobody waited for
+    __syncwarp();
+    return Coding::kGeneral;
+  }
+  e.entry.num_bytes += palette_section_bytes(coded.num_words, coded.num_escapes);
+  if (e.entry.num_bytes >= align16(2 * n)) {
+    set_raw(e, 2 * n);
+    return Coding::kOther;
+  }
+  block.head.fill(palette, coded);
+  e.entry.codec = static_cast<std::uint32_t>(Codec::kEntropy);
+  e.entry.plane_modes |= 3u << 2;
+  return Coding::kPalette;
+}
+
+// The same for every block. True: it is coded in its room; else `e` says what it is.
+template <class Access>
+__device__ __forceinline__ bool code_block(const Work& work, const Access& src, std::uint64_t pos,
+                                           EncodeSmem& smem, CodedBlock& block,
+                                           std::uint8_t* scratch, Encoded& e) {
+  const std::uint32_t n = block.job.n;
+  const Coding coding = code_bf16(work, src, pos, n, smem, block, scratch, e);
+  if (coding == Coding::kPalette) return true;
+  if (coding == Coding::kGeneral)
+    e = encode_block_any<2>(work, src, pos, n, block.plane_smem(), scratch);
+  fetch_raw_again<2>(src, pos, n, e);
+  return false;
+}
+
+// Where a block goes that `units` precede.
+struct Place {
+  std::uint8_t* payload;
+  bool fits;
+
+  __device__ __forceinline__ Place(const EncodeJob& job, DeviceEntry& entry, std::uint64_t units) {
+    entry.offset = units * 16;
+    fits = job.fits && entry.offset + entry.num_bytes <= job.w.item.frame_bytes;
+    payload = static_cast<std::uint8_t*>(job.w.item.frame) + entry.offset;
+  }
+};
+
+// Writes a block that is coded in its room, its low bytes in scratch where they are coded; returns
+// this lane's checksum terms.
+template <class Access>
+__device__ __forceinline__ std::uint64_t write_coded(const Work& work, const Access& src,
+                                                     std::uint64_t pos, CodedBlock& block,
+                                                     const Encoded& e, const std::uint8_t* scratch,
+                                                     const Place& place) {
+  if (!place.fits) return 0;
+  const std::uint32_t done = e.entry.num_bytes - block.head.section_bytes();
+  const std::uint64_t sum =
+      e.raw_bytes != 0
+          ? write_low_plane(src, pos, block.job.n, place.payload)
+          : copy_section(*reinterpret_cast<const Section*>(scratch), nullptr, place.payload, 0);
+  return sum + write_palette_section(place.payload, done, 1u << work.log2_block, &block.head,
+                                     block.room());
+}
+
+}  // namespace snug::cuda

@@ -1,0 +1,346 @@
+// codec/cuda/encode_entropy_bf16/encode_palette.cuh - one warp codes one BF16 block: exponents as a
+// palette stream, the other bits raw. The coded exponents wait in shared memory
+// until their place in the frame is known; then the block is read again for the
+// raw plane.
+#pragma once
+#include "codec/cuda/encode_entropy_bf16/pair_coder.cuh"
+#include "codec/cuda/encode_entropy_bf16/palette_sample.cuh"
+
+namespace snug::cuda {
+
+inline constexpr std::uint32_t kSectionHeadBytes = codec::kTableOffset + 32;
+inline constexpr std::uint32_t kNoRoom = ~0u;
+
+// Room for the words (3.5 bits a value and a group more, filled from the end), the escapes
+// (1/32 byte a value, likewise) and 16 bytes of zeros.
+__host__ __device__ constexpr std::uint32_t words_room(std::uint32_t block_elems) {
+  return block_elems / 16 * 7 + 256;
+}
+__host__ __device__ constexpr std::uint32_t escapes_room(std::uint32_t block_elems) {
+  return block_elems / 32;
+}
+__host__ __device__ constexpr std::uint32_t coded_room(std::uint32_t block_elems) {
+  return words_room(block_elems) + escapes_room(block_elems) + 16;
+}
+
+// Appends the escaped exponents of a group, in natural order, below `used`
+// bytes from the end; returns how many. Writes none beyond `room`. Bit i of
+// `flags` says that the lane's value i is an escape.
+inline __device__ __noinline__ std::uint32_t push_exponents(uint4 v, unsigned flags,
+                                                            std::uint8_t* escapes_end,
+                                                            std::uint32_t used,
+                                                            std::uint32_t room) {
+  const unsigned lane = lane_id();
+  const unsigned holders = __ballot_sync(kAll, flags != 0);
+  std::uint32_t before = __popc(holders & ((1u << lane) - 1)), total = __popc(holders);
+  if (__any_sync(kAll, (flags & (flags - 1)) != 0)) {
+    const std::uint32_t count = __popc(flags);
+    before = sum_up_to_lane(count);
+    total = __shfl_sync(kAll, before, 31);
+    before -= count;
+  }
+  if (used + total <= room) {
+    std::uint8_t* at = escapes_end - used - total + before;
+#pragma unroll 1
+    for (; flags != 0; flags &= flags - 1) {
+      const int i = __ffs(static_cast<int>(flags)) - 1;
+      const std::uint32_t word = i < 4 ? (i < 2 ? v.x : v.y) : (i < 6 ? v.z : v.w);
+      *at++ = static_cast<std::uint8_t>(word >> (i % 2 * 16 + 7));
+    }
+  }
+  __syncwarp();
+  return total;
+}
+
+// A group at the end of a block: values past it count as the commonest exponent.
+template <class Access>
+__device__ __noinline__ uint4 load_last_group(Access src, std::uint64_t at, std::int32_t num_values,
+                                              std::uint32_t commonest) {
+  const uint4 v = load_upto16(src, at, 2 * num_values);
+  std::uint32_t words[4] = {v.x, v.y, v.z, v.w};
+  const std::uint32_t pad = commonest << 7 | commonest << 23;
+#pragma unroll
+  for (std::int32_t i = 0; i < 4; ++i) {
+    if (2 * i >= num_values)
+      words[i] = pad;
+    else if (2 * i + 1 >= num_values)
+      words[i] = (words[i] & 0xFFFF) | (pad & 0xFFFF0000u);
+  }
+  return {words[0], words[1], words[2], words[3]};
+}
+
+// The escapes of a group of which num_values are in the block; as push_exponents.
+// Seldom called: it finds the flags in the table, so that the loop keeps its registers.
+inline __device__ __noinline__ std::uint32_t push_escaped(uint4 v, std::int32_t num_values,
+                                                          std::uint32_t lut,
+                                                          std::uint8_t* escapes_end,
+                                                          std::uint32_t used, std::uint32_t room) {
+  const std::uint32_t w[4] = {v.x, v.y, v.z, v.w};
+  unsigned flags = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    flags |= (load_shared8(lut + (w[i] >> 4 & 0x7F8)).y >> 7 & 1) << 2 * i;
+    flags |= (load_shared8(lut + (w[i] >> 20 & 0x7F8)).y >> 7 & 1) << (2 * i + 1);
+  }
+  const std::int32_t here = num_values - 8 * static_cast<std::int32_t>(lane_id());
+  if (here < 8) flags &= here > 0 ? (1u << here) - 1 : 0;
+  return push_exponents(v, flags, escapes_end, used, room);
+}
+
+// The lanes in whose symbols an escape is. Not in C++: the compiler would make more of it.
+__device__ __forceinline__ unsigned escape_holders(std::uint32_t any_symbol) {
+  unsigned holders;
+  asm volatile(
+      "{\n\t.reg .pred p;\n\t.reg .b32 flag;\n\t"
+      "and.b32 flag, %1, 128;\n\tsetp.ne.u32 p, flag, 0;\n\t"
+      "vote.sync.ballot.b32 %0, p, 0xFFFFFFFF;\n\t}"
+      : "=r"(holders)
+      : "r"(any_symbol));
+  return holders;
+}
+
+// Asks the cache for what is coded first.
+template <class Access>
+__device__ __forceinline__ void ask_for_end(const Access& src, std::uint64_t pos, std::uint32_t n) {
+  constexpr std::uint32_t kLines = 2;  // a lane
+#pragma unroll
+  for (std::uint32_t i = 0; i < kLines; ++i) {
+    const std::int64_t at = 2 * std::int64_t{n} - 128 * std::int64_t{i * kWarp + lane_id() + 1};
+    if (at >= 0) src.prefetch(pos + static_cast<std::uint64_t>(at));
+  }
+}
+
+// Codes the exponents from the last group to the first into `room`. num_words is kNoRoom if
+// the block needs more of it than there is. kWhole: groups come in pairs, all full.
+template <bool kWhole, class Access>
+__device__ __noinline__ CodedStream encode_palette_bf16(Access src, std::uint64_t pos,
+                                                        std::uint32_t n, std::uint32_t block_elems,
+                                                        std::uint32_t commonest, EncodeSmem* smem,
+                                                        std::uint8_t* room) {
+  const unsigned lane = lane_id();
+  const std::uint32_t lut = kept_shared_address(smem->lut);
+  const std::uint32_t words_at = shared_address(room),
+                      words_end = words_at + words_room(block_elems);
+  const std::uint32_t max_escapes = escapes_room(block_elems);
+  std::uint8_t* const escapes_end = room + words_room(block_elems) + max_escapes;
+  std::uint32_t words_low = words_at + 512;  // what two groups may take
+  PairCoder coder(words_end);
+  std::uint32_t num_escapes = 0;
+  const auto num_full = static_cast<std::int32_t>(n / 256);
+  auto group = static_cast<std::int32_t>((n + 255) / 256) - 1;
+  const Access mine = kept(advanced(src, pos + 16 * lane));
+  // The lines of 8 groups down to this one.
+  constexpr std::int32_t kAhead = 8;
+  const auto prefetch = [&](std::int32_t g) {
+    const std::int32_t at = 512 * g + 384 - 128 * static_cast<std::int32_t>(lane);
+    if (at >= 0) src.prefetch(pos + static_cast<std::uint64_t>(at));
+  };
+  const auto look_up = [&](uint4 v, uint2(&symbols)[8]) {
+    const std::uint32_t w[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const std::uint32_t shifted = w[i] << 1;  // exponents are bytes 1 and 3
+      symbols[2 * i] = load_shared8(__dp4a(shifted, 0x800u, lut));
+      symbols[2 * i + 1] = load_shared8(__dp4a(shifted, 0x8000000u, lut));
+    }
+  };
+  const auto push = [&](std::int32_t g, uint4 v, const uint2(&symbols)[8]) {
+    unsigned any_escape = 0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) any_escape |= symbols[i].y;
+    const unsigned holders = escape_holders(any_escape);
+    if (holders == 0) return;
+    unsigned flags = 0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) flags |= (symbols[i].y >> 7 & 1) << i;
+    if ((!kWhole && g >= num_full) || __any_sync(kAll, (flags & (flags - 1)) != 0)) {
+      num_escapes += push_escaped(v, static_cast<std::int32_t>(n) - 256 * g, lut, escapes_end,
+                                  num_escapes, max_escapes);
+    } else {
+      // Most often: no lane has more than one.
+      const std::uint32_t pair =
+          flags & 0x0F ? (flags & 0x03 ? v.x : v.y) : (flags & 0x30 ? v.z : v.w);
+      const std::uint32_t exponent = pair >> (flags & 0x55 ? 7 : 23);
+      num_escapes += static_cast<std::uint32_t>(__popc(holders));
+      if (flags != 0 && num_escapes <= max_escapes)
+        *(escapes_end - num_escapes + __popc(holders & ~coder.lanes_from)) =
+            static_cast<std::uint8_t>(exponent);
+    }
+    if (num_escapes > max_escapes) words_low = kNoRoom;
+  };
+  // Groups come through a ring in shared memory.
+  const std::uint32_t ring = shared_address(smem->ring) + 16 * lane;
+  const auto ring_at = [&](std::int32_t g) {
+    return ring + 512 * (static_cast<unsigned>(g) % kRingGroups);
+  };
+  const auto fetch = [&](std::int32_t g) {
+    if (g >= 0 && (kWhole || g < num_full))
+      mine.fetch16(512 * static_cast<std::uint64_t>(static_cast<std::uint32_t>(g)), ring_at(g));
+    commit_copies();
+  };
+  const auto take = [&](std::int32_t g) {
+    wait_copies<kRingGroups - 1>();
+    const uint4 v = load_shared16(ring_at(g));
+    fetch(g - static_cast<std::int32_t>(kRingGroups));
+    return v;
+  };
+#pragma unroll
+  for (unsigned i = 0; i < kRingGroups; ++i) fetch(group - static_cast<std::int32_t>(i));
+  uint4 a = take(group), b;
+  if (!kWhole && group >= num_full)
+    a = load_last_group(
+        src, pos + 16 * lane + 512 * static_cast<std::uint64_t>(group),
+        static_cast<std::int32_t>(n) - 256 * group - 8 * static_cast<std::int32_t>(lane),
+        commonest);
+  uint2 sa[8], sb[8];
+  look_up(a, sa);
+  // sa are the symbols of a, the values of `group`. While they are coded those of b, the
+  // group below, are looked up. Below the first group are values that nobody uses.
+#pragma unroll 1
+  for (; group >= 1; group -= 2) {
+    if ((group & 6) == 0) prefetch(group - kAhead - 2);
+    push(group, a, sa);
+    coder.code_group(sa, [&] {
+      b = take(group - 1);
+      look_up(b, sb);
+    });
+    push(group - 1, b, sb);
+    coder.code_group(sb, [&] {
+      a = take(group - 2);
+      look_up(a, sa);
+    });
+    if (coder.end < words_low) return {kNoRoom, 0, 0};
+  }
+  if (!kWhole && group == 0) {
+    push(group, a, sa);
+    coder.code_group(sa, [] {});
+  }
+  if (coder.end < words_at + 256) return {kNoRoom, 0, 0};
+  coder.put_words();
+  __syncwarp();
+  if (num_escapes > max_escapes) return {kNoRoom, 0, 0};
+  return {(words_end - coder.end) / 2, num_escapes, coder.x};
+}
+
+__device__ inline std::uint32_t palette_section_bytes(std::uint32_t num_words,
+                                                      std::uint32_t num_escapes) {
+  return static_cast<std::uint32_t>(align16(kSectionHeadBytes + 2 * num_words + num_escapes));
+}
+
+// The raw plane: low bytes of all values. Returns this lane's checksum terms.
+template <class Access>
+__device__ __noinline__ std::uint64_t write_low_plane(Access src, std::uint64_t pos,
+                                                      std::uint32_t n, std::uint8_t* payload) {
+  std::uint64_t sum = 0;
+  std::uint32_t i = lane_id();
+  // Batches of vectors; each is loaded when the one a batch before it is through.
+  constexpr unsigned kBatch = 8;
+  const auto has_batch = [&](std::uint32_t first) { return first + (kBatch - 1) * kWarp < n / 8; };
+  if (has_batch(i)) {
+    uint4 v[kBatch];
+#pragma unroll
+    for (unsigned u = 0; u < kBatch; ++u)
+      v[u] = src.load16(pos + 16 * std::uint64_t{i + u * kWarp});
+    // Of an even word: odd as it is.
+    std::uint32_t factor = 2 * i * frame::kChecksumStep + frame::kChecksumStart;
+    bool more;
+#pragma unroll 1
+    do {
+      const std::uint32_t next = i + kBatch * kWarp;
+      more = has_batch(next);
+#pragma unroll
+      for (unsigned u = 0; u < kBatch; ++u) {
+        const uint2 low = low_bytes(v[u]);
+        if (more) v[u] = src.load16(pos + 16 * std::uint64_t{next + u * kWarp});
+        __stcs(reinterpret_cast<uint2*>(payload) + i + u * kWarp, low);
+        sum = mad_wide(low.x, factor, sum);
+        sum = mad_wide(low.y, factor + frame::kChecksumStep + 1, sum);
+        factor += 2 * kWarp * frame::kChecksumStep;
+      }
+      i = next;
+    } while (more);
+  }
+#pragma unroll 1
+  for (; 8 * i < align16(n); i += kWarp) {
+    const uint2 low =
+        low_bytes(load_upto16(src, pos + 16 * std::uint64_t{i},
+                              2 * (static_cast<std::int64_t>(n) - 8 * std::int64_t{i})));
+    __stcs(reinterpret_cast<uint2*>(payload) + i, low);
+    sum += checksum_term(low.x, 2 * i) + checksum_term(low.y, 2 * i + 1);
+  }
+  return sum;
+}
+
+// Header, states and table of a section.
+struct alignas(16) SectionHead {
+  std::uint32_t num_words, num_escapes, sizes, zero;
+  std::uint32_t states[kWarp];
+  std::uint8_t values[16], freqs[16];
+
+  __device__ __forceinline__ std::uint32_t section_bytes() const {
+    return palette_section_bytes(num_words, num_escapes);
+  }
+  __device__ __forceinline__ void fill(const DevicePalette& palette, const CodedStream& coded) {
+    const unsigned lane = lane_id();
+    if (lane == 0) {
+      num_words = coded.num_words;
+      num_escapes = coded.num_escapes;
+      sizes = 32 | palette.size << 16;
+      zero = 0;
+    }
+    states[lane] = coded.state;
+    if (lane < 16) {
+      values[lane] = static_cast<std::uint8_t>(palette.value);
+      freqs[lane] = static_cast<std::uint8_t>(palette.freq);
+    }
+    __syncwarp();
+  }
+};
+static_assert(sizeof(SectionHead) == kSectionHeadBytes);
+
+// Head, words and escapes behind `done` bytes of the payload.
+inline __device__ __noinline__ std::uint64_t write_palette_section(std::uint8_t* payload,
+                                                                   std::uint32_t done,
+                                                                   std::uint32_t block_elems,
+                                                                   const SectionHead* head,
+                                                                   std::uint8_t* room) {
+  const unsigned lane = lane_id();
+  uint4* out = reinterpret_cast<uint4*>(payload);
+  std::uint64_t sum = 0;
+  const std::uint32_t num_words = head->num_words, num_escapes = head->num_escapes;
+  const std::uint32_t low_vecs = done / 16;
+  constexpr unsigned kHeadVecs = kSectionHeadBytes / 16;
+  if (lane < kHeadVecs) {
+    const uint4 v = load_shared16(shared_address(head) + 16 * lane);
+    __stcs(out + low_vecs + lane, v);
+    sum += checksum_term(v, low_vecs + lane);
+  }
+  // The escapes move to the words, and zeros behind them.
+  std::uint8_t* words_end = room + words_room(block_elems);
+  const std::uint8_t* escapes = words_end + escapes_room(block_elems) - num_escapes;
+#pragma unroll 1
+  for (std::uint32_t base = 0; base < num_escapes + 16; base += kWarp) {
+    const std::uint32_t i = base + lane;
+    const std::uint8_t byte = i < num_escapes ? escapes[i] : 0;
+    __syncwarp();
+    if (i < num_escapes + 16) words_end[i] = byte;
+    __syncwarp();
+  }
+  const std::uint32_t word_bytes = 2 * num_words, all_bytes = word_bytes + num_escapes;
+  const std::uint32_t first_vec = low_vecs + kHeadVecs;
+  // Words are at even addresses: whole registers, or registers shifted by half.
+  const std::uint32_t start = shared_address(words_end) - word_bytes, odd = (start & 2) * 8;
+#pragma unroll 2
+  for (std::uint32_t i = lane; 16 * i < all_bytes; i += kWarp) {
+    std::uint32_t w[5];
+#pragma unroll
+    for (unsigned k = 0; k < 5; ++k) w[k] = load_shared_u32((start & ~3u) + 16 * i + 4 * k);
+    const uint4 v = {__funnelshift_r(w[0], w[1], odd), __funnelshift_r(w[1], w[2], odd),
+                     __funnelshift_r(w[2], w[3], odd), __funnelshift_r(w[3], w[4], odd)};
+    __stcs(out + first_vec + i, v);
+    sum += checksum_term(v, first_vec + i);
+  }
+  return sum;
+}
+
+}  // namespace snug::cuda

@@ -1,0 +1,69 @@
+// codec/cuda/encode_entropy_bf16/pair_coder.cuh - coding pairs of palette symbols, as exponents are coded: what a
+// symbol takes, and four steps of the coder at once.
+#pragma once
+#include "codec/cuda/encode_entropy_any/symbol_coder.cuh"
+
+namespace snug::cuda {
+
+// Coding a symbol turns x into x + start + q * (256 - freq), q = x / freq by
+// multiplication (see Reciprocals). .x = multiplier; .y = shift | is_escape << 7 |
+// freq << 8 | start << 16. Frequencies are below 256: the escape has one too.
+__device__ __forceinline__ uint2 make_pair_symbol(std::uint32_t freq, std::uint32_t start,
+                                                  bool is_escape) {
+  const std::uint32_t shift =
+      freq <= 1 ? 0 : 31 - static_cast<std::uint32_t>(__clz(static_cast<int>(freq - 1)));
+  if (freq <= 1) start += 255;
+  return {kReciprocals.multiplier[freq], shift | (is_escape ? 128u : 0u) | freq << 8 | start << 16};
+}
+
+struct PairCoder : CoderState {
+  // Numbers to be kept in registers: the compiler would set them again and again.
+  std::uint32_t minus_byte1, all;
+
+  __device__ __forceinline__ explicit PairCoder(std::uint32_t words_end) : CoderState(words_end) {
+    asm volatile("mov.u32 %0, 0xFF00;" : "=r"(minus_byte1));
+    asm volatile("mov.u32 %0, 256;" : "=r"(all));
+  }
+
+  // Dot products take bytes apart: the pipe of the multiplications has time, that of
+  // logical operations less.
+  __device__ __forceinline__ void code_symbol(uint2 symbol) {
+    std::uint32_t c;  // 256 - freq
+    asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(c) : "r"(symbol.y), "r"(minus_byte1), "r"(all));
+    const std::uint32_t q = __funnelshift_r(__umulhi(x, symbol.x), 0, symbol.y);
+    x = q * c + (x + (symbol.y >> 16));
+  }
+
+  // Codes four pairs, the last one first, and of each the second symbol first. What
+  // does not depend on that, meanwhile() and the words of the group before, comes after
+  // the first vote: with nothing but arithmetic from there on, the compiler fills the
+  // waits of one with the other.
+  template <class Meanwhile>
+  __device__ __forceinline__ void code_group(const uint2 (&symbols)[8], Meanwhile meanwhile) {
+    std::uint32_t new_words[4];
+    unsigned new_masks[4];
+#pragma unroll
+    for (int step = 3; step >= 0; --step) {
+      const uint2 first = symbols[2 * step], second = symbols[2 * step + 1];
+      const std::uint32_t product = __dp4a(first.y, __byte_perm(second.y, 0, 0x4414), 0u);
+      const std::uint32_t high = x >> 16;
+      const bool full = high >= product;  // of the two frequencies
+      new_words[step] = x;
+      new_masks[step] = __ballot_sync(kAll, full);
+      if (step == 3) {
+        meanwhile();
+        put_words();
+      }
+      x = full ? high : x;
+      code_symbol(second);
+      code_symbol(first);
+    }
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+      words[step] = new_words[step];
+      masks[step] = new_masks[step];
+    }
+  }
+};
+
+}  // namespace snug::cuda

@@ -1,0 +1,154 @@
+// codec/cuda/encode_entropy_bf16/palette_sample.cuh - what an encoding warp keeps in shared memory, and how
+// it looks at a BF16 block before coding it: statistics of a sample, and whether
+// all values are one.
+#pragma once
+#include "codec/sample.h"
+#include "codec/sections.h"
+#include "codec/cuda/encode_entropy_any/entropy_tables.cuh"
+#include "codec/cuda/frame/tensor_access.cuh"
+
+namespace snug::cuda {
+
+inline constexpr unsigned kRingGroups = 4;  // of 256 values, on their way to the coder
+
+// Shared memory of a coding warp. `lut` maps an exponent to what coding it takes; the
+// histogram is done with when the lut is filled.
+struct alignas(16) EncodeSmem {
+  union {
+    uint2 lut[256];
+    struct {
+      std::uint32_t histogram[256];
+      std::uint32_t list[kPaletteListWords];
+    };
+  };
+  std::uint32_t nibbles[2][16];
+  alignas(16) std::uint8_t ring[512 * kRingGroups];
+};
+
+__device__ __forceinline__ DirectAccess kept(DirectAccess tensor) {
+  asm volatile("mov.b64 %0, %0;" : "+l"(tensor.data));  // is worked out once
+  return tensor;
+}
+__device__ __forceinline__ ScatteredAccess kept(const ScatteredAccess& tensor) { return tensor; }
+
+inline constexpr std::uint32_t kSampleBytes = 8192;  // of blocks of up to 65536 values
+
+// The planes of 8 values: low bytes (mantissa and sign) of a vector.
+__device__ __forceinline__ uint2 low_bytes(uint4 v) {
+  const auto rotated = [](std::uint32_t w) {
+    std::uint32_t r;  // (w >> 15 & mask) | (w << 1 & ~mask)
+    asm("lop3.b32 %0, %1, %2, 0x00010001, 0xE4;" : "=r"(r) : "r"(w >> 15), "r"(w << 1));
+    return r;
+  };
+  return {__byte_perm(rotated(v.x), rotated(v.y), 0x6420),
+          __byte_perm(rotated(v.z), rotated(v.w), 0x6420)};
+}
+
+// Counts the exponents of a vector, and the nibbles of its low bytes. Dot products take bytes
+// apart and add the address of a table of words.
+__device__ __forceinline__ void count_exponents(uint4 v, std::uint32_t histogram) {
+  const std::uint32_t words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+  for (unsigned i = 0; i < 4; ++i) {
+    const std::uint32_t shifted = words[i] << 1;  // exponents are bytes 1 and 3
+    count_shared(__dp4a(shifted, 0x400u, histogram));
+    count_shared(__dp4a(shifted, 0x4000000u, histogram));
+  }
+}
+__device__ __forceinline__ void count_low_nibbles(uint4 v, std::uint32_t nibbles) {
+  const uint2 low = low_bytes(v);
+  const std::uint32_t words[4] = {low.x & 0x0F0F0F0F, low.y & 0x0F0F0F0F, low.x >> 4 & 0x0F0F0F0F,
+                                  low.y >> 4 & 0x0F0F0F0F};
+#pragma unroll
+  for (unsigned i = 0; i < 4; ++i)
+#pragma unroll
+    for (unsigned k = 0; k < 4; ++k)
+      count_shared(__dp4a(words[i], 4u << 8 * k, nibbles) + i / 2 * 64);
+}
+
+// Sampling value by value: only the last block of a tensor comes here.
+template <class Access>
+__device__ __noinline__ void sample_values(Access src, std::uint64_t pos, std::uint32_t n,
+                                           std::uint32_t histogram, std::uint32_t nibbles) {
+  const auto stride = static_cast<std::uint32_t>(codec::sample_stride(n));
+#pragma unroll 1
+  for (std::uint32_t i = lane_id();; i += kWarp) {
+    const std::uint32_t run = i / 16, at = (run * stride + run % stride) * 16 + i % 16;
+    if (at >= n) break;
+    const std::uint32_t v =
+        src.load_byte(pos + 2 * at) | std::uint32_t{src.load_byte(pos + 2 * at + 1)} << 8;
+    const std::uint32_t low = (v << 1 & 0xFE) | v >> 15;
+    count_shared(histogram + (v >> 5 & 0x3FC));
+    if (run % 4 != 0) continue;
+    count_shared(nibbles + (low & 15) * 4);
+    count_shared(nibbles + 64 + (low >> 4) * 4);
+  }
+}
+
+// Asks for the sampled values of a whole block, to be put into `room`: vectors of the lane 512
+// bytes apart. Two vectors a run; those of a lane are equally far apart, as strides divide 16.
+template <class Access>
+__device__ __forceinline__ void fetch_sample(const Access& src, std::uint64_t pos, std::uint32_t n,
+                                             std::uint32_t room) {
+  const auto stride = static_cast<std::uint32_t>(codec::sample_stride(n));
+  const std::uint32_t run = lane_id() / 2;
+  const Access mine = advanced(src, pos + 32 * (run * stride + run % stride) + lane_id() % 2 * 16);
+#pragma unroll 4
+  for (std::uint32_t i = 0; i < n / (256 * stride); ++i)
+    mine.fetch16(512 * std::uint64_t{stride * i}, room + 512 * i + 16 * lane_id());
+  commit_copies();
+}
+
+// Counts the sampled values; `room` is for 8 KiB (more where n > 65536) in shared memory. Short
+// loops: the warps of a multiprocessor are in different places of the code, and its cache is
+// small.
+template <class Access>
+__device__ __noinline__ void sample_bf16(Access src, std::uint64_t pos, std::uint32_t n,
+                                         EncodeSmem* smem, std::uint8_t* room) {
+  const unsigned lane = lane_id();
+  const std::uint32_t histogram = kept_shared_address(smem->histogram),
+                      nibbles = kept_shared_address(smem->nibbles), sample = shared_address(room);
+  if (n % 4096 == 0) fetch_sample(src, pos, n, sample);
+#pragma unroll
+  for (unsigned i = 0; i < 256; i += 4 * kWarp)
+    store_shared(histogram + 4 * (i + 4 * lane), uint4{});
+  store_shared(nibbles + 4 * lane, 0u);
+  __syncwarp();
+  if (n % 4096 != 0) {
+    sample_values(src, pos, n, histogram, nibbles);
+    __syncwarp();
+    return;
+  }
+  const std::uint32_t sample_end =
+      sample + 2 * n / static_cast<std::uint32_t>(codec::sample_stride(n));
+  wait_copies<0>();
+#pragma unroll 2
+  for (std::uint32_t at = sample + 16 * lane; at < sample_end; at += 512)
+    count_exponents(load_shared16(at), histogram);
+  __syncwarp();
+  // One run in four once more, for the low bytes: 32 bytes of 128.
+#pragma unroll 1
+  for (std::uint32_t at = sample + lane / 2 * 128 + lane % 2 * 16; at < sample_end; at += 2048)
+    count_low_nibbles(load_shared16(at), nibbles);
+  __syncwarp();
+}
+
+// Whether all values of a whole block equal its first.
+template <class Access>
+__device__ __noinline__ bool is_constant_bf16(Access src, std::uint64_t pos, std::uint32_t n) {
+  const std::uint32_t first = __byte_perm(src.peek16(pos).x, 0, 0x1010);
+  constexpr unsigned kUnroll = 8;
+#pragma unroll 1
+  for (std::uint32_t vec = lane_id(); vec < n / 8 + lane_id(); vec += kUnroll * kWarp) {
+    std::uint32_t differs = 0;
+#pragma unroll
+    for (unsigned u = 0; u < kUnroll; ++u) {
+      const uint4 v = src.peek16(pos + 16 * std::uint64_t{min(vec + u * kWarp, n / 8 - 1)});
+      differs |= (v.x ^ first) | (v.y ^ first) | (v.z ^ first) | (v.w ^ first);
+    }
+    if (__any_sync(kAll, differs != 0)) return false;
+  }
+  return true;
+}
+
+}  // namespace snug::cuda

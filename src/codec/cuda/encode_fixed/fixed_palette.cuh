@@ -1,0 +1,54 @@
+// codec/cuda/encode_fixed/fixed_palette.cuh - which upper exponent bits the `fixed` codec gives an index.
+#pragma once
+#include "codec/cuda/frame/device_frame.cuh"
+
+namespace snug::cuda {
+
+// Threads count into copies of the histogram, bin by bin side by side: few bins
+// get most of the values, and atomics to one address wait for each other.
+inline constexpr unsigned kHistogramCopies = 4;
+
+// The 7 commonest values, in falling order (equal counts: smaller first), as two
+// registers, by one warp. The histogram has 128 bins of kCopies counters each. most_common gets
+// the count of the commonest one.
+template <unsigned kCopies>
+__device__ inline uint2 make_fixed_palette(const std::uint32_t* histogram,
+                                           std::uint32_t* most_common = nullptr) {
+  const unsigned lane = lane_id();
+  std::uint32_t keys[4];
+#pragma unroll
+  for (unsigned i = 0; i < 4; ++i) {
+    const unsigned v = i * kWarp + lane;
+    std::uint32_t count = 0;
+#pragma unroll
+    for (unsigned c = 0; c < kCopies; ++c) count += histogram[v * kCopies + c];
+    keys[i] = (count << 7 | (127 - v)) + 1;  // 0: none
+  }
+  // Each lane's in falling order: then the best of all lanes is one of the first.
+  const auto order = [&](unsigned i, unsigned k) {
+    const std::uint32_t high = max(keys[i], keys[k]);
+    keys[k] = min(keys[i], keys[k]);
+    keys[i] = high;
+  };
+  order(0, 1);
+  order(2, 3);
+  order(0, 2);
+  order(1, 3);
+  order(1, 2);
+  std::uint64_t palette = 0;
+#pragma unroll
+  for (int s = 0; s < 7; ++s) {
+    const std::uint32_t best = __reduce_max_sync(kAll, keys[0]);
+    palette |= std::uint64_t{127 - ((best - 1) & 127)} << (8 * s);
+    if (s == 0 && most_common != nullptr) *most_common = (best - 1) >> 7;
+    if (keys[0] == best) {
+      keys[0] = keys[1];
+      keys[1] = keys[2];
+      keys[2] = keys[3];
+      keys[3] = 0;
+    }
+  }
+  return {static_cast<std::uint32_t>(palette), static_cast<std::uint32_t>(palette >> 32)};
+}
+
+}  // namespace snug::cuda

@@ -1,0 +1,291 @@
+// codec/cuda/encode_fixed/survey_block.cuh - what becomes of a block in the ring: its palette and its escapes. The
+// work of the surveyors of codec/cuda/encode_fixed/encode_fixed_kernel.cuh.
+#pragma once
+#include "codec/sample.h"
+#include "codec/cuda/encode_fixed/encode_ring.cuh"
+
+namespace snug::cuda {
+
+__device__ __forceinline__ void sync_surveyors() {
+  asm volatile("bar.sync 1, %0;" ::"n"(kSurveyThreads) : "memory");
+}
+
+// Counts the upper exponent bits of the sampled values. Returns bits in which some
+// of them differ from the first value; not all such bits are found.
+template <int kWidth>
+__device__ __forceinline__ std::uint32_t sample_block(const RingBlock& block, std::uint32_t n,
+                                                      std::uint32_t histogram, unsigned thread) {
+  const auto stride = static_cast<std::uint32_t>(codec::sample_stride(n));
+  const std::uint32_t shift = 31 - __clz(static_cast<int>(stride));
+  const auto unit_start = [&](std::uint32_t unit) {
+    const std::uint32_t run = unit / 2;
+    return ((run << shift) + (run & (stride - 1))) * 16 + unit % 2 * 8;
+  };
+  const std::uint32_t mine = histogram + 4 * (thread % kHistogramCopies);
+  const auto count = [&](std::uint32_t top) {
+    count_shared(mine + (top & 127) * (4 * kHistogramCopies));
+  };
+  if (n % 4096 != 0) {  // the last block of a tensor, value by value
+#pragma unroll 1
+    for (std::uint32_t i = thread; unit_start(i / 8) + i % 8 < n; i += kSurveyThreads)
+      count(load_shared_u8(block.at((unit_start(i / 8) + i % 8) * kWidth + kWidth - 1)));
+    return 0;
+  }
+  std::uint32_t first = load_shared_u32(block.start), differs = 0;
+  if constexpr (kWidth == 2) first = __byte_perm(first, 0, 0x1010);
+  // Two units at a time, so that the loads of both are under way together.
+  const std::uint32_t num_units = n >> (3 + shift);
+#pragma unroll 1
+  for (std::uint32_t unit = thread; unit < num_units; unit += 2 * kSurveyThreads) {
+    UnitVecs<kWidth> u[2];
+    const bool two = unit + kSurveyThreads < num_units;
+    u[0].load(block.at(unit_start(unit) * kWidth), 0);
+    if (two) u[1].load(block.at(unit_start(unit + kSurveyThreads) * kWidth), 0);
+#pragma unroll
+    for (unsigned k = 0; k < 2; ++k) {
+      if (k == 1 && !two) break;
+      differs |= u[k].differs(first);
+      const uint2 high = u[k].high();
+#pragma unroll
+      for (unsigned i = 0; i < 32; i += 8) {
+        count(high.x >> i);
+        count(high.y >> i);
+      }
+    }
+  }
+  return differs;
+}
+
+// Bits in which values of a block of any type differ from the first value.
+inline __device__ __noinline__ std::uint32_t compare_values(RingBlock block,
+                                                            std::uint32_t num_bytes, unsigned width,
+                                                            unsigned thread) {
+  std::uint32_t first[2] = {};
+  for (unsigned i = 0; i < 8; ++i)
+    first[i / 4] |= load_shared_u8(block.start + i % width) << (i % 4 * 8);
+  std::uint32_t differs = 0;
+#pragma unroll 4
+  for (std::uint32_t vec = thread; vec < num_bytes / 16; vec += kSurveyThreads) {
+    const uint4 v = load_shared16(block.at(16 * vec));
+    differs |= (v.x ^ first[0]) | (v.y ^ first[1]) | (v.z ^ first[0]) | (v.w ^ first[1]);
+  }
+  for (std::uint32_t i = num_bytes / 16 * 16 + thread; i < num_bytes; i += kSurveyThreads)
+    differs |= (load_shared_u8(block.at(i)) ^ load_shared_u8(block.start + i % width))
+               << (i % width % 4 * 8);
+  return differs;
+}
+
+// Whether a block with these differences is neither constant nor has constant planes.
+template <int kWidth>
+__device__ __forceinline__ bool varies_everywhere(std::uint32_t differs) {
+  if constexpr (kWidth == 4)
+    return (differs & 0xFF) != 0 && (differs & 0xFF00) != 0 && (differs & 0xFF0000) != 0;
+  return differs != 0;
+}
+
+// What make_tables expects: every value an escape, and in each slot a value with other bits than
+// the slot, which is never met.
+__device__ __forceinline__ void clear_tables(BlockInfo& info, unsigned thread) {
+  if (thread < 32) reinterpret_cast<std::uint32_t*>(info.lut)[thread] = 0x07070707u;
+  if (thread - 32 < sizeof(info.tables) / 4)
+    reinterpret_cast<std::uint32_t*>(info.tables)[thread - 32] = thread % 4 == 0   ? 0x02030001u
+                                                                 : thread % 4 == 1 ? 0x06070405u
+                                                                                   : 0;
+}
+
+// Palette and tables, by one warp; so many values of a whole block were sampled.
+__device__ __forceinline__ void make_tables(const std::uint32_t* histogram, std::uint32_t sampled,
+                                            BlockInfo& info) {
+  const unsigned lane = lane_id();
+  std::uint32_t most_common;
+  const uint2 palette = make_fixed_palette<kHistogramCopies>(histogram, &most_common);
+  const std::uint32_t entry = (lane < 4 ? palette.x : palette.y) >> (lane % 4 * 8) & 255;
+  const std::uint32_t slot = lane < 7 ? entry & 7 : lane + 1;
+  const unsigned below = __match_any_sync(kAll, slot) & ((1u << lane) - 1);
+  const auto rank = static_cast<unsigned>(__popc(below));
+  const bool needs_second = __any_sync(kAll, rank == 1), needs_more = __any_sync(kAll, rank > 1);
+  if (lane < 7) {
+    info.lut[entry] = static_cast<std::uint8_t>(lane);
+    if (rank < 2) {
+      PackTables& table = info.tables[rank];
+      reinterpret_cast<std::uint8_t*>(&table.value)[slot] = static_cast<std::uint8_t>(entry);
+      reinterpret_cast<std::uint8_t*>(&table.index)[slot] = static_cast<std::uint8_t>(lane);
+    }
+  }
+  if (lane == 0) {
+    info.palette = palette;
+    info.num_tables = needs_more ? 0 : needs_second ? 2 : 1;
+    info.sure_escapes = static_cast<int>(sampled) - 7 * static_cast<int>(most_common);
+    info.may_be_raw = info.sure_escapes > static_cast<int>(sampled / 8);
+  }
+}
+
+// Counts the escapes of this warp's parts, two at a time, kRows rows each. Most parts have none.
+// One or two tables hold the palette.
+template <int kWidth, unsigned kRows>
+__device__ __forceinline__ void count_escapes(const RingBlock& block, BlockInfo& info,
+                                              unsigned warp, unsigned num_pieces) {
+  static_assert(kPartsOfSurveyor % 2 == 0);
+  const uint2 first = info.tables[0].value;
+  const unsigned lane = lane_id(), last_part = kPartsOfSurveyor * (warp + 1) * num_pieces;
+  std::uint32_t total = 0;
+#pragma unroll 1
+  for (unsigned part = kPartsOfSurveyor * warp * num_pieces; part < last_part; part += 2) {
+    // Both parts are in the same unit of the ring.
+    const std::uint32_t rows = block.at(8 * kWidth * kWarp * kRows * part);
+    std::uint32_t misses = 0, both = 0;
+    UnitVecs<kWidth> u[2 * kRows];
+#pragma unroll
+    for (unsigned i = 0; i < 2 * kRows; ++i) u[i].load(rows, i * kWarp + lane);
+    Lookup look[2 * kRows];
+#pragma unroll
+    for (unsigned i = 0; i < 2 * kRows; ++i) {
+      look[i] = Lookup(u[i].high(), first);
+      misses |= look[i].even_misses | look[i].odd_misses;
+    }
+    if (__any_sync(kAll, misses != 0)) {
+      std::uint32_t flags[2 * kRows];
+#pragma unroll
+      for (unsigned i = 0; i < 2 * kRows; ++i) flags[i] = look[i].miss_flags();
+      if (info.num_tables == 2) {
+        const uint2 second = info.tables[1].value;
+#pragma unroll
+        for (unsigned i = 0; i < 2 * kRows; ++i) flags[i] &= look[i].with(second).miss_flags();
+      }
+      std::uint32_t count[2] = {};
+#pragma unroll
+      for (unsigned i = 0; i < 2 * kRows; ++i)
+        count[i / kRows] += static_cast<std::uint32_t>(__popc(flags[i]));
+      both = __reduce_add_sync(kAll, count[0] | count[1] << 16);
+      total += (both & 0xFFFF) + (both >> 16);
+    }
+    if (lane == 0) {
+      info.escapes_of[part] = static_cast<std::uint16_t>(both);
+      info.escapes_of[part + 1] = static_cast<std::uint16_t>(both >> 16);
+    }
+  }
+  if (lane == 0 && total != 0) atomicAdd(&info.num_escapes, total);
+}
+
+// The same for blocks that are cut short or have a palette that needs a closer look. A block with
+// so many escapes that it becomes raw for sure need not be counted to the end (`may_stop`).
+template <int kWidth>
+__device__ __forceinline__ void count_with_care(const RingBlock& block, BlockInfo& info,
+                                                unsigned warp, Pieces pieces, bool is_whole,
+                                                bool may_stop) {
+  const unsigned lane = lane_id();
+  const std::uint32_t n = info.job.n, lut = kept_shared_address(info.lut);
+  // Of the values of a part of a whole block; sure_escapes has their escapes already.
+  const auto sampled = static_cast<int>(pieces.rows * 8 * kWarp / codec::sample_stride(n));
+  const auto is_escape = [&](std::uint32_t top) {
+    return load_shared_u8(lut + (top & 127)) == 7 ? 1u : 0u;
+  };
+  const uint2 value = info.tables[0].value;
+#pragma unroll 1
+  for (unsigned part = kPartsOfSurveyor * warp * pieces.num;
+       part < kPartsOfSurveyor * (warp + 1) * pieces.num; ++part) {
+    std::uint32_t count = 0;
+#pragma unroll 1
+    for (std::uint32_t row = part * pieces.rows; row < (part + 1) * pieces.rows; ++row) {
+      const std::uint32_t unit = row * kWarp + lane;
+      UnitVecs<kWidth> u;
+      u.load(block.at(8 * kWidth * unit), 0);
+      const Lookup look(u.high(), value);
+      if (!look.misses()) continue;
+      if (8 * unit + 8 <= n) {
+#pragma unroll
+        for (unsigned k = 0; k < 32; k += 8)
+          count += is_escape(look.even >> k) + is_escape(look.odd >> k);
+      } else {
+        for (std::uint32_t v = 0; 8 * unit + v < n; ++v) count += is_escape(look.top_byte(v));
+      }
+    }
+    count = __reduce_add_sync(kAll, count);
+    bool is_enough = false;
+    if (lane == 0) {
+      info.escapes_of[part] = static_cast<std::uint16_t>(count);
+      const std::uint32_t total = atomicAdd(&info.num_escapes, count) + count;
+      const int others = static_cast<int>(count) - sampled,
+                sure = atomicAdd(&info.sure_escapes, others) + others;
+      const bool is_sure = may_stop && is_whole && sure > static_cast<int>(n / 8);
+      if (is_sure) atomicMax(&info.num_escapes, n);  // more than it may have
+      is_enough = is_sure || total > n / 8;
+    }
+    if (may_stop && __shfl_sync(kAll, is_enough, 0)) return;
+  }
+}
+
+// Makes what is in the ring a whole block: loads it where bulk copies cannot, and writes zeros
+// behind the end of a partial one.
+template <class Access>
+__device__ __noinline__ void complete_block(Access src, const BlockInfo& info, RingBlock block,
+                                            std::uint32_t num_bytes, std::uint32_t block_bytes,
+                                            unsigned thread) {
+  // Where bulk copies could, the bytes behind the last whole vector are still missing.
+  const std::uint32_t start = info.by_hand ? 0 : num_bytes & ~15u;
+  for (std::uint32_t at = start + 16 * thread; at < block_bytes; at += 16 * kSurveyThreads)
+    store_shared(block.at(at),
+                 load_end(src, info.job.pos + at,
+                          static_cast<std::int32_t>(num_bytes) - static_cast<std::int32_t>(at)));
+  fence_for_bulk();  // the next block comes by a bulk copy
+}
+
+template <class Access, int kWidth>
+__device__ __forceinline__ void survey_blocks(const Work& work, RingCursor cursor, unsigned thread,
+                                              EncodeWideSmem& smem) {
+  const unsigned warp = thread / kWarp, width = width_in<kWidth>(work);
+  const std::uint32_t block_bytes = cursor.ring.block_units * kRingUnit;
+  const std::uint32_t block_elems = 1u << work.log2_block;
+  const Pieces pieces = Pieces::of<kWidth>(block_bytes);
+  const auto sampled = static_cast<std::uint32_t>(block_elems / codec::sample_stride(block_elems));
+  smem.totals[0].clear(thread);
+  sync_surveyors();
+  for (unsigned j = 0;; ++j, cursor.advance()) {
+    BlockInfo& info = smem.infos[j % kBlockInfos];
+    const RingBlock block = cursor.block();
+    await_block(smem.full, j);
+    if (info.ends) return;
+    SurveyTotals& totals = smem.totals[j % 2];
+    if constexpr (kWidth > 1) clear_tables(info, thread);
+    const std::uint32_t n = info.job.n, num_bytes = n * width;
+    if (info.by_hand || n != block_elems) {
+      // `full` does not say that there is room: the producer arrives there before it waits.
+      for (unsigned unit = 0; unit < cursor.ring.block_units; ++unit)
+        if (!cursor.is_new(unit))
+          wait_barrier(shared_address(&smem.empty[cursor.barrier(unit)]), cursor.parity(unit));
+      complete_block(access_item<Access>(work, info.job.w.item), info, block, num_bytes,
+                     block_bytes, thread);
+      sync_surveyors();
+    }
+    std::uint32_t differs = 0;
+    const auto add_differences = [&](unsigned of) {
+      differs = __reduce_or_sync(kAll, differs);
+      if (lane_id() == 0 && differs != 0) atomicOr(&totals.differs[of], differs);
+      sync_surveyors();
+      differs = totals.differs[of];
+    };
+    if constexpr (kWidth > 1) {
+      differs = sample_block<kWidth>(block, n, kept_shared_address(totals.histogram), thread);
+      add_differences(0);
+      if (warp == 0) make_tables(totals.histogram, sampled, info);
+    }
+    smem.totals[(j + 1) % 2].clear(thread);
+    const bool varies = work.codec == Codec::kRaw || varies_everywhere<kWidth>(differs);
+    if (!varies) {
+      differs = compare_values(block, num_bytes, width, thread);
+      add_differences(1);
+    }
+    sync_surveyors();
+    if constexpr (kWidth > 1) {
+      if (info.num_tables == 0 || info.may_be_raw || n != block_elems)
+        count_with_care<kWidth>(block, info, warp, pieces, n == block_elems, varies);
+      else
+        pieces.rows == 2 ? count_escapes<kWidth, 2>(block, info, warp, pieces.num)
+                         : count_escapes<kWidth, 1>(block, info, warp, pieces.num);
+    }
+    if (thread == 0) info.differs = differs;
+    arrive(shared_address(&smem.counted[j % kBlockInfos]));
+  }
+}
+
+}  // namespace snug::cuda

@@ -1,0 +1,259 @@
+// codec/cuda/encode_fixed/write_block.cuh - writes the payload of a surveyed block straight to the
+// frame, each writer warp of codec/cuda/encode_fixed/encode_fixed_kernel.cuh a part of it.
+#pragma once
+#include "codec/cuda/encode_fixed/fixed_escapes.cuh"
+
+namespace snug::cuda {
+
+// Constant planes, header and the end of the escapes, by one warp; `block` is the address of the
+// first value.
+template <int kWidth>
+__device__ __noinline__ std::uint64_t write_fixed_rest(std::uint32_t block, const BlockInfo& info,
+                                                       std::uint8_t* payload) {
+  const unsigned lane = lane_id();
+  const FixedParts parts(info.job.n, kWidth, info.plane_modes);
+  std::uint64_t sum = 0;
+  const auto put = [&](std::uint32_t at, uint4 v) {
+    store_once(payload + at, v);
+    sum += checksum_term(v, at / 16);
+  };
+  if (lane == 0) put(parts.head, {info.num_escapes, info.palette.x, info.palette.y, 0});
+#pragma unroll
+  for (unsigned p = 0; p + 1 < kWidth; ++p)
+    if (lane == 0 && (info.plane_modes >> (2 * p) & 3) == 1)
+      put(parts.plane[p], {load_shared_u32(block) >> (8 * p) & 255, 0, 0, 0});
+  const std::uint32_t end = parts.head + static_cast<std::uint32_t>(codec::FixedHeader::kBytes) +
+                            4 * (info.num_escapes + lane);
+  if (end < info.payload_bytes) store_once(payload + end, 0u);
+  return sum;
+}
+
+// Parts of a whole block, kRows rows each, by one warp. read(address) is called when the part at
+// that address of the ring is in registers.
+template <int kWidth, unsigned kRows, class Read>
+__device__ __forceinline__ std::uint64_t write_parts(const RingBlock& block, const BlockInfo& info,
+                                                     std::uint8_t* payload, unsigned warp,
+                                                     unsigned num_pieces, Read read) {
+  constexpr std::uint32_t kPartUnits = kRows * kWarp, kPieceUnits = kPartUnits * kWriters;
+  const FixedParts parts(info.job.n, kWidth, info.plane_modes);
+  const PackTables table = info.tables[0];
+  const std::uint32_t modes = info.plane_modes;
+  std::uint32_t unit = warp * kPartUnits + lane_id();
+  std::uint32_t rows = block.at(8 * kWidth * kPartUnits * warp);
+  std::uint8_t* low_at[kWidth - 1];
+  std::uint32_t low_factor[kWidth - 1];
+#pragma unroll
+  for (int p = 0; p < kWidth - 1; ++p) {
+    low_at[p] = payload + parts.plane[p] + 8 * unit;
+    low_factor[p] = checksum_factor(parts.plane[p] / 4 + 2 * unit);
+  }
+  std::uint8_t* word_at = payload + parts.nibbles + 4 * unit;
+  std::uint32_t word_factor = checksum_factor(parts.nibbles / 4 + unit);
+  std::uint64_t sum = 0;
+#pragma unroll 1
+  for (unsigned piece = 0; piece < num_pieces; ++piece) {
+    UnitVecs<kWidth> u[kRows];
+#pragma unroll
+    for (unsigned i = 0; i < kRows; ++i) u[i].load(rows, i * kWarp + lane_id());
+    read(rows);
+    std::uint32_t words[kRows], misses = 0;
+    Lookup look[kRows];
+#pragma unroll
+    for (unsigned i = 0; i < kRows; ++i) {
+      uint2 lows[kWidth - 1], high;
+      u[i].split(lows, high);
+      look[i] = Lookup(high, table.value);
+      words[i] = with_signs(look[i].indices(table.index), high);
+      misses |= look[i].even_misses | look[i].odd_misses;
+      // The index of a plane's word is even here, and that of a word of nibbles has the parity of
+      // the lane: so factors differ by a constant.
+#pragma unroll
+      for (int p = 0; p < kWidth - 1; ++p) {
+        if (kWidth == 4 && (modes >> (2 * p) & 3) != 0) continue;
+        store_once(low_at[p] + 8 * kWarp * i, lows[p]);
+        const std::uint32_t factor = low_factor[p] + 2 * kWarp * i * frame::kChecksumStep;
+        sum = mad_wide(lows[p].y, factor + kNextFactor, mad_wide(lows[p].x, factor, sum));
+      }
+    }
+    if (__any_sync(kAll, misses != 0)) {
+      std::uint32_t flags[kRows], any = 0;
+#pragma unroll
+      for (unsigned i = 0; i < kRows; ++i) {
+        flags[i] = mend_indices(info, look[i], words[i]);
+        any |= flags[i];
+      }
+      if (__any_sync(kAll, any != 0)) {
+        EscapeList list = EscapeList::of<kWidth>(info, payload, piece * kWriters + warp);
+#pragma unroll
+        for (unsigned i = 0; i < kRows; ++i)
+          sum += list.add(look[i], flags[i], 8 * (unit + i * kWarp));
+      }
+    }
+#pragma unroll
+    for (unsigned i = 0; i < kRows; ++i) {
+      store_once(word_at + 4 * kWarp * i, words[i]);
+      sum = mad_wide(words[i], word_factor + kWarp * i * frame::kChecksumStep, sum);
+    }
+    unit += kPieceUnits;
+    rows += 8 * kWidth * kPieceUnits;
+    if (rows >= block.end) rows -= block.wrap;
+#pragma unroll
+    for (int p = 0; p < kWidth - 1; ++p) {
+      low_at[p] += 8 * kPieceUnits;
+      low_factor[p] += 2 * kPieceUnits * frame::kChecksumStep;
+    }
+    word_at += 4 * kPieceUnits;
+    word_factor += kPieceUnits * frame::kChecksumStep;
+  }
+  return sum;
+}
+
+// The same for one that is cut short: covers the padding of the planes, and reads zeros where
+// there are no values.
+template <int kWidth>
+__device__ __noinline__ std::uint64_t write_part_of_partial(RingBlock block, const BlockInfo& info,
+                                                            std::uint8_t* payload, unsigned part,
+                                                            std::uint32_t rows) {
+  const FixedParts parts(info.job.n, kWidth, info.plane_modes);
+  EscapeList list = EscapeList::of<kWidth>(info, payload, part);
+  std::uint64_t sum = 0;
+#pragma unroll 1
+  for (std::uint32_t row = part * rows; row < (part + 1) * rows; ++row) {
+    const std::uint32_t unit = row * kWarp + lane_id();
+    const auto left = static_cast<std::int32_t>(info.job.n) - 8 * static_cast<std::int32_t>(unit);
+    UnitVecs<kWidth> u;
+    u.load(block.at(8 * kWidth * unit), 0);
+    uint2 lows[kWidth - 1], high;
+    u.split(lows, high);
+    const Lookup look(high, info.tables[0].value);
+    std::uint32_t word = look.indices(info.tables[0].index);
+    const std::uint32_t flags =
+        resolve_misses(look, shared_address(info.lut), word) & existing_flags(left);
+    word = with_signs(word, high) & ~rest_of_word(left);
+#pragma unroll
+    for (int p = 0; p < kWidth - 1; ++p) {
+      if ((info.plane_modes >> (2 * p) & 3) != 0 || 8 * unit >= align16(info.job.n)) continue;
+      store_once(payload + parts.plane[p] + 8 * unit, lows[p]);
+      sum += checksum_terms(lows[p], checksum_factor(parts.plane[p] / 4 + 2 * unit));
+    }
+    if (4 * unit < parts.head - parts.nibbles) {
+      store_once(payload + parts.nibbles + 4 * unit, word);
+      sum += checksum_term(word, parts.nibbles / 4 + unit);
+    }
+    __syncwarp();
+    sum += list.add(look, flags, 8 * unit);
+  }
+  return sum;
+}
+
+// One warp's share of a fixed payload; returns its checksum terms.
+template <int kWidth, class Read>
+__device__ __forceinline__ std::uint64_t write_fixed(const RingBlock& block, const BlockInfo& info,
+                                                     std::uint8_t* payload, unsigned warp,
+                                                     Pieces pieces, std::uint32_t block_elems,
+                                                     Read read) {
+  std::uint64_t sum = 0;
+  if (warp == 0) sum = write_fixed_rest<kWidth>(block.start, info, payload);
+  if (info.job.n != block_elems) {
+#pragma unroll 1
+    for (unsigned p = 0; p < pieces.num; ++p) {
+      const unsigned part = p * kWriters + warp;
+      sum += write_part_of_partial<kWidth>(block, info, payload, part, pieces.rows);
+      read(block.at(part * pieces.part_bytes<kWidth>()));
+    }
+    return sum;
+  }
+  sum += pieces.rows == 2 ? write_parts<kWidth, 2>(block, info, payload, warp, pieces.num, read)
+                          : write_parts<kWidth, 1>(block, info, payload, warp, pieces.num, read);
+  return sum;
+}
+
+// One warp's share of a raw block, which is copied, or of a constant one.
+template <class Read>
+__device__ __forceinline__ std::uint64_t write_plain(const RingBlock& block, const BlockInfo& info,
+                                                     std::uint8_t* payload, unsigned warp,
+                                                     unsigned width, unsigned num_pieces,
+                                                     std::uint32_t block_bytes, Read read) {
+  const std::uint32_t rows = block_bytes / (16 * kWarp * kWriters) / num_pieces;
+  const auto read_part = [&](unsigned p) {
+    read(block.at((p * kWriters + warp) * rows * (16 * kWarp)));
+  };
+  constexpr unsigned kBatch = 2;
+  if (info.codec == static_cast<std::uint32_t>(Codec::kConstant)) {
+    uint4 v = load_shared16(block.start);
+    for (unsigned p = 0; p < num_pieces; ++p) read_part(p);
+    if (warp != 0 || lane_id() != 0) return 0;
+    if (width < 4) v.x &= (1u << (8 * width)) - 1;
+    v = {v.x, width == 8 ? v.y : 0, 0, 0};
+    store_once(payload, v);
+    return checksum_term(v, 0);
+  }
+  const std::uint32_t num_vecs = info.payload_bytes / 16;
+  std::uint64_t sum = 0;
+#pragma unroll 1
+  for (unsigned p = 0; p < num_pieces; ++p) {
+    std::uint32_t vec = (p * kWriters + warp) * rows * kWarp + lane_id();
+#pragma unroll 1
+    for (std::uint32_t row = 0; row < rows; row += kBatch, vec += kBatch * kWarp) {
+      uint4 v[kBatch];
+      const auto exists = [&](unsigned i) { return row + i < rows && vec + i * kWarp < num_vecs; };
+#pragma unroll
+      for (unsigned i = 0; i < kBatch; ++i)
+        if (exists(i)) v[i] = load_shared16(block.at(16 * (vec + i * kWarp)));
+      if (row + kBatch >= rows) read_part(p);
+#pragma unroll
+      for (unsigned i = 0; i < kBatch; ++i) {
+        if (!exists(i)) break;
+        store_once(payload + 16 * (vec + i * kWarp), v[i]);
+        sum += checksum_term(v[i], vec + i * kWarp);
+      }
+    }
+  }
+  return sum;
+}
+
+template <int kWidth>
+__device__ __forceinline__ void write_blocks(const Work& work, RingCursor cursor,
+                                             EncodeWideSmem& smem) {
+  const unsigned warp = threadIdx.x / kWarp;
+  const std::uint32_t block_bytes = cursor.ring.block_units * kRingUnit;
+  const Pieces pieces = Pieces::of<kWidth>(block_bytes);
+  const std::uint32_t part_bytes = pieces.part_bytes<kWidth>();
+  const std::uint32_t empty = kept_shared_address(smem.empty);
+  for (unsigned j = 0;; ++j, cursor.advance()) {
+    await_block(smem.placed, j);
+    // Long since; but these are the barriers that the block's bytes came with.
+    await_block(smem.full, j);
+    await_block(smem.counted, j);
+    BlockInfo& info = smem.infos[j % kBlockInfos];
+    if (info.ends) return;
+    const RingBlock block = cursor.block();
+    std::uint8_t* payload = static_cast<std::uint8_t*>(info.job.w.item.frame) + info.offset;
+    // Every thread arrives for itself: tools that look for races understand that.
+    const auto read = [&](std::uint32_t address) {
+      arrive(empty + (address - cursor.ring.address) / kRingUnit * 8);
+    };
+    std::uint64_t sum = 0;
+    if (info.written) {
+      bool fixed = false;
+      if constexpr (kWidth > 1) {
+        fixed = info.codec == static_cast<std::uint32_t>(Codec::kFixed);
+        if (fixed)
+          sum =
+              write_fixed<kWidth>(block, info, payload, warp, pieces, 1u << work.log2_block, read);
+      }
+      if (!fixed)
+        sum = write_plain(block, info, payload, warp, width_in<kWidth>(work), pieces.num,
+                          block_bytes, read);
+    } else {
+      for (unsigned p = 0; p < pieces.num; ++p) read(block.at((p * kWriters + warp) * part_bytes));
+    }
+    __syncwarp();
+    sum = warp_sum64(sum);
+    if (lane_id() == 0) info.sums[warp] = sum;
+    arrive(shared_address(&smem.written[j % kBlockInfos]));
+    __syncwarp();
+  }
+}
+
+}  // namespace snug::cuda

@@ -1,0 +1,179 @@
+// codec/cuda/frame/decode_frame.cuh - what all decode kernels do around a block: header and
+// index entry before it, status and result after it.
+#pragma once
+#include "codec/cuda/frame/work.cuh"
+
+namespace snug::cuda {
+
+// A block that a ticket stands for, checked against header and index.
+struct DecodeJob {
+  WorkItem w;
+  const std::uint8_t* payload;
+  DeviceEntry entry;
+  uint4 packed;              // the entry as it is stored
+  std::uint64_t pos;         // in the tensor
+  std::uint64_t num_blocks;  // of the item
+  std::uint32_t n;
+  Reason reason;
+  bool exists;  // false: there is no such block, or its header is not valid
+  bool ends;    // no higher ticket has work either
+};
+
+// Whether an entry can be that of a block of n elements whose payload ends at `end`.
+__device__ __forceinline__ bool is_valid_entry(const DeviceEntry& e, std::uint64_t block,
+                                               std::uint64_t end, std::uint32_t n, unsigned width,
+                                               const DeviceHeader& h) {
+  return (block > 0 || e.offset == h.payload_start()) && e.offset >= h.payload_start() &&
+         e.codec < kNumCodecs && e.num_bytes % frame::kAlign == 0 && e.num_bytes != 0 &&
+         e.num_bytes <= align16(std::uint64_t{n} * width) && e.offset + e.num_bytes == end &&
+         end <= h.frame_bytes;
+}
+
+// Headers are read again for every block: that costs less than keeping them in
+// registers. The entries are read at the same time, as far as the frame's room goes. What is
+// wrong with a header is told elsewhere.
+__device__ __forceinline__ DecodeJob open_decode_job(const Work& work, std::uint64_t ticket,
+                                                     std::uint64_t num_tickets) {
+  DecodeJob job{};
+  job.ends = ticket >= num_tickets;
+  if (job.ends) return job;
+  job.w = find_item(work, ticket);
+  const auto* frame = static_cast<const std::uint8_t*>(job.w.item.frame);
+  const std::uint64_t block = ticket - job.w.first_block, room = job.w.item.frame_bytes;
+  const uint4* entry = reinterpret_cast<const uint4*>(frame + frame::kHeaderBytes) + block;
+  const bool aligned = reinterpret_cast<std::uintptr_t>(frame) % frame::kAlign == 0;
+  uint4 next{}, header[4] = {};  // zeros are no header
+  const std::uint64_t entry_end = frame::kHeaderBytes + (block + 1) * frame::kEntryBytes;
+  if (aligned && entry_end <= room) job.packed = __ldg(entry);
+  if (aligned && entry_end + frame::kEntryBytes <= room) next = __ldg(entry + 1);
+  if (aligned && room >= frame::kHeaderBytes)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) header[i] = __ldg(reinterpret_cast<const uint4*>(frame) + i);
+  const DeviceHeader h = parse_device_header(header[0], header[1], header[2], header[3], room,
+                                             job.w.item.tensor_bytes, work.dtype);
+  const unsigned width = width_of(work.dtype);
+  job.num_blocks = h.num_blocks;
+  job.exists = block < h.num_blocks;
+  job.ends = !job.exists && block != 0 && work.items == nullptr;
+  if (!job.exists) return job;
+  job.entry = unpack_entry(job.packed);
+  job.n = h.elems_in_block(block);
+  job.pos = (block << h.log2_block) * width;
+  job.payload = frame + job.entry.offset;
+  const std::uint64_t end = block + 1 < h.num_blocks ? unpack_entry(next).offset : h.frame_bytes;
+  const bool valid = is_valid_entry(job.entry, block, end, job.n, width, h);
+  job.reason = valid ? kReasonNone : kReasonIndex;
+  return job;
+}
+
+// Brings what a warp reads first of an entropy block into the cache: its raw planes, so many
+// lines of them, and where the coded plane is.
+template <unsigned kWidth, unsigned kRawLines>
+__device__ __forceinline__ void prefetch_block(const DecodeJob& job) {
+  const auto prefetch = [&](std::uint32_t at) {
+    if (at < job.entry.num_bytes) prefetch_line(job.payload + at);
+  };
+  const auto section = (kWidth - 1) * static_cast<std::uint32_t>(align16(job.n));
+  if constexpr (kWidth > 1)
+    for (std::uint32_t line = 0; line < kRawLines; ++line) prefetch(128 * line);
+  for (std::uint32_t line = 0; line < 8; ++line) prefetch(section + 128 * line);
+}
+
+// What became of a block, and the thread's checksum terms; those are complete
+// whenever the layout is valid.
+struct BlockResult {
+  Reason reason;
+  std::uint64_t sum;
+};
+
+__device__ __forceinline__ Reason check_sum(Reason reason, std::uint64_t sum,
+                                            const DeviceEntry& e) {
+  return reason != kReasonPayload && checksum_finish(sum, e.num_bytes) != e.checksum
+             ? kReasonChecksum
+             : reason;
+}
+
+// By one thread, after the last block of a batch's item or for one without blocks:
+// checks what only all of them together can tell, and writes the bytes that are
+// no whole element.
+template <class Access>
+__device__ __noinline__ void finish_item(const Work& work, const WorkItem& w) {
+  ItemState& state = work.states[w.idx];
+  const DeviceHeader h = read_device_header(static_cast<const std::uint8_t*>(w.item.frame),
+                                            w.item.frame_bytes, w.item.tensor_bytes, work.dtype);
+  const std::uint64_t elem_bytes = h.num_elems * width_of(work.dtype);
+  const std::uint32_t* head = static_cast<const std::uint32_t*>(w.item.frame);
+  if (h.code != Code::kOk) {
+    report(&state, h.code, h.reason, kNowhere);
+  } else {
+    std::uint64_t sum = atomicAdd(&state.head_sum, 0ull);
+    for (unsigned i = 0; i < frame::kHeaderBytes / 4; ++i)
+      if (i != 8) sum += checksum_term(__ldg(head + i), i);  // word 8 is the checksum itself
+    if (checksum_finish(sum, h.payload_start()) != h.checksum)
+      report(&state, Code::kCorrupt, kReasonHeadChecksum, kNowhere);
+    const Access dst = access_item<Access>(work, w.item);
+    for (unsigned i = 0; i < h.num_tail_bytes; ++i)
+      dst.store_byte(elem_bytes + i, static_cast<std::uint8_t>(h.tail >> (8 * i)));
+  }
+  write_result(&work.results[w.idx], atomicAdd(&state.first_error, 0ull),
+               elem_bytes + h.num_tail_bytes);
+}
+
+// The finished blocks of a batch's item that a thread has not told the others about yet;
+// of one tensor's blocks only the first error, for decode_verdict_kernel.
+struct DecodeTally {
+  unsigned long long first_error;  // see error_key()
+  std::uint64_t head_sum;
+  std::uint64_t num_blocks;  // of the item
+  WorkItem w;
+  unsigned done;
+
+  template <class Access>
+  __device__ void flush(const Work& work) {
+    if (done == 0) return;
+    ItemState& state = work.states[w.idx];
+    atomicAdd(&state.head_sum, static_cast<unsigned long long>(head_sum));
+    __threadfence();
+    const bool last = atomicAdd(&state.done, done) + done == num_blocks;
+    head_sum = 0;
+    done = 0;
+    if (last) finish_item<Access>(work, w);
+  }
+  template <class Access>
+  __device__ void add(const Work& work, const DecodeJob& job, std::uint64_t ticket, Reason reason) {
+    if (work.items == nullptr) {
+      if (reason != kReasonNone)
+        first_error = max(first_error, error_key(Code::kCorrupt, reason, ticket));
+      return;
+    }
+    if (done != 0 && w.idx != job.w.idx) flush<Access>(work);
+    const std::uint64_t block = ticket - job.w.first_block;
+    if (job.num_blocks == 0) {
+      if (block == 0) finish_item<Access>(work, job.w);
+      return;
+    }
+    if (reason != kReasonNone) report(&work.states[job.w.idx], Code::kCorrupt, reason, block);
+    head_sum += checksum_term(job.packed, static_cast<std::uint32_t>(4 + block));
+    num_blocks = job.num_blocks;
+    w = job.w;
+    ++done;
+  }
+};
+
+// What a thread block ends with whose warps each have a tally: the first error of all, which
+// starts as 0 in shared memory.
+template <class Access>
+__device__ __forceinline__ void leave_first_error(const Work& work, DecodeTally& tally,
+                                                  unsigned long long& first_error) {
+  if (lane_id() == 0) tally.template flush<Access>(work);
+  __syncthreads();
+  if (lane_id() == 0 && tally.first_error != 0) atomicMax(&first_error, tally.first_error);
+  __syncthreads();
+  if (threadIdx.x == 0) work.errors[blockIdx.x] = first_error;
+}
+
+__device__ inline std::uint64_t last_ticket(const Work& work) {
+  return work.items == nullptr ? ~std::uint64_t{0} : work.first_block[work.num_items];
+}
+
+}  // namespace snug::cuda

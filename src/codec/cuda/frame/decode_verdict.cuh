@@ -1,0 +1,71 @@
+// codec/cuda/frame/decode_verdict.cuh - what the decoding of one tensor ends with: a kernel of one
+// thread block that runs beside the decode kernel, checks header and index, waits, and
+// writes the result. So the decode kernel needs no counters, and no workspace made
+// ready before it.
+#pragma once
+#include "codec/cuda/frame/decode_frame.cuh"
+#include "codec/cuda/frame/verdict.cuh"
+
+namespace snug::cuda {
+
+// After num_errors thread blocks, each of which left its first error, see error_key(), or 0.
+template <class Access>
+__global__ void __launch_bounds__(kVerdictThreads)
+    decode_verdict_kernel(const __grid_constant__ Work work, unsigned num_errors) {
+  const auto* frame = static_cast<const std::uint8_t*>(work.single.frame);
+  const DeviceHeader h =
+      read_device_header(frame, work.single.frame_bytes, work.single.tensor_bytes, work.dtype);
+  std::uint64_t sum = 0;
+  if (h.code == Code::kOk) {
+    const uint4* vecs = reinterpret_cast<const uint4*>(frame);
+    const std::uint64_t num_vecs = h.payload_start() / 16;
+#pragma unroll 4
+    for (std::uint64_t i = threadIdx.x; i < num_vecs; i += kVerdictThreads) {
+      uint4 v = __ldg(vecs + i);
+      if (i == 2) v.x = 0;  // the checksum itself
+      sum += checksum_term(v, static_cast<std::uint32_t>(i));
+    }
+  }
+  sum = sum_all(sum);
+  if (threadIdx.x >= kWarp) return;
+  unsigned long long error = 0;
+  if (h.code != Code::kOk)
+    error = error_key(h.code, h.reason, kNowhere);
+  else if (checksum_finish(sum, h.payload_start()) != h.checksum)
+    error = error_key(Code::kCorrupt, kReasonHeadChecksum, kNowhere);
+  wait_for_kernel_before();
+  unsigned long long worst = 0;
+#pragma unroll 8
+  for (unsigned i = lane_id(); i < num_errors; i += kWarp)
+    worst = max(worst, __ldcg(work.errors + i));
+  if (__any_sync(kAll, worst != 0)) {
+#pragma unroll
+    for (unsigned d = kWarp / 2; d != 0; d /= 2)
+      worst = max(worst, __shfl_xor_sync(kAll, worst, d));
+  }
+  if (lane_id() != 0) return;
+  if (h.code == Code::kOk) error = max(error, worst);
+  const std::uint64_t elem_bytes = h.num_elems * width_of(work.dtype);
+  if (h.code == Code::kOk) {
+    const Access dst = access_item<Access>(work, work.single);
+    for (unsigned i = 0; i < h.num_tail_bytes; ++i)
+      dst.store_byte(elem_bytes + i, static_cast<std::uint8_t>(h.tail >> (8 * i)));
+  }
+  write_result(work.results, error, elem_bytes + h.num_tail_bytes);
+}
+
+// Launches a decode kernel whose first parameter is `work`, and what ends the call on one
+// tensor. Only batches and segments need what prepare_kernel does.
+template <class Access, class Kernel, class... Args>
+cudaError_t launch_decoder(Kernel kernel, std::uint64_t num_ctas, unsigned num_threads,
+                           std::uint32_t smem_bytes, cudaStream_t stream, const Work& work,
+                           const Args&... args) {
+  const bool prepared = work.items != nullptr || work.segments != nullptr;
+  const cudaError_t error =
+      launch_kernel(prepared, kernel, num_ctas, num_threads, smem_bytes, stream, work, args...);
+  if (error != cudaSuccess || work.items != nullptr) return error;
+  return launch_kernel(true, decode_verdict_kernel<Access>, 1, kVerdictThreads, 0, stream, work,
+                       static_cast<unsigned>(num_ctas));
+}
+
+}  // namespace snug::cuda

@@ -1,0 +1,362 @@
+// codec/cuda/frame/device_frame.cuh - what every kernel shares: warps, checksums, headers
+// and index entries as the device reads them, and the state of one call.
+#pragma once
+#include <cstdint>
+
+#include "frame/checksum.h"
+#include "frame/frame.h"
+#include "snug/cuda.h"
+
+namespace snug::cuda {
+
+inline constexpr unsigned kAll = 0xFFFFFFFFu;
+inline constexpr unsigned kWarp = 32;
+
+// Why a frame was refused; to_status() in gpu_codec.cu has the words.
+enum Reason : std::uint32_t {
+  kReasonNone = 0,
+  kReasonShortFrame,
+  kReasonMagic,
+  kReasonVersion,
+  kReasonHeader,
+  kReasonDType,
+  kReasonCutShort,
+  kReasonTensorRoom,
+  kReasonFrameRoom,
+  kReasonHeadChecksum,
+  kReasonIndex,
+  kReasonChecksum,
+  kReasonPayload,
+  kReasonStream,
+  kReasonBatchRoom,
+  kReasonUpstream,
+  kReasonAlignment,
+  kReasonWrongBase,
+  kReasonTargetHash,
+  kReasonNeedsFrame,
+  kNumReasons
+};
+
+// Per tensor; zero before a call starts that uses it: encodes, and decodes of a batch.
+struct ItemState {
+  unsigned long long head_sum;     // checksum terms of header and index
+  unsigned long long first_error;  // see report(); 0: none
+  unsigned long long frame_end;    // encode: set by the last block
+  unsigned done;                   // blocks finished
+  unsigned pad;
+};
+
+__device__ __forceinline__ unsigned lane_id() { return threadIdx.x % kWarp; }
+
+// The sum of the values of this lane and of those below it, kLanes in all at most.
+template <int kLanes = kWarp>
+__device__ __forceinline__ std::uint32_t sum_up_to_lane(std::uint32_t v) {
+#pragma unroll
+  for (int d = 1; d < kLanes; d *= 2) {
+    const std::uint32_t below = __shfl_up_sync(kAll, v, d);
+    if (lane_id() >= static_cast<unsigned>(d)) v += below;
+  }
+  return v;
+}
+
+// In parts of 27 bits, whose sums fit the 32 bits of the instruction for it.
+__device__ __forceinline__ std::uint64_t warp_sum64(std::uint64_t v) {
+  constexpr unsigned kPart = 27, kMask = (1u << kPart) - 1;
+  const std::uint64_t low = __reduce_add_sync(kAll, static_cast<unsigned>(v) & kMask);
+  const std::uint64_t middle = __reduce_add_sync(kAll, static_cast<unsigned>(v >> kPart) & kMask);
+  const std::uint64_t high = __reduce_add_sync(kAll, static_cast<unsigned>(v >> 2 * kPart));
+  return low + (middle << kPart) + (high << 2 * kPart);
+}
+
+// Shared memory by its own 32-bit addresses: functions that are called, not
+// inlined, see generic pointers, which cost more.
+__device__ __forceinline__ std::uint32_t shared_address(const void* p) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
+}
+// The same for loops: the compiler does not work it out again at every use.
+__device__ __forceinline__ std::uint32_t kept_shared_address(const void* p) {
+  std::uint32_t address;
+  asm volatile("mov.u32 %0, %1;" : "=r"(address) : "r"(shared_address(p)));
+  return address;
+}
+__device__ __forceinline__ void store_shared(std::uint32_t address, std::uint32_t v) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
+}
+__device__ __forceinline__ void store_shared(std::uint32_t address, uint2 v) {
+  asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(address), "r"(v.x), "r"(v.y) : "memory");
+}
+__device__ __forceinline__ void store_shared(std::uint32_t address, uint4 v) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v.x), "r"(v.y),
+               "r"(v.z), "r"(v.w)
+               : "memory");
+}
+__device__ __forceinline__ void store_shared_u16(std::uint32_t address, std::uint32_t v) {
+  asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(static_cast<std::uint16_t>(v))
+               : "memory");
+}
+__device__ __forceinline__ void store_shared_u8(std::uint32_t address, std::uint32_t v) {
+  asm volatile("st.shared.u8 [%0], %1;" ::"r"(address), "r"(v) : "memory");
+}
+__device__ __forceinline__ uint4 load_shared16(std::uint32_t address) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(address)
+               : "memory");
+  return v;
+}
+__device__ __forceinline__ uint2 load_shared8(std::uint32_t address) {
+  uint2 v;
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address) : "memory");
+  return v;
+}
+__device__ __forceinline__ std::uint32_t load_shared_u32(std::uint32_t address) {
+  std::uint32_t v;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address));
+  return v;
+}
+__device__ __forceinline__ std::uint32_t load_shared_u8(std::uint32_t address) {
+  std::uint32_t v;
+  asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(address));
+  return v;
+}
+__device__ __forceinline__ void prefetch_line(const void* address) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
+}
+// Global memory by addresses that the compiler may not know to be global.
+__device__ __forceinline__ void store_global(void* address, uint4 v) {
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(v.x), "r"(v.y),
+               "r"(v.z), "r"(v.w)
+               : "memory");
+}
+__device__ __forceinline__ void count_shared(std::uint32_t address) {
+  asm volatile("red.shared.add.u32 [%0], 1;" ::"r"(address) : "memory");
+}
+
+// Copies 16 bytes ahead of the code that uses them, without holding registers and past the
+// first-level cache, which what is read once need not pass. kDrop: the one behind it is to
+// forget them first.
+template <bool kDrop = false>
+__device__ __forceinline__ void copy_async_once(std::uint32_t shared, const void* global) {
+  if constexpr (kDrop) {
+    std::uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(shared),
+                 "l"(global), "l"(policy)
+                 : "memory");
+  } else {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
+  }
+}
+__device__ __forceinline__ void commit_copies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+// Waits until all but the last kPending groups are there; for this thread's copies.
+template <int kPending>
+__device__ __forceinline__ void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+// Who works on one block together: a warp here, many of them in BarrierTeam.
+struct WarpTeam {
+  static constexpr unsigned kSize = kWarp;
+  __device__ static unsigned idx() { return lane_id(); }
+  __device__ static void sync() { __syncwarp(); }
+  __device__ static bool all(bool v) { return __all_sync(kAll, v); }
+};
+
+// Errors as numbers: that of the lowest block is the largest and wins, so that all runs
+// report the same one.
+__device__ __forceinline__ unsigned long long error_key(Code code, Reason reason,
+                                                        std::uint64_t block) {
+  return ((~block & 0xFFFFFFFFFFFFull) << 16) | static_cast<std::uint64_t>(reason) << 8 |
+         static_cast<std::uint64_t>(code);
+}
+__device__ inline void report(ItemState* state, Code code, Reason reason, std::uint64_t block) {
+  atomicMax(&state->first_error, error_key(code, reason, block));
+}
+
+__device__ inline void write_result(DeviceResult* result, std::uint64_t first_error,
+                                    std::uint64_t num_bytes) {
+  result->code = static_cast<std::uint32_t>(first_error & 0xFF);
+  result->reason = static_cast<std::uint32_t>(first_error >> 8 & 0xFF);
+  const std::uint64_t block = ~(first_error >> 16) & 0xFFFFFFFFFFFFull;
+  result->block = first_error == 0 || block == 0xFFFFFFFFFFFFull ? kNowhere : block;
+  result->num_bytes = first_error == 0 ? num_bytes : 0;
+}
+
+// sum + a * b in one instruction.
+__device__ __forceinline__ std::uint64_t mad_wide(std::uint32_t a, std::uint32_t b,
+                                                  std::uint64_t sum) {
+  asm("mad.wide.u32 %0, %1, %2, %0;" : "+l"(sum) : "r"(a), "r"(b));
+  return sum;
+}
+
+// What the word with index i is multiplied with, and what is added to that for the
+// word after one with an even index: factors are odd.
+__device__ __forceinline__ std::uint32_t checksum_factor(std::uint32_t i) {
+  return (i * frame::kChecksumStep + frame::kChecksumStart) | 1u;
+}
+inline constexpr std::uint32_t kNextFactor = frame::kChecksumStep + 1;
+
+// Terms of two words, the first of which has an even index and this factor.
+__device__ __forceinline__ std::uint64_t checksum_terms(uint2 v, std::uint32_t factor) {
+  return std::uint64_t{v.x} * factor + std::uint64_t{v.y} * (factor + kNextFactor);
+}
+__device__ __forceinline__ std::uint64_t checksum_terms(uint4 v, std::uint32_t factor) {
+  return checksum_terms(uint2{v.x, v.y}, factor) +
+         checksum_terms(uint2{v.z, v.w}, factor + 2 * frame::kChecksumStep);
+}
+
+// Checksum term of the word with index i, and of 8 or 16 bytes at so many times vec_idx.
+__device__ __forceinline__ std::uint64_t checksum_term(std::uint32_t word, std::uint32_t i) {
+  return std::uint64_t{word} * checksum_factor(i);
+}
+__device__ __forceinline__ std::uint64_t checksum_term(uint2 v, std::uint32_t vec_idx) {
+  return checksum_terms(v, checksum_factor(2 * vec_idx));
+}
+__device__ __forceinline__ std::uint64_t checksum_term(uint4 v, std::uint32_t vec_idx) {
+  return checksum_terms(v, checksum_factor(4 * vec_idx));
+}
+
+__device__ __forceinline__ std::uint32_t checksum_finish(std::uint64_t sum,
+                                                         std::uint64_t num_bytes) {
+  sum += num_bytes;
+  sum ^= sum >> 32;
+  return static_cast<std::uint32_t>((sum * frame::kChecksumMix) >> 32);
+}
+
+// Bytes of an element; 1 for a number that is no DType, so that sizes can be asked for.
+__host__ __device__ constexpr unsigned width_of(DType dtype) {
+  return elem_bytes(dtype) == 0 ? 1 : static_cast<unsigned>(elem_bytes(dtype));
+}
+// Whole elements in so many bytes: widths are powers of two.
+__device__ __forceinline__ std::uint64_t elems_in(std::uint64_t num_bytes, DType dtype) {
+  return num_bytes >> (31 - __clz(static_cast<int>(width_of(dtype))));
+}
+__host__ __device__ constexpr bool is_float(DType dtype) {
+  return dtype == DType::kBF16 || dtype == DType::kF16 || dtype == DType::kF32 ||
+         dtype == DType::kF64 || dtype == DType::kF8E4M3 || dtype == DType::kF8E5M2;
+}
+__host__ __device__ constexpr bool has_exponent_plane(DType dtype) {
+  return dtype == DType::kBF16 || dtype == DType::kF32 || dtype == DType::kF64;
+}
+__host__ __device__ constexpr bool has_fixed_codec(DType dtype) {
+  return dtype == DType::kBF16 || dtype == DType::kF32;
+}
+__host__ __device__ constexpr std::uint64_t align16(std::uint64_t n) {
+  return (n + 15) & ~std::uint64_t{15};
+}
+
+// The header of a frame, or why there is none.
+struct DeviceHeader {
+  std::uint64_t num_elems = 0;
+  std::uint64_t frame_bytes = 0;
+  std::uint64_t num_blocks = 0;
+  std::uint32_t log2_block = 0;
+  std::uint32_t num_tail_bytes = 0;
+  std::uint64_t tail = 0;
+  std::uint32_t checksum = 0;
+  Code code = Code::kOk;
+  Reason reason = kReasonNone;
+
+  __device__ std::uint64_t payload_start() const {
+    return frame::kHeaderBytes + num_blocks * frame::kEntryBytes;
+  }
+  __device__ std::uint32_t elems_in_block(std::uint64_t block) const {
+    const std::uint64_t left = num_elems - (block << log2_block);
+    return static_cast<std::uint32_t>(left >> log2_block ? 1u << log2_block : left);
+  }
+};
+
+__device__ inline void refuse(DeviceHeader& h, Code code, Reason reason) {
+  h.code = code;
+  h.reason = reason;
+  h.num_blocks = 0;
+}
+
+// The same checks, in the same order, as frame::read_header and open_frame; a to d are
+// the header's vectors. What is wrong is asked only if something is: loads of all four
+// are then under way together.
+__device__ __forceinline__ DeviceHeader parse_device_header(uint4 a, uint4 b, uint4 c, uint4 d,
+                                                            std::uint64_t room,
+                                                            std::uint64_t tensor_room,
+                                                            DType dtype) {
+  DeviceHeader h;
+  const unsigned width = width_of(dtype);
+  h.log2_block = a.y >> 16 & 0xFF;
+  h.num_tail_bytes = a.y >> 24;
+  h.num_elems = a.z | std::uint64_t{a.w} << 32;
+  h.frame_bytes = b.x | std::uint64_t{b.y} << 32;
+  h.tail = b.z | std::uint64_t{b.w} << 32;
+  h.checksum = c.x;
+  const bool known = (a.x == frame::kMagic) & ((a.y & 0xFF) == frame::kVersion) &
+                     ((a.y >> 8 & 0xFF) == static_cast<unsigned>(dtype));
+  const bool in_range = (h.log2_block >= frame::kMinLog2Block) &
+                        (h.log2_block <= frame::kMaxLog2Block) & (h.num_tail_bytes < width) &
+                        ((h.tail >> (8 * (h.num_tail_bytes & 7))) == 0) &
+                        ((c.y | c.z | c.w | d.x | d.y | d.z | d.w) == 0) &
+                        (h.num_elems <= elems_in(frame::kMaxRawBytes, dtype));
+  h.num_blocks =
+      (h.num_elems + (std::uint64_t{1} << (h.log2_block & 31)) - 1) >> (h.log2_block & 31);
+  const bool whole = (h.frame_bytes % frame::kAlign == 0) & (h.frame_bytes >= h.payload_start());
+  const bool fits =
+      (h.frame_bytes <= room) & (h.num_elems * width + h.num_tail_bytes <= tensor_room);
+  if (known & in_range & whole & fits) return h;
+  if (a.x != frame::kMagic)
+    refuse(h, Code::kBadMagic, kReasonMagic);
+  else if ((a.y & 0xFF) != frame::kVersion)
+    refuse(h, Code::kUnsupportedVersion, kReasonVersion);
+  else if (!known)
+    refuse(h, Code::kCorrupt, kReasonDType);
+  else if (!in_range || !whole)
+    refuse(h, Code::kCorrupt, kReasonHeader);
+  else if (h.frame_bytes > room)
+    refuse(h, Code::kCorrupt, kReasonCutShort);
+  else
+    refuse(h, Code::kDstTooSmall, kReasonTensorRoom);
+  return h;
+}
+inline __device__ __noinline__ DeviceHeader read_device_header(const std::uint8_t* frame,
+                                                               std::uint64_t room,
+                                                               std::uint64_t tensor_room,
+                                                               DType dtype) {
+  DeviceHeader h;
+  if (reinterpret_cast<std::uintptr_t>(frame) % frame::kAlign != 0) {
+    refuse(h, Code::kUsage, kReasonAlignment);
+    return h;
+  }
+  if (room < frame::kHeaderBytes) {
+    refuse(h, Code::kCorrupt, kReasonShortFrame);
+    return h;
+  }
+  const uint4* p = reinterpret_cast<const uint4*>(frame);
+  const uint4 a = __ldg(p), b = __ldg(p + 1), c = __ldg(p + 2), d = __ldg(p + 3);
+  return parse_device_header(a, b, c, d, room, tensor_room, dtype);
+}
+
+struct DeviceEntry {
+  std::uint64_t offset;
+  std::uint32_t codec;
+  std::uint32_t plane_modes;
+  std::uint32_t num_bytes;
+  std::uint32_t checksum;
+
+  __device__ unsigned mode(unsigned plane) const { return plane_modes >> (2 * plane) & 3; }
+};
+
+__device__ inline DeviceEntry unpack_entry(uint4 v) {
+  const std::uint64_t word = v.x | std::uint64_t{v.y} << 32;
+  return {(word & ((std::uint64_t{1} << 40) - 1)) * frame::kAlign,
+          static_cast<std::uint32_t>(word >> 40 & 0xFF), static_cast<std::uint32_t>(word >> 48),
+          v.z, v.w};
+}
+
+__device__ inline uint4 pack_entry(const DeviceEntry& e) {
+  const std::uint64_t word =
+      e.offset / frame::kAlign | std::uint64_t{e.codec} << 40 | std::uint64_t{e.plane_modes} << 48;
+  return {static_cast<std::uint32_t>(word), static_cast<std::uint32_t>(word >> 32), e.num_bytes,
+          e.checksum};
+}
+
+}  // namespace snug::cuda

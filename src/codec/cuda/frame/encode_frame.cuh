@@ -1,0 +1,145 @@
+// codec/cuda/frame/encode_frame.cuh - what all encode kernels do around a block: which one,
+// index entry, header, result.
+#pragma once
+#include "codec/cuda/frame/look_back.cuh"
+#include "codec/cuda/frame/work.cuh"
+
+namespace snug::cuda {
+
+// The block a ticket stands for.
+struct EncodeJob {
+  WorkItem w;
+  std::uint64_t block;
+  std::uint64_t num_blocks;  // of the item
+  std::uint64_t pos;         // of the block in the tensor, bytes
+  std::uint32_t n;           // elements
+  bool fits;                 // header and index fit into the frame
+
+  __device__ std::uint64_t payload_start() const {
+    return frame::kHeaderBytes + num_blocks * frame::kEntryBytes;
+  }
+};
+
+__device__ inline std::uint64_t num_tickets(const Work& work) {
+  if (work.items != nullptr) return work.first_block[work.num_items];
+  const std::uint64_t elems = elems_in(work.single.tensor_bytes, work.dtype);
+  const std::uint64_t blocks = blocks_in(elems, work.log2_block);
+  return blocks == 0 ? 1 : blocks;
+}
+
+inline __device__ __noinline__ EncodeJob make_encode_job(const Work& work, std::uint64_t ticket) {
+  EncodeJob job;
+  job.w = find_item(work, ticket);
+  job.block = ticket - job.w.first_block;
+  const unsigned width = width_of(work.dtype);
+  const std::uint64_t elems = elems_in(job.w.item.tensor_bytes, work.dtype);
+  job.num_blocks = blocks_in(elems, work.log2_block);
+  job.pos = (job.block << work.log2_block) * width;
+  const std::uint64_t left = elems - (job.block << work.log2_block);
+  job.n = static_cast<std::uint32_t>(left >> work.log2_block ? 1u << work.log2_block : left);
+  job.fits = job.w.item.frame_bytes >= job.payload_start() &&
+             reinterpret_cast<std::uintptr_t>(job.w.item.frame) % frame::kAlign == 0;
+  return job;
+}
+
+// The header and the result, by one thread, once all blocks are done. `sum` has the
+// checksum terms of the index; the other two are as in ItemState. Without `stores` nothing is
+// read or written.
+template <class Access>
+__device__ __noinline__ void write_header(const Work& work, const EncodeJob& job, Access src,
+                                          std::uint64_t sum, std::uint64_t frame_end,
+                                          std::uint64_t first_error, bool stores = true) {
+  const unsigned width = width_of(work.dtype);
+  const std::uint64_t raw = job.w.item.tensor_bytes, elems = elems_in(raw, work.dtype);
+  const auto num_tail = static_cast<unsigned>(raw & (width - 1));
+  const std::uint64_t end = job.num_blocks == 0 ? job.payload_start() : frame_end;
+  if (job.fits) {
+    std::uint64_t tail = 0;
+    for (unsigned i = 0; stores && i < num_tail; ++i)
+      tail |= std::uint64_t{src.load_byte(elems * width + i)} << (8 * i);
+    const uint4 a = {frame::kMagic,
+                     frame::kVersion | static_cast<std::uint32_t>(work.dtype) << 8 |
+                         work.log2_block << 16 | num_tail << 24,
+                     static_cast<std::uint32_t>(elems), static_cast<std::uint32_t>(elems >> 32)};
+    const uint4 b = {static_cast<std::uint32_t>(end), static_cast<std::uint32_t>(end >> 32),
+                     static_cast<std::uint32_t>(tail), static_cast<std::uint32_t>(tail >> 32)};
+    sum += checksum_term(a, 0) + checksum_term(b, 1);
+    const uint4 c = {checksum_finish(sum, job.payload_start()), 0, 0, 0};
+    auto* out = static_cast<uint4*>(job.w.item.frame);
+    if (stores) {
+      out[0] = a;
+      out[1] = b;
+      out[2] = c;
+      out[3] = {};
+    }
+  } else {
+    first_error = max(static_cast<unsigned long long>(first_error),
+                      error_key(Code::kDstTooSmall, kReasonFrameRoom, kNowhere));
+  }
+  if (stores) write_result(&work.results[job.w.idx], first_error, end);
+}
+
+// The same for an item of a batch; for one tensor encode_verdict_kernel does it.
+template <class Access>
+__device__ __forceinline__ void finish_frame(const Work& work, const EncodeJob& job, Access src) {
+  if (work.items == nullptr) return;
+  ItemState& state = work.states[job.w.idx];
+  write_header(work, job, src, atomicAdd(&state.head_sum, 0ull), atomicAdd(&state.frame_end, 0ull),
+               atomicAdd(&state.first_error, 0ull));
+}
+
+// The finished blocks of one item that a thread has not told the others about yet:
+// few atomics instead of some for every block.
+struct Tally {
+  std::uint64_t head_sum = 0;
+  unsigned done = 0;
+  std::uint32_t item = 0;
+
+  __device__ bool is_of_another_item(const Work& work, std::uint64_t ticket) const {
+    return done != 0 && work.items != nullptr && work.first_block[item + 1] <= ticket;
+  }
+  // Writes the index entry of a block. entry.offset is where the payload went;
+  // `written` is false where it did not fit.
+  __device__ void add(const Work& work, const EncodeJob& job, const DeviceEntry& entry,
+                      bool written) {
+    const uint4 packed = pack_entry(entry);
+    if (job.fits)
+      reinterpret_cast<uint4*>(static_cast<std::uint8_t*>(job.w.item.frame) +
+                               frame::kHeaderBytes)[job.block] = packed;
+    ItemState& state = work.states[job.w.idx];
+    if (!written) report(&state, Code::kDstTooSmall, kReasonFrameRoom, kNowhere);
+    if (job.block + 1 == job.num_blocks)
+      atomicExch(&state.frame_end, entry.offset + entry.num_bytes);
+    head_sum += checksum_term(packed, static_cast<std::uint32_t>(4 + job.block));
+    item = job.w.idx;
+    ++done;
+  }
+  // `job` is any of the item. The last to come writes the header of a batch's item.
+  template <class Access>
+  __device__ void flush(const Work& work, const EncodeJob& job, const Access& src) {
+    if (done == 0) return;
+    if (work.items == nullptr) {
+      atomicAdd(&work.head_sums[blockIdx.x], static_cast<unsigned long long>(head_sum));
+      head_sum = 0;
+      done = 0;
+      return;
+    }
+    ItemState& state = work.states[item];
+    atomicAdd(&state.head_sum, static_cast<unsigned long long>(head_sum));
+    __threadfence();
+    const bool last = atomicAdd(&state.done, done) + done == job.num_blocks;
+    head_sum = 0;
+    done = 0;
+    if (!last) return;
+    __threadfence();
+    finish_frame(work, job, src);
+  }
+};
+
+// Whether the call this one depends on (a decode, for transcoding) went wrong.
+__device__ inline bool upstream_failed(const Work& work) {
+  return work.upstream != nullptr &&
+         (work.upstream->code != 0 || work.upstream->num_bytes != work.single.tensor_bytes);
+}
+
+}  // namespace snug::cuda

@@ -1,0 +1,79 @@
+// codec/cuda/frame/look_back.cuh - where a block's payload goes: the sum of all sizes
+// before it, found by looking back over what other warps have published.
+#pragma once
+#include "codec/cuda/frame/work.cuh"
+
+namespace snug::cuda {
+
+// A published size: two bits say whether the value is the block's own size or
+// that of everything up to and including it, in units of 16 bytes.
+inline constexpr unsigned long long kOwnSize = 1ull << 62;
+inline constexpr unsigned long long kSumSize = 2ull << 62;
+inline constexpr unsigned long long kSizeMask = kOwnSize - 1;
+
+__device__ __forceinline__ unsigned long long read_size(const unsigned long long* p) {
+  return *reinterpret_cast<const volatile unsigned long long*>(p);
+}
+__device__ __forceinline__ void publish_size(unsigned long long* p, unsigned long long v) {
+  *reinterpret_cast<volatile unsigned long long*>(p) = v;
+}
+
+// By one thread: tells the others the size of a block. `sizes` belongs to the item;
+// `before_item` is what precedes its first block.
+__device__ __forceinline__ void publish_block(unsigned long long* sizes, std::uint64_t block,
+                                              std::uint64_t units, std::uint64_t before_item) {
+  publish_size(sizes + block, block == 0 ? kSumSize | (before_item + units) : kOwnSize | units);
+}
+
+// By one whole warp, after that: the units before this block. Looks at 256 blocks at a
+// time, as many as are under way: what is missing of them is read again together, since
+// a read takes longer than most sizes are late.
+inline __device__ __noinline__ std::uint64_t find_place(unsigned long long* sizes,
+                                                        std::uint64_t block, std::uint64_t units,
+                                                        std::uint64_t before_item) {
+  const unsigned lane = lane_id();
+  if (block == 0) return before_item;
+  constexpr int kWindows = 8;
+  constexpr auto kStep = static_cast<std::int64_t>(kWarp);
+  std::uint64_t before = 0;
+  for (std::int64_t last = static_cast<std::int64_t>(block) - 1 - lane;; last -= kWindows * kStep) {
+    unsigned long long seen[kWindows];
+#pragma unroll
+    for (int w = 0; w < kWindows; ++w)
+      seen[w] = last - w * kStep >= 0 ? read_size(sizes + (last - w * kStep)) : kSumSize;
+    for (;;) {
+      // Only blocks nearer than the first sum matter.
+      bool complete = true, ends = false;
+      std::uint64_t sum = 0;
+#pragma unroll
+      for (int w = 0; w < kWindows; ++w) {
+        if (ends || !complete) break;
+        const unsigned sums = __ballot_sync(kAll, (seen[w] & kSumSize) != 0),
+                       missing = __ballot_sync(kAll, seen[w] == 0),
+                       needed = sums == 0 ? kAll : sums ^ (sums - 1);
+        complete = (missing & needed) == 0;
+        ends = sums != 0;
+        if ((needed >> lane & 1) != 0) sum += seen[w] & kSizeMask;
+      }
+      if (complete) {
+        before += warp_sum64(sum);
+        if (!ends) break;
+        if (lane == 0) publish_size(sizes + block, kSumSize | (before + units));
+        return before;
+      }
+#pragma unroll
+      for (int w = 0; w < kWindows; ++w)
+        if (seen[w] == 0) seen[w] = read_size(sizes + (last - w * kStep));
+    }
+  }
+}
+
+// Both.
+__device__ __forceinline__ std::uint64_t place_block(unsigned long long* sizes, std::uint64_t block,
+                                                     std::uint64_t units,
+                                                     std::uint64_t before_item) {
+  if (lane_id() == 0) publish_block(sizes, block, units, before_item);
+  return find_place(sizes, block, units, before_item);
+}
+
+}  // namespace snug::cuda

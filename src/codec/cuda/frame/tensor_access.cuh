@@ -1,0 +1,224 @@
+// codec/cuda/frame/tensor_access.cuh - reading and writing a tensor 16 bytes at a time,
+// wherever its bytes are. Positions count bytes of the tensor; vectors start at
+// multiples of 16.
+#pragma once
+#include <cstdint>
+#include <cstring>
+
+#include "codec/cuda/frame/device_frame.cuh"
+
+namespace snug::cuda {
+
+// One piece at a 16-byte aligned address: the usual case, one instruction.
+struct DirectAccess {
+  std::uint8_t* data;
+
+  __device__ __forceinline__ uint4 load16(std::uint64_t pos) const {
+    return __ldcs(reinterpret_cast<const uint4*>(data + pos));
+  }
+  // Keeps the data in the cache for a second look.
+  __device__ __forceinline__ uint4 peek16(std::uint64_t pos) const {
+    return *reinterpret_cast<const uint4*>(data + pos);
+  }
+  __device__ __forceinline__ void store16(std::uint64_t pos, uint4 v) const {
+    __stcs(reinterpret_cast<uint4*>(data + pos), v);
+  }
+  // The same with 2, 4 or 8 bytes, at multiples of their size; T is an integer or uint2.
+  template <class T>
+  __device__ __forceinline__ T peek(std::uint64_t pos) const {
+    return *reinterpret_cast<const T*>(data + pos);
+  }
+  template <class T>
+  __device__ __forceinline__ void store(std::uint64_t pos, T v) const {
+    *reinterpret_cast<T*>(data + pos) = v;
+  }
+  // Starts copying a vector to shared memory; see copy_async_once.
+  __device__ __forceinline__ void fetch16(std::uint64_t pos, std::uint32_t shared) const {
+    copy_async_once(shared, data + pos);
+  }
+  __device__ __forceinline__ std::uint8_t load_byte(std::uint64_t pos) const { return data[pos]; }
+  __device__ __forceinline__ void store_byte(std::uint64_t pos, std::uint8_t b) const {
+    data[pos] = b;
+  }
+  __device__ __forceinline__ void prefetch(std::uint64_t pos) const { prefetch_line(data + pos); }
+};
+
+// Any number of pieces of any length at any address.
+struct ScatteredAccess {
+  const Segment* segments;
+  const std::uint64_t* starts;  // of each segment in the tensor, and the end
+  std::uint32_t num_segments;
+  Segment only;              // used where `segments` is null
+  std::uint64_t origin = 0;  // of positions
+
+  struct Piece {
+    std::uint8_t* at;
+    std::uint64_t left;
+  };
+  // Calls, not inlined: there are many users, and the search is what takes time.
+  __device__ __noinline__ Piece find(std::uint64_t pos) const {
+    pos += origin;
+    if (segments == nullptr)
+      return {static_cast<std::uint8_t*>(only.data) + pos, only.num_bytes - pos};
+    // Pages mostly have one size: guess, and search where that fails.
+    const std::uint64_t page = starts[1] == 0 ? 1 : starts[1];
+    std::uint32_t i = (pos | page) >> 32 == 0
+                          ? static_cast<std::uint32_t>(pos) / static_cast<std::uint32_t>(page)
+                          : static_cast<std::uint32_t>(pos / page);
+    if (i >= num_segments || starts[i] > pos || starts[i + 1] <= pos) {
+      std::uint32_t last = num_segments;
+      for (i = 0; i + 1 < last;) {
+        const std::uint32_t mid = (i + last) / 2;
+        (starts[mid] <= pos ? i : last) = mid;
+      }
+    }
+    return {static_cast<std::uint8_t*>(segments[i].data) + (pos - starts[i]), starts[i + 1] - pos};
+  }
+
+  __device__ __noinline__ uint4 load16(std::uint64_t pos) const {
+    const Piece piece = find(pos);
+    const auto address = reinterpret_cast<std::uintptr_t>(piece.at);
+    if (piece.left >= 16 && address % 16 == 0) return *reinterpret_cast<const uint4*>(piece.at);
+    std::uint32_t words[4] = {};
+    if (piece.left >= 16 && address % 4 == 0) {
+      for (int i = 0; i < 4; ++i) words[i] = reinterpret_cast<const std::uint32_t*>(piece.at)[i];
+    } else if (piece.left >= 16 && address % 2 == 0) {
+      for (int i = 0; i < 8; ++i)
+        words[i / 2] |= std::uint32_t{reinterpret_cast<const std::uint16_t*>(piece.at)[i]}
+                        << (i % 2 * 16);
+    } else {
+      for (unsigned i = 0; i < 16; ++i)
+        words[i / 4] |= std::uint32_t{load_byte(pos + i)} << (i % 4 * 8);
+    }
+    return {words[0], words[1], words[2], words[3]};
+  }
+  __device__ uint4 peek16(std::uint64_t pos) const { return load16(pos); }
+  __device__ __noinline__ void fetch16(std::uint64_t pos, std::uint32_t shared) const {
+    store_shared(shared, load16(pos));
+  }
+  __device__ __noinline__ void store16(std::uint64_t pos, uint4 v) const {
+    const Piece piece = find(pos);
+    const auto address = reinterpret_cast<std::uintptr_t>(piece.at);
+    if (piece.left >= 16 && address % 16 == 0) {
+      *reinterpret_cast<uint4*>(piece.at) = v;
+      return;
+    }
+    const std::uint32_t words[4] = {v.x, v.y, v.z, v.w};
+    if (piece.left >= 16 && address % 4 == 0) {
+      for (int i = 0; i < 4; ++i) reinterpret_cast<std::uint32_t*>(piece.at)[i] = words[i];
+    } else if (piece.left >= 16 && address % 2 == 0) {
+      for (int i = 0; i < 8; ++i)
+        reinterpret_cast<std::uint16_t*>(piece.at)[i] =
+            static_cast<std::uint16_t>(words[i / 2] >> (i % 2 * 16));
+    } else {
+      for (unsigned i = 0; i < 16; ++i)
+        store_byte(pos + i, static_cast<std::uint8_t>(words[i / 4] >> (i % 4 * 8)));
+    }
+  }
+  template <class T>
+  __device__ __noinline__ T peek(std::uint64_t pos) const {
+    const Piece piece = find(pos);
+    if (piece.left >= sizeof(T) && reinterpret_cast<std::uintptr_t>(piece.at) % sizeof(T) == 0)
+      return *reinterpret_cast<const T*>(piece.at);
+    T v;
+    for (unsigned i = 0; i < sizeof(T); ++i)
+      reinterpret_cast<std::uint8_t*>(&v)[i] = load_byte(pos + i);
+    return v;
+  }
+  template <class T>
+  __device__ __noinline__ void store(std::uint64_t pos, T v) const {
+    const Piece piece = find(pos);
+    if (piece.left >= sizeof(T) && reinterpret_cast<std::uintptr_t>(piece.at) % sizeof(T) == 0) {
+      *reinterpret_cast<T*>(piece.at) = v;
+      return;
+    }
+    for (unsigned i = 0; i < sizeof(T); ++i)
+      store_byte(pos + i, reinterpret_cast<const std::uint8_t*>(&v)[i]);
+  }
+  __device__ std::uint8_t load_byte(std::uint64_t pos) const { return *find(pos).at; }
+  __device__ void store_byte(std::uint64_t pos, std::uint8_t b) const { *find(pos).at = b; }
+  __device__ void prefetch(std::uint64_t) const {}
+};
+
+// The same tensor with positions counted from `pos` on.
+__device__ __forceinline__ DirectAccess advanced(DirectAccess tensor, std::uint64_t pos) {
+  return {tensor.data + pos};
+}
+__device__ __forceinline__ ScatteredAccess advanced(ScatteredAccess tensor, std::uint64_t pos) {
+  tensor.origin += pos;
+  return tensor;
+}
+
+// Where these bytes are if they lie in one piece at a 16-byte aligned address, as
+// blocks of a paged cache mostly do; else null.
+__device__ __forceinline__ std::uint8_t* in_one_piece(const DirectAccess& tensor, std::uint64_t pos,
+                                                      std::uint64_t) {
+  return tensor.data + pos;
+}
+__device__ __forceinline__ std::uint8_t* in_one_piece(const ScatteredAccess& tensor,
+                                                      std::uint64_t pos, std::uint64_t num_bytes) {
+  const ScatteredAccess::Piece piece = tensor.find(pos);
+  const bool good = piece.left >= num_bytes && reinterpret_cast<std::uintptr_t>(piece.at) % 16 == 0;
+  return good ? piece.at : nullptr;
+}
+
+// The first num_bytes (at most 16) at pos; the rest reads as zero.
+template <class Access>
+__device__ uint4 load_partial(const Access& tensor, std::uint64_t pos, unsigned num_bytes) {
+  std::uint32_t words[4] = {};
+  for (unsigned i = 0; i < num_bytes; ++i)
+    words[i / 4] |= std::uint32_t{tensor.load_byte(pos + i)} << (i % 4 * 8);
+  return {words[0], words[1], words[2], words[3]};
+}
+
+template <class Access>
+__device__ void store_partial(const Access& tensor, std::uint64_t pos, uint4 v,
+                              unsigned num_bytes) {
+  const std::uint32_t words[4] = {v.x, v.y, v.z, v.w};
+  for (unsigned i = 0; i < num_bytes; ++i)
+    tensor.store_byte(pos + i, static_cast<std::uint8_t>(words[i / 4] >> (i % 4 * 8)));
+}
+
+// Loads or stores as much of a vector as `left` bytes leave of it.
+template <class Access>
+__device__ __forceinline__ uint4 load_upto16(const Access& tensor, std::uint64_t pos,
+                                             std::int64_t left) {
+  if (left >= 16) return tensor.load16(pos);
+  return left > 0 ? load_partial(tensor, pos, static_cast<unsigned>(left)) : uint4{};
+}
+template <class Access>
+__device__ __forceinline__ void store_upto16(const Access& tensor, std::uint64_t pos, uint4 v,
+                                             std::int64_t left) {
+  if (left >= 16)
+    tensor.store16(pos, v);
+  else if (left > 0)
+    store_partial(tensor, pos, v, static_cast<unsigned>(left));
+}
+
+// The same for the end of a block, out of line.
+template <class Access>
+__device__ __noinline__ void store_end(Access tensor, std::uint64_t pos, uint4 v,
+                                       std::int32_t left) {
+  store_upto16(tensor, pos, v, left);
+}
+
+template <class Access>
+__device__ __noinline__ uint4 load_end(Access tensor, std::uint64_t pos, std::int32_t left) {
+  return load_upto16(tensor, pos, left);
+}
+
+// One element of `width` bytes as an integer.
+template <class Access>
+__device__ std::uint64_t load_elem(const Access& tensor, std::uint64_t pos, unsigned width) {
+  std::uint64_t v = 0;
+  for (unsigned i = 0; i < width; ++i) v |= std::uint64_t{tensor.load_byte(pos + i)} << (8 * i);
+  return v;
+}
+template <class Access>
+__device__ void store_elem(const Access& tensor, std::uint64_t pos, unsigned width,
+                           std::uint64_t v) {
+  for (unsigned i = 0; i < width; ++i)
+    tensor.store_byte(pos + i, static_cast<std::uint8_t>(v >> (8 * i)));
+}
+
+}  // namespace snug::cuda

@@ -1,0 +1,259 @@
+// linear(): checks arguments, lays out the workspace, runs the chosen kernel.
+#include <algorithm>
+#include <cstdio>
+
+#include "gemm/cuda/choose.h"
+#include "gemm/cuda/generic_gemm.cuh"
+#include "gemm/cuda/launch.h"
+
+namespace snug::gemm {
+namespace {
+
+// A panel of restored weights: large enough that its multiplication fills the GPU.
+constexpr std::uint64_t kPanelBytes = std::uint64_t{128} << 20;
+// x is copied to whole 16-byte rows for the batch kernel up to this many rows.
+constexpr std::uint64_t kMaxCopiedTokens = 1024;
+
+bool aligned(const void* p, std::size_t to) {
+  return reinterpret_cast<std::uintptr_t>(p) % to == 0;
+}
+
+std::uint64_t panel_strips(std::uint64_t n, std::uint64_t k) {
+  const std::uint64_t strips = (n + kStripRows - 1) / kStripRows,
+                      strip_bytes = kStripRows * align_up(k, 8) * 2;
+  return std::min(strips, std::max<std::uint64_t>(kPanelBytes / strip_bytes, 8));
+}
+
+// What a plan puts behind the counters: sums or a panel, then a copy of x.
+struct WorkspaceLayout {
+  std::uint64_t sums = kCounterBytes, x_copy, total;
+
+  WorkspaceLayout(const Device& device, std::uint64_t n, std::uint64_t k, std::uint64_t m,
+                  const Plan& plan, const DecodeFit& fit) {
+    std::uint64_t bytes = 0, copied = 0;
+    switch (plan.kernel) {
+      case Kernel::kDecode:
+        bytes = decode_partial_bytes(n, static_cast<std::uint32_t>(m), fit.splits);
+        break;
+      case Kernel::kBatch:
+        bytes = batch_partial_bytes(device, plan);
+        copied = std::min(m, kMaxCopiedTokens) * align_up(k, 8) * 2;
+        break;
+      case Kernel::kUnpack:
+        bytes = panel_strips(n, k) * kStripRows * align_up(k, 8) * 2 + kBlasWorkspaceBytes;
+        break;
+      default: break;
+    }
+    x_copy = align_up(sums + bytes, kAlign);
+    total = align_up(x_copy + copied, kAlign);
+  }
+};
+
+// Rows of x to multiples of 16 bytes, for the copy engine.
+__global__ void copy_rows(const std::uint16_t* x, std::uint64_t ldx, std::uint32_t k,
+                          std::uint16_t* to, std::uint64_t ld) {
+  for (std::uint64_t col = blockIdx.x * blockDim.x + threadIdx.x; col < k;
+       col += std::uint64_t{gridDim.x} * blockDim.x)
+    to[blockIdx.y * ld + col] = x[blockIdx.y * ldx + col];
+}
+
+Status check_args(const Matrix& matrix, const LinearArgs& args, cuda::Target workspace) {
+  if (Status s = check_matrix(matrix); !s.ok()) return s;
+  if (args.m >= kMaxDim) return usage("too many rows of x", args.m);
+  if (args.m != 0 && (args.x == nullptr || args.y == nullptr)) return usage("x or y is missing");
+  if (args.m > 1 && args.ldx < matrix.k)
+    return usage("rows of x overlap: leading dimension", args.ldx, matrix.k);
+  if (args.m > 1 && args.ldy < matrix.n)
+    return usage("rows of y overlap: leading dimension", args.ldy, matrix.n);
+  if (!aligned(args.x, 2) || !aligned(args.y, 2) || !aligned(args.bias, 2))
+    return usage("x, y or bias is not 2-byte aligned");
+  if (workspace.data == nullptr || !aligned(workspace.data, kAlign))
+    return usage("workspace is not 256-byte aligned");
+  if (workspace.num_bytes < kCounterBytes)
+    return usage("workspace too small", workspace.num_bytes, kCounterBytes);
+  return {};
+}
+
+LinearParams params_of(const Matrix& matrix, const LinearArgs& args, std::uint8_t* workspace,
+                       const WorkspaceLayout& offsets) {
+  const Layout layout(matrix.n, matrix.k, matrix.kind);
+  LinearParams p{};
+  static_cast<PackedParts&>(p) = parts_of(matrix);
+  p.strips = static_cast<std::uint32_t>(layout.strips);
+  p.tiles_per_strip = static_cast<std::uint32_t>(layout.tiles_per_strip);
+  p.n = static_cast<std::uint32_t>(matrix.n);
+  p.k = static_cast<std::uint32_t>(matrix.k);
+  p.m = static_cast<std::uint32_t>(args.m);
+  p.x = static_cast<const std::uint16_t*>(args.x);
+  p.ldx = args.m > 1 ? args.ldx : align_up(matrix.k, 8);
+  p.bias = static_cast<const __nv_bfloat16*>(args.bias);
+  p.y = static_cast<std::uint16_t*>(args.y);
+  p.ldy = args.m > 1 ? args.ldy : align_up(matrix.n, 8);
+  p.x_aligned = aligned(args.x, 16) && p.ldx % 8 == 0 && p.k % 8 == 0;
+  p.y_pairs = aligned(args.y, 4) && p.ldy % 2 == 0;
+  p.y_wide = aligned(args.y, 16) && p.ldy % 8 == 0;
+  p.partials = reinterpret_cast<float4*>(workspace + offsets.sums);
+  p.counters = reinterpret_cast<std::uint32_t*>(workspace);
+  return p;
+}
+
+Status run_batch(const Device& device, LinearParams p, Kind kind, const Plan& plan,
+                 std::uint8_t* x_copy, cudaStream_t stream) {
+  if (!aligned(p.x, 16) || p.ldx % 8 != 0) {
+    const std::uint64_t ld = align_up(p.k, 8);
+    auto* copy = reinterpret_cast<std::uint16_t*>(x_copy);
+    copy_rows<<<dim3((p.k + 1023) / 1024, p.m), 256, 0, stream>>>(p.x, p.ldx, p.k, copy, ld);
+    p.x = copy;
+    p.ldx = ld;
+  }
+  return from_cuda(launch_batch(device, p, kind, plan, stream));
+}
+
+Status run_unpack(const Matrix& matrix, LinearParams p, std::uint8_t* panel, cudaStream_t stream) {
+  const std::uint64_t per_panel = panel_strips(matrix.n, matrix.k), ld = align_up(matrix.k, 8);
+  std::uint8_t* const blas_workspace = panel + per_panel * kStripRows * ld * 2;
+  const LinearParams whole = p;
+  for (std::uint64_t strip = 0; strip < p.strips; strip += per_panel) {
+    const std::uint64_t count = std::min(per_panel, p.strips - strip), row = strip * kStripRows;
+    if (cudaError_t error = launch_unpack(matrix, strip, count, panel, ld, stream);
+        error != cudaSuccess)
+      return from_cuda(error);
+    p.y = whole.y + row;
+    p.bias = whole.bias == nullptr ? nullptr : whole.bias + row;
+    const auto rows =
+        static_cast<std::uint32_t>(std::min<std::uint64_t>(count * kStripRows, matrix.n - row));
+    if (Status s = blas_linear(p, panel, ld, rows, blas_workspace, stream); !s.ok()) return s;
+  }
+  return {};
+}
+
+}  // namespace
+
+Status usage(const char* what, std::uint64_t found, std::uint64_t expected) noexcept {
+  return {Code::kUsage, what, kNowhere, kNowhere, found, expected};
+}
+
+Status from_cuda(cudaError_t error) noexcept {
+  if (error == cudaSuccess) return {};
+  return {Code::kNoDevice, cudaGetErrorString(error), kNowhere, kNowhere,
+          static_cast<std::uint64_t>(error)};
+}
+
+const Device& current_device() noexcept {
+  static thread_local Device device;
+  static thread_local int known = -1;
+  int id = 0;
+  if (cudaGetDevice(&id) != cudaSuccess) {
+    static const Device none;
+    return none;
+  }
+  if (id == known) return device;
+  cudaDeviceProp properties;
+  if (cudaGetDeviceProperties(&properties, id) != cudaSuccess) {
+    static const Device none;
+    return none;
+  }
+  device.num_sms = properties.multiProcessorCount;
+  device.major = properties.major;
+  device.minor = properties.minor;
+  device.max_smem = static_cast<std::uint32_t>(properties.sharedMemPerBlockOptin);
+  std::snprintf(device.name, sizeof device.name, "%.63s", properties.name);
+  known = id;
+  return device;
+}
+
+Status check_matrix(const Matrix& matrix) noexcept {
+  if (packed_bound(matrix.n, matrix.k, matrix.kind) == 0)
+    return usage("matrix shape or kind out of range");
+  if (matrix.data == nullptr || !aligned(matrix.data, kAlign))
+    return usage("packed matrix is not 256-byte aligned");
+  const Layout layout(matrix.n, matrix.k, matrix.kind);
+  if (matrix.num_bytes < layout.planes ||
+      matrix.num_bytes > layout.planes + kPlaneBytes * layout.max_planes)
+    return usage("size of the packed matrix does not match its shape", matrix.num_bytes,
+                 layout.planes);
+  return {};
+}
+
+cudaError_t launch_generic(const LinearParams& params, Kind kind, cudaStream_t stream) noexcept {
+  constexpr std::uint32_t kMaxGridY = 65535;
+  LinearParams p = params;
+  // Many rows of x: as many launches as the grid's second dimension asks for.
+  for (std::uint32_t done = 0; done < params.m; done += kMaxGridY * kGenericTokens) {
+    p.m = std::min(params.m - done, kMaxGridY * kGenericTokens);
+    p.x = params.x + done * params.ldx;
+    p.y = params.y + done * params.ldy;
+    const dim3 grid(p.strips, (p.m + kGenericTokens - 1) / kGenericTokens);
+    if (kind == Kind::kRaw)
+      generic_gemm<Kind::kRaw><<<grid, kGenericWarps * 32, 0, stream>>>(p);
+    else
+      generic_gemm<Kind::kNibble><<<grid, kGenericWarps * 32, 0, stream>>>(p);
+  }
+  return cudaGetLastError();
+}
+
+std::uint64_t plan_workspace_bytes(const Device& device, std::uint64_t n, std::uint64_t k,
+                                   std::uint64_t m, Kind kind, const Plan& plan) noexcept {
+  const DecodeFit fit =
+      plan.kernel == Kernel::kDecode ? fit_decode(device, n, k, m, kind, plan) : DecodeFit{};
+  return WorkspaceLayout(device, n, k, m, plan, fit).total;
+}
+
+std::size_t linear_workspace_bytes(std::uint64_t n, std::uint64_t k, std::uint64_t max_m) noexcept {
+  if (packed_bound(n, k, Kind::kNibble) == 0) return 0;
+  const Device& device = current_device();
+  std::uint64_t bytes = kCounterBytes;
+  // Few rows: each may have a kernel of its own. Beyond, needs grow with m inside each
+  // kernel's range, so its largest m tells all.
+  for (std::uint64_t m = 1;; m = m < kMaxDecodeTokens ? m + 1 : std::min(2 * m, max_m)) {
+    for (const Kind kind : {Kind::kNibble, Kind::kRaw})
+      bytes = std::max(bytes, plan_workspace_bytes(device, n, k, m, kind,
+                                                   complete_plan(device, n, k, m, kind, {})));
+    if (m >= max_m) return bytes;
+  }
+}
+
+Status init_workspace(cuda::Target workspace, Stream stream) noexcept {
+  if (workspace.data == nullptr || !aligned(workspace.data, kAlign))
+    return usage("workspace is not 256-byte aligned");
+  if (workspace.num_bytes < kCounterBytes)
+    return usage("workspace too small", workspace.num_bytes, kCounterBytes);
+  return from_cuda(cudaMemsetAsync(workspace.data, 0, kCounterBytes, stream));
+}
+
+Status linear(const Matrix& matrix, const LinearArgs& args, cuda::Target workspace,
+              const Plan& wish, Stream stream) noexcept {
+  if (Status s = check_args(matrix, args, workspace); !s.ok()) return s;
+  if (args.m == 0) return {};
+  const Device& device = current_device();
+  if (device.num_sms == 0) return {Code::kNoDevice, "no usable GPU"};
+  if (device.major < 8)
+    return {Code::kNoDevice, "linear needs a GPU of compute capability 8.0 or later"};
+  const Plan plan = complete_plan(device, matrix.n, matrix.k, args.m, matrix.kind, wish);
+  const DecodeFit fit = plan.kernel == Kernel::kDecode
+                            ? fit_decode(device, matrix.n, matrix.k, args.m, matrix.kind, plan)
+                            : DecodeFit{};
+  const WorkspaceLayout offsets(device, matrix.n, matrix.k, args.m, plan, fit);
+  if (workspace.num_bytes < offsets.total)
+    return usage("workspace too small", workspace.num_bytes, offsets.total);
+  auto* base = static_cast<std::uint8_t*>(workspace.data);
+  const LinearParams p = params_of(matrix, args, base, offsets);
+  switch (plan.kernel) {
+    case Kernel::kGeneric: return from_cuda(launch_generic(p, matrix.kind, stream));
+    case Kernel::kDecode:
+      if (fit.splits == 0) return usage("the decode kernel does not fit this shape on this GPU");
+      return from_cuda(launch_decode(device, p, matrix.kind, fit, stream));
+    case Kernel::kBatch:
+      if (!device.hopper()) return usage("the batch kernel needs a Hopper GPU");
+      if (!batch_fits(plan, matrix.k)) return usage("the batch kernel has no such tile");
+      if (args.m > kMaxCopiedTokens && (!aligned(args.x, 16) || p.ldx % 8 != 0))
+        return from_cuda(launch_generic(p, matrix.kind, stream));
+      return run_batch(device, p, matrix.kind, plan, base + offsets.x_copy, stream);
+    case Kernel::kUnpack:
+      if (!have_blas()) return {Code::kNoDevice, "cuBLASLt could not be loaded"};
+      return run_unpack(matrix, p, base + offsets.sums, stream);
+    default: return usage("not a kernel", static_cast<std::uint64_t>(plan.kernel));
+  }
+}
+
+}  // namespace snug::gemm

@@ -1,0 +1,294 @@
+// gemm/cuda/sm90_few_rows_gemm.cuh - y = x W^T for few rows of x, bound by reading W once.
+//
+// One persistent thread block per SM keeps its part of x in shared memory and
+// streams strips of sixteen rows of W past it. Each warp takes every kWarps-th
+// tile of the strip through its own ring of bulk copies, which it refills
+// itself as soon as a tile is in registers, so that all rings together keep
+// 70 KB and more in flight. Sums of the warps meet in shared memory, where a few
+// extra warps, a strip each in turn, add them in a fixed order and write y: the
+// streaming warps never wait for memory they write.
+// Where x is too large for one SM, k is cut into `splits` parts, each with its
+// own thread blocks; the last to finish a strip adds the parts in order.
+#pragma once
+#include "gemm/cuda/linear_params.cuh"
+#include "gemm/cuda/tile_decode.cuh"
+
+namespace snug::gemm {
+
+// Shared memory, in bytes from its start: barriers, sums, rings, x.
+template <int kTokenTiles, int kWarps, Kind kKind>
+struct DecodeSmem {
+  static constexpr std::uint32_t kTileBytes =
+      kKind == Kind::kRaw ? kRawTileBytes : kNibbleTileBytes;
+  static constexpr std::uint32_t kMaxStages = 8;
+  static constexpr std::uint32_t kMaxXChunks = 16;
+  // Each adding warp has a buffer of its own, so that it sees every phase of its barrier.
+  static constexpr std::uint32_t kAdders = kTokenTiles == 1 ? 4 : 3;
+  static constexpr std::uint32_t kThreads = (kWarps + kAdders) * 32;
+  static constexpr std::uint32_t kSumBuffers = kAdders;
+  static constexpr std::uint32_t kSumBytes = kWarps * kTokenTiles * 512;  // of one strip
+
+  static constexpr std::uint32_t kFull = 0;
+  static constexpr std::uint32_t kSumFull = kFull + 8 * kWarps * kMaxStages;
+  static constexpr std::uint32_t kSumEmpty = kSumFull + 8 * kSumBuffers;
+  static constexpr std::uint32_t kX = kSumEmpty + 8 * kSumBuffers;
+  static constexpr std::uint32_t kSums = (kX + 8 * kMaxXChunks + 127) / 128 * 128;
+  static constexpr std::uint32_t kRings = kSums + kSumBuffers * kSumBytes;
+
+  // Rows lie 16 bytes off a multiple of 128, so that eight of them hit all banks.
+  static constexpr std::uint32_t row_bytes(std::uint32_t tiles) {
+    return tiles * kTileCols * 2 + 16;
+  }
+  static constexpr std::uint32_t rows(std::uint32_t stages) {
+    return kRings + kWarps * stages * kTileBytes;
+  }
+  static constexpr std::uint32_t bytes(std::uint32_t stages, std::uint32_t m, std::uint32_t tiles) {
+    return rows(stages) + m * row_bytes(tiles);
+  }
+};
+
+// x[0..m)[first_col..) to shared memory, zeros beyond k.
+template <int kThreads>
+__device__ __forceinline__ void load_x_by_threads(const LinearParams& p, std::uint8_t* rows,
+                                                  std::uint32_t row_bytes, std::uint32_t first_col,
+                                                  std::uint32_t cols) {
+  for (std::uint32_t i = threadIdx.x; i < p.m * cols; i += kThreads) {
+    const std::uint32_t row = i / cols, col = i % cols;
+    std::uint16_t v = 0;
+    if (first_col + col < p.k) v = p.x[row * p.ldx + first_col + col];
+    *reinterpret_cast<std::uint16_t*>(rows + row * row_bytes + col * 2) = v;
+  }
+}
+
+// One tile: its codes to registers, a new copy into its place, then multiply.
+template <int kTokenTiles, Kind kKind, class Refill>
+__device__ __forceinline__ void multiply_tile(float (&acc)[kTokenTiles][4], std::uint32_t tile,
+                                              const std::uint32_t (&x)[kTokenTiles],
+                                              std::uint32_t col_bytes, const LanePalette& palette,
+                                              const Planes& planes, std::uint32_t lane,
+                                              const Refill& refill) {
+  HalfInput<kKind> input[2];
+  input[0].load(tile + lane * 16, 0);
+  input[1].load(tile + lane * 16, 1);
+  refill(input[0].any() | input[1].any());
+#pragma unroll
+  for (std::uint32_t half = 0; half < 2; ++half) {
+    uint4 b[2][kTokenTiles];  // asked for before decoding, which hides the wait
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+#pragma unroll
+      for (int t = 0; t < kTokenTiles; ++t)
+        b[i][t] = load_matrix_x4(x[t] + col_bytes + half * 128 + i * 64);
+    HalfFragments w;
+    input[half].decode(w, half, palette, planes, lane);
+#pragma unroll
+    for (int i = 0; i < 2; ++i)  // 32 columns
+#pragma unroll
+      for (int t = 0; t < kTokenTiles; ++t) {
+        mma_16x8x16(acc[t], w.a[i * 2], b[i][t].x, b[i][t].y);
+        mma_16x8x16(acc[t], w.a[i * 2 + 1], b[i][t].z, b[i][t].w);
+      }
+  }
+}
+
+// Adds the parts of k in their order, once the last of them is there.
+template <int kTokenTiles>
+__device__ __forceinline__ bool add_splits(const LinearParams& p, float4 (&sums)[kTokenTiles],
+                                           std::uint32_t strip, std::uint32_t split,
+                                           std::uint32_t lane) {
+  float4* parts = p.partials + std::uint64_t{strip} * p.splits * kTokenTiles * 32 + lane;
+#pragma unroll
+  for (int t = 0; t < kTokenTiles; ++t) __stcg(parts + (split * kTokenTiles + t) * 32, sums[t]);
+  __threadfence();
+  __syncwarp();
+  std::uint32_t arrived = 0;
+  if (lane == 0) arrived = atomicAdd(p.counters + strip, 1u);
+  if (__shfl_sync(~0u, arrived, 0) != p.splits - 1) return false;
+  __threadfence();
+  if (lane == 0) p.counters[strip] = 0;  // ready for the next call
+#pragma unroll
+  for (int t = 0; t < kTokenTiles; ++t) sums[t] = __ldcg(parts + t * 32);
+#pragma unroll 4
+  for (std::uint32_t s = 1; s < p.splits; ++s)
+#pragma unroll
+    for (int t = 0; t < kTokenTiles; ++t)
+      sums[t] = add(sums[t], __ldcg(parts + (s * kTokenTiles + t) * 32));
+  return true;
+}
+
+template <int kTokenTiles, int kWarps, Kind kKind>
+__global__ void __launch_bounds__(DecodeSmem<kTokenTiles, kWarps, kKind>::kThreads, 1)
+    decode_gemm(const __grid_constant__ LinearParams p) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  using Smem = DecodeSmem<kTokenTiles, kWarps, kKind>;
+  extern __shared__ __align__(128) std::uint8_t smem[];
+  const std::uint32_t base = smem_address(smem), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const std::uint32_t split = blockIdx.x % p.splits, member = blockIdx.x / p.splits,
+                      members = gridDim.x / p.splits;
+  // Below 2^32: a strip has less than 2^24 tiles, and there are not that many splits.
+  const std::uint32_t first_tile = p.tiles_per_strip * split / p.splits,
+                      end_tile = p.tiles_per_strip * (split + 1) / p.splits;
+  const std::uint32_t row_bytes = Smem::row_bytes(p.max_split_tiles), rows = Smem::rows(p.stages);
+  const std::uint32_t unknown_zero = p.stages >> 16;  // to the compiler
+
+  const std::uint32_t first_col = first_tile * kTileCols,
+                      cols = (end_tile - first_tile) * kTileCols;
+  // x comes in chunks of columns, so that work begins with the first of them.
+  const std::uint32_t chunk_tiles =
+      max(kWarps, (end_tile - first_tile + Smem::kMaxXChunks - 1) / Smem::kMaxXChunks);
+
+  if (warp < kWarps) {
+    // ---- streaming warps ----
+    const std::uint32_t ring = base + Smem::kRings + warp * p.stages * Smem::kTileBytes;
+    const std::uint32_t full = base + Smem::kFull + warp * p.stages * 8;
+    std::uint32_t ahead_strip = member, ahead_tile = first_tile + warp;  // what to copy next
+    if (ahead_tile >= end_tile) ahead_strip = p.strips;
+    // `after` is what was loaded from there: the copy must not begin before it has arrived,
+    // for which its address waits.
+    const auto copy_next = [&](std::uint32_t slot, std::uint32_t after) {
+      if (ahead_strip >= p.strips) return;
+      const std::uint64_t tile = std::uint64_t{ahead_strip} * p.tiles_per_strip + ahead_tile;
+      barrier_expect(full + slot * 8, Smem::kTileBytes);
+      bulk_load<true>(ring + slot * Smem::kTileBytes + (after & unknown_zero),
+                      p.tiles + tile * Smem::kTileBytes, Smem::kTileBytes, full + slot * 8);
+      ahead_tile += kWarps;
+      if (ahead_tile >= end_tile) ahead_tile = first_tile + warp, ahead_strip += members;
+    };
+    // Weights depend on no other kernel: rings are filled before the one ahead ends. But x goes
+    // through the same queue, so never more than a few tiles at once.
+    constexpr std::uint32_t kAtOnce = 16 / kWarps;
+    if (lane == 0) {
+      for (std::uint32_t slot = 0; slot < p.stages; ++slot) barrier_init(full + slot * 8, 1);
+      barrier_init_done();
+      for (std::uint32_t slot = 0; slot < kAtOnce; ++slot) copy_next(slot, 0);
+    }
+    // Patch words of eight of this warp's tiles of a strip, from the nth on.
+    const auto load_patches = [&](std::uint32_t strip, std::uint32_t nth) -> std::uint32_t {
+      const std::uint32_t tile = first_tile + warp + (nth + lane / 4) * kWarps;
+      if (kKind == Kind::kRaw || strip >= p.strips || tile >= end_tile) return 0;
+      const uint4* words = p.patches + (std::uint64_t{strip} * p.tiles_per_strip + tile);
+      return __ldg(reinterpret_cast<const std::uint32_t*>(words) + lane % 4);
+    };
+    std::uint32_t next_patches = load_patches(member, 0);
+    uint2 next_palette =
+        member < p.strips && kKind == Kind::kNibble ? __ldg(p.palettes + member) : uint2{};
+    __syncthreads();
+    if (lane == 0)
+      for (std::uint32_t slot = kAtOnce; slot < p.stages && ahead_strip < p.strips; ++slot) {
+        barrier_wait(full + (slot - kAtOnce) * 8, 0);
+        copy_next(slot, 0);
+      }
+    __syncwarp();
+    if (!p.x_aligned) {
+      wait_for_previous_kernel();
+      load_x_by_threads<kWarps * 32>(p, smem + rows, row_bytes, first_col, cols);
+    }
+    if (p.x_aligned && first_col + cols > p.k) {
+      const std::uint32_t present = p.k - first_col, missing = cols - present;
+      for (std::uint32_t i = threadIdx.x; i < p.m * missing; i += kWarps * 32)
+        *reinterpret_cast<std::uint16_t*>(smem + rows + i / missing * row_bytes +
+                                          (present + i % missing) * 2) = 0;
+    }
+    if (!p.x_aligned || first_col + cols > p.k)
+      asm volatile("bar.sync 1, %0;" ::"n"(kWarps * 32) : "memory");
+
+    // Lanes of rows that do not exist read row 0; what they compute is not stored.
+    std::uint32_t x[kTokenTiles];
+#pragma unroll
+    for (int t = 0; t < kTokenTiles; ++t) {
+      const std::uint32_t row = t * 8 + lane % 8;
+      x[t] = base + rows + (row < p.m ? row : 0) * row_bytes + lane / 8 * 16;
+    }
+    PatchWords patches;
+    std::uint32_t slot = 0, phase = 0, sum_buffer = 0, sum_phase = 1;
+    for (std::uint32_t strip = member; strip < p.strips; strip += members) {
+      const uint2 palette = next_palette;
+      if (kKind == Kind::kNibble && strip + members < p.strips)
+        next_palette = __ldg(p.palettes + strip + members);
+      float acc[kTokenTiles][4] = {};
+      for (std::uint32_t tile = first_tile + warp, nth = 0; tile < end_tile;
+           tile += kWarps, ++nth) {
+        if (kKind == Kind::kNibble && nth % 8 == 0) {
+          patches.take(next_patches);
+          const bool same_strip = tile + 8 * kWarps < end_tile;
+          next_patches =
+              load_patches(same_strip ? strip : strip + members, same_strip ? nth + 8 : 0);
+        }
+        LanePalette lane_palette{};
+        if constexpr (kKind == Kind::kNibble)
+          lane_palette = patches.palette_of(nth % 8, palette, p.planes.count, lane);
+        if (p.x_aligned && strip == member)
+          barrier_wait(base + Smem::kX + (tile - first_tile) / chunk_tiles * 8, 0);
+        barrier_wait(full + slot * 8, phase);
+        multiply_tile<kTokenTiles, kKind>(acc, ring + slot * Smem::kTileBytes, x,
+                                          (tile - first_tile) * kTileCols * 2, lane_palette,
+                                          p.planes, lane, [&](std::uint32_t loaded) {
+                                            __syncwarp();
+                                            if (lane == 0) copy_next(slot, loaded);
+                                          });
+        if (++slot == p.stages) slot = 0, phase ^= 1;
+      }
+      barrier_wait(base + Smem::kSumEmpty + sum_buffer * 8, sum_phase);
+#pragma unroll
+      for (int t = 0; t < kTokenTiles; ++t)
+        store_shared_16(base + Smem::kSums + sum_buffer * Smem::kSumBytes +
+                            (warp * kTokenTiles + t) * 512 + lane * 16,
+                        {acc[t][0], acc[t][1], acc[t][2], acc[t][3]});
+      barrier_arrive(base + Smem::kSumFull + sum_buffer * 8);
+      if (++sum_buffer == Smem::kSumBuffers) sum_buffer = 0, sum_phase ^= 1;
+    }
+  } else {
+    // ---- adding warps, which fetch x first ----
+    const std::uint32_t adder = warp - kWarps;
+    if (adder == 0 && lane == 0) {
+      for (std::uint32_t i = 0; i < Smem::kSumBuffers; ++i) {
+        barrier_init(base + Smem::kSumFull + 8 * i, kWarps * 32);
+        barrier_init(base + Smem::kSumEmpty + 8 * i, 32);
+      }
+      for (std::uint32_t i = 0; i < Smem::kMaxXChunks; ++i)
+        barrier_init(base + Smem::kX + 8 * i, 1);
+      barrier_init_done();
+    }
+    __syncthreads();
+    // The next kernel can have each SM as soon as this one leaves it.
+    let_next_kernel_start();
+    wait_for_previous_kernel();
+    if (p.x_aligned)
+      for (std::uint32_t chunk = adder; chunk * chunk_tiles * kTileCols < cols;
+           chunk += Smem::kAdders) {
+        const std::uint32_t col = chunk * chunk_tiles * kTileCols, present = p.k - first_col;
+        const std::uint32_t bytes =
+            col < present ? min(chunk_tiles * kTileCols, min(cols, present) - col) * 2 : 0;
+        if (lane == 0) barrier_expect(base + Smem::kX + chunk * 8, p.m * bytes);
+        __syncwarp();
+        if (lane < p.m && bytes != 0)
+          bulk_load(base + rows + lane * row_bytes + col * 2, p.x + lane * p.ldx + first_col + col,
+                    bytes, base + Smem::kX + chunk * 8);
+      }
+    for (std::uint32_t i = adder; member + i * members < p.strips; i += Smem::kAdders) {
+      const std::uint32_t buffer = i % Smem::kSumBuffers, strip = member + i * members;
+      barrier_wait(base + Smem::kSumFull + buffer * 8, i / Smem::kSumBuffers & 1);
+      const auto* parts =
+          reinterpret_cast<const float4*>(smem + Smem::kSums + buffer * Smem::kSumBytes) + lane;
+      float4 sums[kTokenTiles];
+#pragma unroll
+      for (int t = 0; t < kTokenTiles; ++t) sums[t] = parts[t * 32];
+#pragma unroll
+      for (int w = 1; w < kWarps; ++w)
+#pragma unroll
+        for (int t = 0; t < kTokenTiles; ++t)
+          sums[t] = add(sums[t], parts[(w * kTokenTiles + t) * 32]);
+      // Only when all sums have been read, for which the address waits.
+      std::uint32_t read = 0;
+#pragma unroll
+      for (int t = 0; t < kTokenTiles; ++t) read |= __float_as_uint(sums[t].x);
+      barrier_arrive(base + Smem::kSumEmpty + buffer * 8 + (read & unknown_zero));
+      if (p.splits != 1 && !add_splits(p, sums, strip, split, lane)) continue;
+#pragma unroll
+      for (int t = 0; t < kTokenTiles; ++t) write_strip(p, sums[t], strip, t * 8, lane);
+    }
+  }
+#endif
+}
+
+}  // namespace snug::gemm

@@ -1,0 +1,181 @@
+// gemm/cuda/tile_decode.cuh - from the bytes of a tile to the registers of mma's operand A.
+#pragma once
+#include "gpu/sm90_ptx.cuh"
+#include "gemm/tile_format.h"
+
+namespace snug::gemm {
+
+// Four fragments of sixteen columns: what a lane holds of half a tile.
+struct HalfFragments {
+  std::uint32_t a[4][4];
+};
+
+// What a lane reads of half a nibble tile.
+struct HalfCodes {
+  uint4 low[2], nibbles;
+};
+
+// The upper bytes of tiles that patches cannot describe.
+struct Planes {
+  const std::uint8_t* bytes;
+  std::uint32_t count;
+};
+inline constexpr std::uint32_t kNoPlane = ~0u;
+
+// Where the parts of a packed matrix lie.
+struct PackedParts {
+  const std::uint8_t* tiles;
+  const uint2* palettes;
+  const uint4* patches;  // kPatchWords a tile
+  Planes planes;
+};
+
+// How one lane reads one tile: through the palette of its strip as patches changed it,
+// or with the upper bytes of a plane.
+struct LanePalette {
+  uint2 entries;
+  std::uint32_t plane;
+};
+
+// Without branches: all lanes see every patch of the tile, at most one heeds it.
+__device__ __forceinline__ void apply_patch(uint2& palette, std::uint32_t patch,
+                                            std::uint32_t lane) {
+  const bool mine = (patch & (kPatchValid | 31)) == (kPatchValid | lane);
+  const std::uint32_t shift = patch >> 2 & 24;  // of the entry in its word
+  const std::uint32_t mask = mine ? 0xFFu << shift : 0, value = (patch >> 8 & 0x7F) << shift;
+  const std::uint32_t in_y = (patch >> 7 & 1) != 0 ? mask : 0, in_x = mask ^ in_y;
+  palette.x = (palette.x & ~in_x) | (value & in_x);
+  palette.y = (palette.y & ~in_y) | (value & in_y);
+}
+
+// Patch words of eight tiles, held by the warp: lane 4j + i has word i of the j-th.
+// One register and one load for eight tiles, of which most have no patch at all.
+struct PatchWords {
+  std::uint32_t word = 0, marked = 0;  // marked: lanes whose word is in use
+
+  __device__ __forceinline__ void take(std::uint32_t loaded) {
+    word = loaded;
+    marked = __ballot_sync(~0u, loaded != 0);
+  }
+  __device__ __forceinline__ LanePalette palette_of(std::uint32_t tile, uint2 palette,
+                                                    std::uint32_t num_planes,
+                                                    std::uint32_t lane) const {
+    LanePalette out{palette, kNoPlane};
+    const std::uint32_t first = tile * kPatchWords;
+    if ((marked >> first & 15) == 0) return out;
+#pragma unroll 1
+    for (std::uint32_t i = 0; i < kPatchWords; ++i) {
+      const std::uint32_t patches = __shfl_sync(~0u, word, first + i);
+      if (patches == 0) break;
+      if (patches == kPlaneMark) {
+        const std::uint32_t plane = __shfl_sync(~0u, word, first + 1);
+        if (plane < num_planes) out.plane = plane;
+        break;
+      }
+      apply_patch(out.entries, patches, lane);
+      apply_patch(out.entries, patches >> 16, lane);
+    }
+    return out;
+  }
+};
+
+// The palette turns four indices at once into four bytes, one operation adds their signs.
+__device__ __forceinline__ uint2 upper_bytes(std::uint32_t nibbles, uint2 palette) {
+  const std::uint32_t indices = nibbles & 0x77777777u;
+  return {__byte_perm(palette.x, palette.y, indices) | (nibbles & 0x80808080u),
+          __byte_perm(palette.x, palette.y, indices >> 16) | (nibbles << 4 & 0x80808080u)};
+}
+
+__device__ __forceinline__ void join_bytes(std::uint32_t (&a)[4], std::uint32_t low01,
+                                           std::uint32_t low23, uint2 high) {
+  a[0] = __byte_perm(low01, high.x, 0x5140);
+  a[1] = __byte_perm(low01, high.x, 0x7362);
+  a[2] = __byte_perm(low23, high.y, 0x5140);
+  a[3] = __byte_perm(low23, high.y, 0x7362);
+}
+
+// Half of a plane, which stands beside the fast path: a branch that is hardly ever taken.
+__device__ __forceinline__ void load_plane(uint2 (&high)[4], const Planes& planes,
+                                           std::uint32_t number, std::uint32_t which_half,
+                                           std::uint32_t lane) {
+  const auto* plane = reinterpret_cast<const uint4*>(
+      planes.bytes + std::uint64_t{number} * kPlaneBytes + which_half * 1024);
+  const uint4 v = __ldg(plane + lane), w = __ldg(plane + 32 + lane);
+  high[0] = {v.x, v.y}, high[1] = {v.z, v.w}, high[2] = {w.x, w.y}, high[3] = {w.z, w.w};
+}
+
+// Eight weights in eleven operations.
+__device__ __forceinline__ void decode_half(HalfFragments& half, const HalfCodes& codes,
+                                            const LanePalette& palette, const Planes& planes,
+                                            std::uint32_t which_half, std::uint32_t lane) {
+  uint2 high[4] = {
+      upper_bytes(codes.nibbles.x, palette.entries), upper_bytes(codes.nibbles.y, palette.entries),
+      upper_bytes(codes.nibbles.z, palette.entries), upper_bytes(codes.nibbles.w, palette.entries)};
+  // Nothing may be known of this number: the compiler would make two copies of all that
+  // follows, wgmma included, which must not stand in branches.
+  std::uint32_t number = palette.plane;
+  asm volatile("" : "+r"(number));
+  if (__builtin_expect(number != kNoPlane, 0)) load_plane(high, planes, number, which_half, lane);
+    // Both ways meet here, so that operand A of wgmma is written outside of branches: the
+    // compiler would otherwise wait for each wgmma.
+#pragma unroll
+  for (int i = 0; i < 4; ++i) asm volatile("" : "+r"(high[i].x), "+r"(high[i].y));
+  join_bytes(half.a[0], codes.low[0].x, codes.low[0].y, high[0]);
+  join_bytes(half.a[1], codes.low[0].z, codes.low[0].w, high[1]);
+  join_bytes(half.a[2], codes.low[1].x, codes.low[1].y, high[2]);
+  join_bytes(half.a[3], codes.low[1].z, codes.low[1].w, high[3]);
+}
+
+// The palette for a tile that is read on its own.
+__device__ __forceinline__ LanePalette single_tile_palette(const uint4* patches, uint2 palette,
+                                                           const Planes& planes,
+                                                           std::uint32_t lane) {
+  PatchWords words;
+  words.take(lane < kPatchWords ? __ldg(reinterpret_cast<const std::uint32_t*>(patches) + lane)
+                                : 0);
+  return words.palette_of(0, palette, planes.count, lane);
+}
+
+// What a lane needs of half a tile in shared memory before it can decode; `at` is
+// its own place in the tile.
+template <Kind kKind>
+struct HalfInput;
+template <>
+struct HalfInput<Kind::kNibble> {
+  HalfCodes codes;
+
+  __device__ __forceinline__ void load(std::uint32_t at, std::uint32_t half) {
+    at += half * kHalfBytes;
+    codes = {{load_shared_16(at), load_shared_16(at + 512)}, load_shared_16(at + 1024)};
+  }
+  // A word of every load.
+  __device__ __forceinline__ std::uint32_t any() const {
+    return codes.low[0].x | codes.low[1].x | codes.nibbles.x;
+  }
+  __device__ __forceinline__ void decode(HalfFragments& out, std::uint32_t half,
+                                         const LanePalette& palette, const Planes& planes,
+                                         std::uint32_t lane) const {
+    decode_half(out, codes, palette, planes, half, lane);
+  }
+};
+template <>
+struct HalfInput<Kind::kRaw> {
+  HalfFragments weights;
+
+  __device__ __forceinline__ void load(std::uint32_t at, std::uint32_t half) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint4 v = load_shared_16(at + half * 2048 + i * 512);
+      weights.a[i][0] = v.x, weights.a[i][1] = v.y, weights.a[i][2] = v.z, weights.a[i][3] = v.w;
+    }
+  }
+  __device__ __forceinline__ std::uint32_t any() const {
+    return weights.a[0][0] | weights.a[1][0] | weights.a[2][0] | weights.a[3][0];
+  }
+  __device__ __forceinline__ void decode(HalfFragments& out, std::uint32_t, const LanePalette&,
+                                         const Planes&, std::uint32_t) const {
+    out = weights;
+  }
+};
+
+}  // namespace snug::gemm

@@ -1,0 +1,108 @@
+// Measured on an NVIDIA H200 by gpu_gemm_bench --sweep with normal weights; shapes
+// without an entry follow the rule in choose.cu.
+#include "gemm/cuda/tuning.h"
+
+namespace snug::gemm {
+namespace {
+
+#define SNUG_H200(n, k, m, kernel, splits, warps, columns, gain) \
+  { "NVIDIA H200", n, k, m, {Kernel::kernel, splits, warps, columns}, gain }
+
+constexpr TuningEntry kH200[] = {
+    SNUG_H200(4096, 4096, 1, kDecode, 1, 16, 0, 1.545f),
+    SNUG_H200(4096, 4096, 4, kDecode, 1, 16, 0, 1.412f),
+    SNUG_H200(4096, 4096, 8, kDecode, 1, 16, 0, 1.427f),
+    SNUG_H200(4096, 4096, 16, kBatch, 1, 8, 16, 1.187f),
+    SNUG_H200(4096, 4096, 32, kBatch, 1, 8, 32, 1.159f),
+    SNUG_H200(4096, 4096, 64, kBatch, 1, 8, 64, 0.932f),
+    SNUG_H200(4096, 4096, 128, kBatch, 1, 8, 128, 0.788f),
+    SNUG_H200(4096, 4096, 2048, kBatch, 1, 8, 256, 0.952f),
+    SNUG_H200(6144, 4096, 1, kDecode, 1, 16, 0, 1.455f),
+    SNUG_H200(6144, 4096, 4, kDecode, 1, 16, 0, 1.352f),
+    SNUG_H200(6144, 4096, 8, kDecode, 1, 16, 0, 1.349f),
+    SNUG_H200(6144, 4096, 16, kDecode, 2, 16, 0, 1.154f),
+    SNUG_H200(6144, 4096, 32, kBatch, 1, 12, 32, 1.094f),
+    SNUG_H200(6144, 4096, 64, kBatch, 1, 12, 64, 0.992f),
+    SNUG_H200(6144, 4096, 128, kBatch, 2, 8, 128, 0.825f),
+    SNUG_H200(6144, 4096, 2048, kBatch, 1, 8, 256, 0.959f),
+    SNUG_H200(14336, 4096, 1, kDecode, 1, 16, 0, 1.382f),
+    SNUG_H200(14336, 4096, 4, kDecode, 1, 16, 0, 1.322f),
+    SNUG_H200(14336, 4096, 8, kDecode, 1, 16, 0, 1.300f),
+    SNUG_H200(14336, 4096, 16, kBatch, 2, 16, 16, 1.164f),
+    SNUG_H200(14336, 4096, 32, kBatch, 2, 16, 32, 1.174f),
+    SNUG_H200(14336, 4096, 64, kBatch, 2, 16, 64, 1.117f),
+    SNUG_H200(14336, 4096, 128, kBatch, 1, 8, 128, 0.913f),
+    SNUG_H200(14336, 4096, 2048, kBatch, 1, 8, 256, 0.928f),
+    SNUG_H200(28672, 4096, 1, kDecode, 1, 16, 0, 1.283f),
+    SNUG_H200(28672, 4096, 4, kDecode, 1, 16, 0, 1.259f),
+    SNUG_H200(28672, 4096, 8, kDecode, 1, 16, 0, 1.271f),
+    SNUG_H200(28672, 4096, 16, kDecode, 1, 8, 0, 1.200f),
+    SNUG_H200(28672, 4096, 32, kBatch, 1, 12, 32, 1.209f),
+    SNUG_H200(28672, 4096, 64, kBatch, 1, 12, 64, 1.153f),
+    SNUG_H200(28672, 4096, 128, kBatch, 1, 8, 128, 1.008f),
+    SNUG_H200(28672, 4096, 2048, kBatch, 1, 8, 256, 0.919f),
+    SNUG_H200(4096, 14336, 1, kDecode, 1, 16, 0, 1.423f),
+    SNUG_H200(4096, 14336, 4, kDecode, 4, 16, 0, 1.308f),
+    SNUG_H200(4096, 14336, 8, kDecode, 4, 16, 0, 1.295f),
+    SNUG_H200(4096, 14336, 16, kBatch, 1, 12, 16, 1.189f),
+    SNUG_H200(4096, 14336, 32, kBatch, 1, 12, 32, 1.180f),
+    SNUG_H200(4096, 14336, 64, kBatch, 1, 8, 64, 1.215f),
+    SNUG_H200(4096, 14336, 128, kBatch, 1, 8, 128, 1.087f),
+    SNUG_H200(4096, 14336, 2048, kBatch, 1, 8, 256, 0.969f),
+    SNUG_H200(8192, 8192, 1, kDecode, 1, 16, 0, 1.374f),
+    SNUG_H200(8192, 8192, 4, kDecode, 1, 16, 0, 1.294f),
+    SNUG_H200(8192, 8192, 8, kDecode, 2, 16, 0, 1.230f),
+    SNUG_H200(8192, 8192, 16, kBatch, 1, 16, 16, 1.182f),
+    SNUG_H200(8192, 8192, 32, kBatch, 1, 16, 32, 1.165f),
+    SNUG_H200(8192, 8192, 64, kBatch, 1, 8, 64, 1.152f),
+    SNUG_H200(8192, 8192, 128, kBatch, 1, 8, 128, 1.000f),
+    SNUG_H200(8192, 8192, 2048, kBatch, 1, 8, 256, 1.031f),
+    SNUG_H200(10240, 8192, 1, kDecode, 1, 16, 0, 1.419f),
+    SNUG_H200(10240, 8192, 4, kDecode, 1, 16, 0, 1.358f),
+    SNUG_H200(10240, 8192, 8, kDecode, 2, 16, 0, 1.357f),
+    SNUG_H200(10240, 8192, 16, kBatch, 2, 12, 16, 1.307f),
+    SNUG_H200(10240, 8192, 32, kBatch, 2, 12, 32, 1.263f),
+    SNUG_H200(10240, 8192, 64, kBatch, 2, 12, 64, 1.137f),
+    SNUG_H200(10240, 8192, 128, kBatch, 1, 8, 128, 0.951f),
+    SNUG_H200(10240, 8192, 2048, kBatch, 1, 8, 256, 0.943f),
+    SNUG_H200(28672, 8192, 1, kDecode, 1, 16, 0, 1.333f),
+    SNUG_H200(28672, 8192, 4, kDecode, 1, 8, 0, 1.271f),
+    SNUG_H200(28672, 8192, 8, kDecode, 2, 8, 0, 1.244f),
+    SNUG_H200(28672, 8192, 16, kBatch, 1, 12, 16, 1.267f),
+    SNUG_H200(28672, 8192, 32, kBatch, 1, 12, 32, 1.269f),
+    SNUG_H200(28672, 8192, 64, kBatch, 1, 12, 64, 1.235f),
+    SNUG_H200(28672, 8192, 128, kBatch, 1, 12, 128, 1.047f),
+    SNUG_H200(28672, 8192, 2048, kBatch, 1, 8, 256, 1.047f),
+    SNUG_H200(57344, 8192, 1, kDecode, 1, 8, 0, 1.337f),
+    SNUG_H200(57344, 8192, 4, kDecode, 1, 8, 0, 1.329f),
+    SNUG_H200(57344, 8192, 8, kDecode, 1, 8, 0, 1.292f),
+    SNUG_H200(57344, 8192, 16, kBatch, 1, 12, 16, 1.310f),
+    SNUG_H200(57344, 8192, 32, kBatch, 1, 12, 32, 1.325f),
+    SNUG_H200(57344, 8192, 64, kBatch, 1, 12, 64, 1.262f),
+    SNUG_H200(57344, 8192, 128, kBatch, 1, 12, 128, 1.078f),
+    SNUG_H200(57344, 8192, 2048, kBatch, 1, 8, 256, 1.087f),
+    SNUG_H200(8192, 28672, 1, kDecode, 1, 16, 0, 1.351f),
+    SNUG_H200(8192, 28672, 4, kDecode, 4, 8, 0, 1.301f),
+    SNUG_H200(8192, 28672, 8, kDecode, 4, 8, 0, 1.250f),
+    SNUG_H200(8192, 28672, 16, kBatch, 1, 16, 16, 1.260f),
+    SNUG_H200(8192, 28672, 32, kBatch, 1, 12, 32, 1.256f),
+    SNUG_H200(8192, 28672, 64, kBatch, 1, 12, 64, 1.305f),
+    SNUG_H200(8192, 28672, 128, kBatch, 1, 12, 128, 1.053f),
+    SNUG_H200(8192, 28672, 2048, kBatch, 1, 8, 256, 1.114f),
+    SNUG_H200(128256, 4096, 1, kDecode, 1, 16, 0, 1.340f),
+    SNUG_H200(128256, 4096, 4, kDecode, 1, 8, 0, 1.343f),
+    SNUG_H200(128256, 4096, 8, kDecode, 1, 8, 0, 1.330f),
+    SNUG_H200(128256, 4096, 16, kDecode, 1, 8, 0, 1.360f),
+    SNUG_H200(128256, 4096, 32, kBatch, 1, 8, 32, 1.321f),
+    SNUG_H200(128256, 4096, 64, kBatch, 1, 12, 64, 1.227f),
+    SNUG_H200(128256, 4096, 128, kBatch, 1, 12, 128, 1.071f),
+    SNUG_H200(128256, 4096, 2048, kBatch, 1, 8, 256, 1.043f),
+};
+
+#undef SNUG_H200
+
+}  // namespace
+
+std::span<const TuningEntry> shipped_tuning() noexcept { return kH200; }
+
+}  // namespace snug::gemm

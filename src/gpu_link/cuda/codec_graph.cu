@@ -1,0 +1,106 @@
+#include <cstring>
+#include <utility>
+
+#include "codec/cuda/frame/work.cuh"
+#include "gpu_link/cuda/codec_graph.h"
+
+namespace snug::cuda {
+namespace {
+
+// All kernels of the codecs take it as their first argument. 0: this one does not.
+std::size_t count_arguments(const void* kernel) {
+  std::size_t count = 0, offset = 0, size = 0;
+  while (cudaFuncGetParamInfo(kernel, count, &offset, &size) == cudaSuccess)
+    if (count++ == 0 && size != sizeof(Work)) return 0;
+  (void)cudaGetLastError();
+  return count;
+}
+static_assert(sizeof(Work) % sizeof(std::uint64_t) == 0);
+
+}  // namespace
+
+CodecGraph::CodecGraph(CodecGraph&& other) noexcept
+    : graph_(std::exchange(other.graph_, nullptr)),
+      exec_(std::exchange(other.exec_, nullptr)),
+      nodes_(std::move(other.nodes_)) {}
+
+CodecGraph::~CodecGraph() {
+  if (exec_ != nullptr) cudaGraphExecDestroy(exec_);
+  if (graph_ != nullptr) cudaGraphDestroy(graph_);
+}
+
+void CodecGraph::instantiate(const Call& call) {
+  if (!find_nodes(call) || cudaGraphInstantiate(&exec_, graph_, 0) != cudaSuccess) exec_ = nullptr;
+  (void)cudaGetLastError();
+}
+
+bool CodecGraph::find_nodes(const Call& call) {
+  std::size_t num_nodes = 0;
+  if (cudaGraphGetNodes(graph_, nullptr, &num_nodes) != cudaSuccess) return false;
+  std::vector<cudaGraphNode_t> list(num_nodes);
+  if (cudaGraphGetNodes(graph_, list.data(), &num_nodes) != cudaSuccess) return false;
+  for (const cudaGraphNode_t node : list) {
+    Node found{node, {}, {}, std::vector<std::uint64_t>(sizeof(Work) / sizeof(std::uint64_t))};
+    if (cudaGraphKernelNodeGetParams(node, &found.params) != cudaSuccess ||
+        found.params.kernelParams == nullptr)
+      return false;
+    const std::size_t count = count_arguments(found.params.func);
+    if (count == 0) return false;
+    // The arguments are found where they are expected, or there is no graph.
+    Work work;
+    std::memcpy(&work, found.params.kernelParams[0], sizeof work);
+    if (work.single.tensor != call.tensor || work.single.frame != call.frame ||
+        work.single.frame_bytes != call.frame_bytes || work.results != call.result ||
+        work.num_segments != call.num_pieces)
+      return false;
+    std::memcpy(found.first.data(), &work, sizeof work);
+    found.arguments.assign(found.params.kernelParams, found.params.kernelParams + count);
+    nodes_.push_back(std::move(found));
+    Node& kept = nodes_.back();
+    kept.arguments[0] = kept.first.data();
+    kept.params.kernelParams = kept.arguments.data();
+  }
+  return true;
+}
+
+bool CodecGraph::launch(const Call& call, cudaStream_t stream) {
+  for (Node& node : nodes_) {
+    Work& work = *reinterpret_cast<Work*>(node.first.data());
+    work.single.tensor = call.tensor;
+    work.single.frame = call.frame;
+    work.single.frame_bytes = call.frame_bytes;
+    work.results = call.result;
+    work.num_segments = static_cast<std::uint32_t>(call.num_pieces);
+    if (cudaGraphExecKernelNodeSetParams(exec_, node.node, &node.params) != cudaSuccess) {
+      (void)cudaGetLastError();
+      return false;
+    }
+  }
+  if (cudaGraphLaunch(exec_, stream) == cudaSuccess) return true;
+  (void)cudaGetLastError();
+  return false;
+}
+
+CopyGraph::~CopyGraph() {
+  if (exec_ != nullptr) cudaGraphExecDestroy(exec_);
+  if (graph_ != nullptr) cudaGraphDestroy(graph_);
+}
+
+cudaError_t CopyGraph::copy(void* to, const void* from, std::size_t num_bytes,
+                            cudaStream_t stream) {
+  constexpr auto kWay = cudaMemcpyDeviceToDevice;
+  if (!std::exchange(is_tried_, true) &&
+      (cudaGraphCreate(&graph_, 0) != cudaSuccess ||
+       cudaGraphAddMemcpyNode1D(&node_, graph_, nullptr, 0, to, from, num_bytes, kWay) !=
+           cudaSuccess ||
+       cudaGraphInstantiate(&exec_, graph_, 0) != cudaSuccess))
+    exec_ = nullptr;
+  if (exec_ != nullptr &&
+      cudaGraphExecMemcpyNodeSetParams1D(exec_, node_, to, from, num_bytes, kWay) == cudaSuccess &&
+      cudaGraphLaunch(exec_, stream) == cudaSuccess)
+    return cudaSuccess;
+  (void)cudaGetLastError();
+  return cudaMemcpyAsync(to, from, num_bytes, cudaMemcpyDefault, stream);
+}
+
+}  // namespace snug::cuda

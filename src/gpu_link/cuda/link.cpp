@@ -1,0 +1,221 @@
+#include "gpu_link/cuda/link.h"
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <cstring>
+#include <exception>
+#include <optional>
+#include <thread>
+
+#include "gpu_link/cuda/link_gpu_parts.h"
+#include "gpu_link/link_meeting.h"
+#include "gpu_link/link_receiver.h"
+#include "gpu_link/link_sender.h"
+
+namespace snug::cuda {
+namespace {
+
+constexpr Status kNoIpc{Code::kPeer,
+                        "CUDA IPC is refused between these processes (sandbox, container without "
+                        "a shared IPC namespace, or no such hardware); use the connection itself"};
+
+// What the ends tell each other about their staging memory.
+struct StagingHello {
+  std::uint64_t num_bytes = 0, has_handle = 0;
+  std::uint64_t address = 0;  // for an end in the same process
+  cudaIpcMemHandle_t handle{};
+};
+static_assert(sizeof(StagingHello) <= sizeof(wire::LinkBlob));
+
+// Memory of our own, never the user's: what an allocator maps piecewise has no handle.
+class Staging {
+ public:
+  Staging() = default;
+  Staging(const Staging&) = delete;
+  ~Staging() { cudaFree(data_); }
+
+  Status open(StagingHello& hello) {
+    if (Status s = cuda_status(cudaMalloc(&data_, kLinkStagingBytes)); !s.ok()) return s;
+    hello.num_bytes = kLinkStagingBytes;
+    hello.address = reinterpret_cast<std::uintptr_t>(data_);
+    hello.has_handle = cudaIpcGetMemHandle(&hello.handle, data_) == cudaSuccess ? 1 : 0;
+    (void)cudaGetLastError();  // an end in the same process needs no handle
+    return {};
+  }
+  void* data() const { return data_; }
+
+ private:
+  void* data_ = nullptr;
+};
+
+// What the driver says about memory that a peer claims to be so large; 0 where it does not know.
+std::size_t size_of_mapping(void* data) {
+  void* entry = nullptr;
+  cudaDriverEntryPointQueryResult found;
+  std::size_t num_bytes = 0;
+  const auto address = static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(data));
+  CUdeviceptr start = 0;
+  if (cudaGetDriverEntryPointByVersion("cuMemGetAddressRange", &entry, 12000, cudaEnableDefault,
+                                       &found) != cudaSuccess ||
+      found != cudaDriverEntryPointSuccess ||
+      reinterpret_cast<decltype(&cuMemGetAddressRange)>(entry)(&start, &num_bytes, address) !=
+          CUDA_SUCCESS)
+    return 0;
+  return num_bytes - static_cast<std::size_t>(address - start);
+}
+
+Result<PeerMemory> reach_staging(const wire::LinkMeeting& meeting) {
+  StagingHello peer;
+  std::memcpy(&peer, meeting.peer().data(), sizeof peer);
+  if (peer.num_bytes != kLinkStagingBytes)
+    return Status{Code::kPeer, "the peer has staging memory of another size; update both ends"};
+  if (meeting.is_same_process())
+    return PeerMemory{reinterpret_cast<void*>(static_cast<std::uintptr_t>(peer.address)), false};
+  PeerMemory memory{nullptr, true};
+  if (peer.has_handle == 0 || cudaIpcOpenMemHandle(&memory.data, peer.handle,
+                                                   cudaIpcMemLazyEnablePeerAccess) != cudaSuccess) {
+    (void)cudaGetLastError();
+    return kNoIpc;
+  }
+  if (size_of_mapping(memory.data) < kLinkStagingBytes) {
+    (void)cudaIpcCloseMemHandle(memory.data);
+    return Status{Code::kPeer, "the peer's staging memory is smaller than it says"};
+  }
+  return memory;
+}
+
+wire::Transfer failed_transfer(const Status& status) {
+  auto state = std::make_shared<wire::Transfer::State>();
+  state->finish(status);
+  return wire::Transfer(std::move(state));
+}
+
+}  // namespace
+
+class Link::Impl {
+ public:
+  ~Impl() {
+    sender_.reset();
+    receiver_.reset();
+    if (!started_) return;
+    // The peer's copies into the staging memory must have ended before it goes.
+    const auto limit = wire::LinkClock::now() + std::chrono::seconds(5);
+    while (meeting_.incoming().is_attached.load() != 0 && meeting_.check_peer().ok() &&
+           wire::LinkClock::now() < limit)
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+
+  Status open(wire::Connection& connection, const wire::Options& options, const WrapEngine& wrap) {
+    if (Status s = wire::check_options(options); !s.ok()) return s;
+    int device = 0;
+    StagingHello hello;
+    if (Status s = cuda_status(cudaGetDevice(&device)); !s.ok()) return s;
+    if (Status s = staging_.open(hello); !s.ok()) return s;
+    wire::LinkBlob blob{};
+    std::memcpy(blob.data(), &hello, sizeof hello);
+    auto meeting = wire::LinkMeeting::meet(connection, blob, options.timeout);
+    if (!meeting) return meeting.status();
+    meeting_ = std::move(*meeting);
+    const auto peer = reach_staging(meeting_);
+    std::unique_ptr<wire::SendEngine> engine;
+    if (peer) engine = make_gpu_sender(device, *peer);  // unmaps it, too
+    const Status agreed = meeting_.agree(peer.ok(), options.timeout);
+    if (!peer) return peer.status();
+    if (!agreed.ok()) return agreed;
+    wire::LinkOptions link;
+    link.mode = options.mode;
+    link.timeout = options.timeout;
+    link.check_peer = [this] { return meeting_.check_peer(); };
+    link.enter = [device] { return cuda_status(enter_thread(device)); };
+    if (wrap) engine = wrap(std::move(engine));
+    sender_.emplace(meeting_.outgoing(), std::move(engine), kLinkStagingBytes, kLinkChunkBytes,
+                    link);
+    receiver_.emplace(meeting_.incoming(), make_gpu_receiver(staging_.data()), kLinkStagingBytes,
+                      kLinkChunkBytes, link);
+    started_ = true;
+    // Both threads run from the start: they let go of the peer's memory when it says goodbye.
+    if (Status s = sender_->start(); !s.ok()) return s;
+    return receiver_->start();
+  }
+
+  wire::LinkSender& sender() { return *sender_; }
+  wire::LinkReceiver& receiver() { return *receiver_; }
+  Status status() const {
+    const Status s = sender_->status();
+    return s.ok() ? receiver_->status() : s;
+  }
+
+ private:
+  Staging staging_;
+  wire::LinkMeeting meeting_;
+  std::optional<wire::LinkSender> sender_;
+  std::optional<wire::LinkReceiver> receiver_;
+  bool started_ = false;
+};
+
+namespace {
+
+constexpr Status kNotOpen{Code::kUsage, "the link is not open"};
+constexpr Status kNoMemory{Code::kInternal, "out of memory"};
+
+Result<std::shared_ptr<wire::LinkTensor>> make_tensor(DType dtype,
+                                                      std::span<const Segment> segments) {
+  if (elem_bytes(dtype) == 0) return Status{Code::kUsage, "no such dtype"};
+  if (Status s = check_segments(segments); !s.ok()) return s;
+  auto tensor = std::make_shared<GpuTensor>(dtype, segments);
+  if (tensor->segments.max_pieces(kLinkChunkBytes) > kMaxPipePieces)
+    return Status{Code::kUsage,
+                  "the pieces of this message are too small: 1 KiB on average is the least"};
+  return std::shared_ptr<wire::LinkTensor>(std::move(tensor));
+}
+
+}  // namespace
+
+Link::Link() noexcept = default;
+Link::Link(Link&&) noexcept = default;
+Link& Link::operator=(Link&&) noexcept = default;
+Link::~Link() = default;
+Link::Link(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
+
+Result<Link> open_link(wire::Connection& connection, const wire::Options& options,
+                                    const WrapEngine& wrap) {
+  auto impl = std::make_unique<Link::Impl>();
+  if (Status s = impl->open(connection, options, wrap); !s.ok()) return s;
+  return Link(std::move(impl));
+}
+
+Result<Link> Link::open(wire::Connection& connection,
+                                    const wire::Options& options) noexcept try {
+  return open_link(connection, options, nullptr);
+} catch (const std::exception&) {
+  return kNoMemory;
+}
+
+wire::Transfer Link::send(std::uint64_t tag, DType dtype,
+                                std::span<const Segment> segments) noexcept try {
+  if (!impl_) return failed_transfer(kNotOpen);
+  const auto tensor = make_tensor(dtype, segments);
+  return tensor ? impl_->sender().send(tag, *tensor) : failed_transfer(tensor.status());
+} catch (const std::exception&) {
+  return {};
+}
+
+wire::Transfer Link::recv(std::uint64_t tag, DType dtype,
+                                std::span<const Segment> segments) noexcept try {
+  if (!impl_) return failed_transfer(kNotOpen);
+  const auto tensor = make_tensor(dtype, segments);
+  return tensor ? impl_->receiver().recv(tag, *tensor) : failed_transfer(tensor.status());
+} catch (const std::exception&) {
+  return {};
+}
+
+wire::Stats Link::sent() const noexcept {
+  return impl_ ? impl_->sender().stats() : wire::Stats{};
+}
+wire::Stats Link::received() const noexcept {
+  return impl_ ? impl_->receiver().stats() : wire::Stats{};
+}
+Status Link::status() const noexcept { return impl_ ? impl_->status() : kNotOpen; }
+
+}  // namespace snug::cuda

@@ -1,0 +1,265 @@
+#include <algorithm>
+#include <atomic>
+#include <deque>
+#include <exception>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "gpu_link/cuda/codec_graph.h"
+#include "gpu_link/cuda/link_gpu_parts.h"
+
+namespace snug::cuda {
+namespace {
+
+// Encoders need three times the memory of a frame, and are done with it sooner.
+constexpr int kNumFrames = 4, kMaxEncoding = 3;
+constexpr int kNumCopies = 4;  // that may be on their way
+
+constexpr std::size_t up(std::size_t n) { return (n + 255) / 256 * 256; }
+
+// What calls with any dtype and codec need for the largest chunk in the most pieces.
+std::size_t encode_room() {
+  std::size_t most = 0;
+  for (int dtype = 0; dtype < kNumDTypes; ++dtype)
+    for (std::size_t n = kLinkChunkBytes; n >= kLinkChunkBytes / 4; n /= 2) {
+      EncodeOptions options;
+      options.dtype = static_cast<DType>(dtype);
+      most = std::max(most, encode_workspace_bytes(n, options));
+    }
+  return up(most + 8 * (kMaxPipePieces + 64));
+}
+
+struct Encoder {
+  StreamOwner stream;
+  Target workspace;
+  PieceTable pieces;
+  GraphSet graphs;
+};
+
+struct Frame {
+  Target data;  // no more than the chunk: what does not fit is not worth sending
+  CodecCall call;
+  int encoder = -1;
+};
+
+struct Copy {
+  EventOwner event;
+  PieceTable pieces;
+  CopyGraph graph;
+};
+
+class GpuSendEngine : public wire::SendEngine {
+ public:
+  GpuSendEngine(int device, PeerMemory staging) : device_(device), staging_(staging) {
+    for (int i = 0; i < kMaxEncoding; ++i) idle_encoders_.push_back(i);
+  }
+  ~GpuSendEngine() override {
+    if (getting_ready_.joinable()) getting_ready_.join();
+    release();
+  }
+
+  int num_frames() const override { return kNumFrames; }
+  int max_encoding() const override { return kMaxEncoding; }
+
+  bool can_encode(const wire::LinkTensor& tensor) override {
+    if (is_ready_.load(std::memory_order_acquire)) return true;
+    if (std::exchange(is_asked_, true)) return false;
+    try {
+      getting_ready_ = std::thread([this, dtype = tensor.dtype] { get_ready(dtype); });
+    } catch (const std::system_error&) {  // then everything travels raw
+    }
+    return false;
+  }
+
+  Status encode(int idx, const wire::LinkTensor& tensor, wire::LinkSpan span,
+                Codec codec) override {
+    Frame& frame = frames_[idx];
+    frame.encoder = idle_encoders_.back();
+    idle_encoders_.pop_back();
+    return start(frame, static_cast<const GpuTensor&>(tensor), span, codec);
+  }
+
+  Result<std::size_t> encoded(int idx) override {
+    Frame& frame = frames_[idx];
+    const auto done = frame.call.is_done();
+    if (!done) return done.status();
+    if (!*done) return std::size_t{0};
+    idle_encoders_.push_back(std::exchange(frame.encoder, -1));
+    const DeviceResult& result = frame.call.result();
+    if (result.code == static_cast<std::uint32_t>(Code::kDstTooSmall)) return kLinkChunkBytes;
+    if (result.code != 0) return to_status(result);
+    return static_cast<std::size_t>(result.num_bytes);
+  }
+
+  Status copy_frame(int idx, std::size_t num_bytes, std::size_t place) override {
+    // Places are multiples of 256 bytes; copies that are not take two calls inside CUDA.
+    return copy(place, [&](Copy& slot, void* to) {
+      return cuda_status(
+          slot.graph.copy(to, frames_[idx].data.data, up(num_bytes), copies_stream_.get()));
+    });
+  }
+
+  Status copy_raw(const wire::LinkTensor& tensor, wire::LinkSpan span, std::size_t place) override {
+    const SegmentList& segments = static_cast<const GpuTensor&>(tensor).segments;
+    return copy(place, [&](Copy& slot, void* to) {
+      const cudaStream_t stream = copies_stream_.get();
+      const auto paged = slot.pieces.load(segments, span);
+      if (!paged) return paged.status();
+      if (*paged) return slot.pieces.copy(CopyWay::kGather, to, stream);
+      const void* data = segments.in_one_piece(span.offset, span.num_bytes);
+      return cuda_status(slot.graph.copy(to, data, span.num_bytes, stream));
+    });
+  }
+
+  Result<bool> copied() override {
+    if (on_their_way_.empty()) return false;
+    auto happened = copies_[on_their_way_.front()].event.happened();
+    if (happened && *happened) on_their_way_.pop_front();
+    return happened;
+  }
+
+  void drain() noexcept override {
+    if (getting_ready_.joinable()) getting_ready_.join();
+    for (const Encoder& encoder : encoders_) encoder.stream.wait();
+    copies_stream_.wait();
+    release();
+  }
+
+ private:
+  // On a thread of its own, before the first frame, for the type that most will have. Where it
+  // fails, as for want of memory, everything travels raw.
+  void get_ready(DType dtype) noexcept try {
+    if (enter_thread(device_) == cudaSuccess && allocate().ok() && load_kernels(dtype).ok()) {
+      record_graphs(dtype);
+      is_ready_.store(true, std::memory_order_release);
+    }
+    (void)cudaGetLastError();
+  } catch (const std::exception&) {
+  }
+
+  // Kernels are loaded when they are first used, which takes a hundred times as long as they do.
+  Status load_kernels(DType dtype) {
+    const Encoder& encoder = encoders_[0];
+    const cudaStream_t stream = encoder.stream.get();
+    if (Status s = cuda_status(cudaMemsetAsync(frames_[0].data.data, 0, kLinkChunkBytes, stream));
+        !s.ok())
+      return s;
+    for (const Codec codec : {Codec::kFixed, Codec::kEntropy}) {
+      EncodeOptions options;
+      options.dtype = dtype;
+      options.codec = codec;
+      if (Status s =
+              cuda::encode({frames_[0].data.data, kLinkChunkBytes / 4}, frames_[1].data,
+                           encoder.workspace, frames_[1].call.expect_result(), options, stream);
+          !s.ok())
+        return s;
+    }
+    return cuda_status(cudaStreamSynchronize(stream));
+  }
+
+  void record_graphs(DType dtype) {
+    for (Encoder& encoder : encoders_) {
+      if (encoder.pieces.ensure() != cudaSuccess) return;
+      encoder.graphs.record(dtype, [&](Codec codec, std::size_t num_bytes, bool is_paged) {
+        const Target target = frames_[1].data;
+        const CodecGraph::Call call{is_paged ? nullptr : frames_[0].data.data, target.data,
+                                    target.num_bytes, frames_[1].call.expect_result(),
+                                    is_paged ? kMaxPipePieces : 0};
+        EncodeOptions options;
+        options.dtype = dtype;
+        options.codec = codec;
+        CodecGraph graph;
+        graph.record(call, encoder.stream.get(), [&](cudaStream_t stream) {
+          return is_paged ? encode_paged(encoder.pieces.list(), kMaxPipePieces, num_bytes, target,
+                                         encoder.workspace, call.result, options, stream)
+                          : cuda::encode({call.tensor, num_bytes}, target, encoder.workspace,
+                                         call.result, options, stream);
+        });
+        return graph;
+      });
+    }
+  }
+
+  // One block: small ones would be rounded up.
+  Status allocate() {
+    const std::size_t room = encode_room();
+    if (Status s = cuda_status(memory_.ensure(kNumFrames * kLinkChunkBytes + kMaxEncoding * room));
+        !s.ok())
+      return s;
+    auto* at = memory_.as<std::byte>();
+    for (Frame& frame : frames_) {
+      frame.data = {at, kLinkChunkBytes};
+      at += kLinkChunkBytes;
+      if (Status s = cuda_status(frame.call.ensure()); !s.ok()) return s;
+    }
+    for (Encoder& encoder : encoders_) {
+      encoder.workspace = {at, room};
+      at += room;
+      if (Status s = cuda_status(encoder.stream.ensure()); !s.ok()) return s;
+    }
+    return {};
+  }
+
+  Status start(Frame& frame, const GpuTensor& tensor, wire::LinkSpan span, Codec codec) {
+    Encoder& encoder = encoders_[frame.encoder];
+    const cudaStream_t stream = encoder.stream.get();
+    const auto paged = encoder.pieces.load(tensor.segments, span);
+    if (!paged) return paged.status();
+    EncodeOptions options;
+    options.dtype = tensor.dtype;
+    options.codec = codec;
+    DeviceResult* result = frame.call.expect_result();
+    const Target room = encoder.workspace;
+    void* data = *paged ? nullptr : tensor.segments.in_one_piece(span.offset, span.num_bytes);
+    const std::size_t num_pieces = *paged ? encoder.pieces.num_pieces() : 0;
+    if (CodecGraph* graph = encoder.graphs.find(tensor.dtype, codec, span.num_bytes, data)) {
+      const CodecGraph::Call call{data, frame.data.data, frame.data.num_bytes, result, num_pieces};
+      if (graph->launch(call, stream)) return frame.call.started({}, stream);
+    }
+    if (*paged)
+      return frame.call.started(encode_paged(encoder.pieces.list(), num_pieces, span.num_bytes,
+                                             frame.data, room, result, options, stream),
+                                stream);
+    return frame.call.started(
+        cuda::encode({data, span.num_bytes}, frame.data, room, result, options, stream), stream);
+  }
+
+  template <class Start>
+  Status copy(std::size_t place, Start start) {
+    Copy& slot = copies_[next_copy_];
+    if (Status s = cuda_status({copies_stream_.ensure(), slot.event.ensure()}); !s.ok()) return s;
+    if (Status s = start(slot, static_cast<std::byte*>(staging_.data) + place); !s.ok()) return s;
+    on_their_way_.push_back(next_copy_);
+    next_copy_ = (next_copy_ + 1) % kNumCopies;
+    return cuda_status(slot.event.record(copies_stream_.get()));
+  }
+
+  void release() noexcept {
+    if (staging_.is_mapped) (void)cudaIpcCloseMemHandle(staging_.data);
+    staging_.is_mapped = false;
+  }
+
+  const int device_;
+  PeerMemory staging_;
+  Memory memory_;
+  bool is_asked_ = false;
+  std::atomic<bool> is_ready_{false};
+  Encoder encoders_[kMaxEncoding];
+  std::vector<int> idle_encoders_;
+  Frame frames_[kNumFrames];
+  std::thread getting_ready_;
+  StreamOwner copies_stream_;
+  Copy copies_[kNumCopies];
+  int next_copy_ = 0;
+  std::deque<int> on_their_way_;
+};
+
+}  // namespace
+
+std::unique_ptr<wire::SendEngine> make_gpu_sender(int device, PeerMemory staging) {
+  return std::make_unique<GpuSendEngine>(device, staging);
+}
+
+}  // namespace snug::cuda

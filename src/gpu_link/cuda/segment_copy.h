@@ -1,0 +1,48 @@
+// gpu_link/cuda/segment_copy.h - pieces of a message in device memory: which of them a chunk
+// touches, and one launch that gathers or scatters them.
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "snug/cuda.h"
+
+namespace snug::cuda {
+
+// kUsage if the sum of their sizes wraps around.
+Status check_segments(std::span<const Segment> segments);
+
+// Segments that follow each other in a message but lie anywhere in device memory.
+class SegmentList {
+ public:
+  explicit SegmentList(std::span<const Segment> segments);
+
+  std::uint64_t num_bytes() const noexcept { return num_bytes_; }
+  // [offset, offset + num_bytes) if one segment holds it, else nullptr.
+  std::byte* in_one_piece(std::uint64_t offset, std::size_t num_bytes) const;
+  // Writes what [offset, offset + num_bytes) consists of; returns the number of pieces,
+  // of which no more than out.size() are written.
+  std::size_t cut(std::uint64_t offset, std::size_t num_bytes, std::span<Segment> out) const;
+  // The most pieces that any stretch of this length consists of.
+  std::size_t max_pieces(std::size_t num_bytes) const;
+
+ private:
+  std::size_t segment_at(std::uint64_t offset) const;
+
+  std::vector<Segment> segments_;  // none of them empty
+  std::vector<std::uint64_t> starts_;
+  std::uint64_t num_bytes_ = 0;
+};
+
+enum class CopyWay { kGather, kScatter };
+
+// Copies between `memory` and `pieces` (host memory), which follow each other there, in
+// launches of kPiecesALaunch: they travel as arguments, so that nothing has to stay.
+inline constexpr std::size_t kPiecesALaunch = 250;
+cudaError_t copy_segments(CopyWay way, std::span<const Segment> pieces, void* memory,
+                          cudaStream_t stream);
+
+}  // namespace snug::cuda

@@ -1,0 +1,64 @@
+// gpu_link/link_engine.h - what a link needs of a GPU. src/gpu_link/cuda has the real ones; a CPU
+// stands in for them in tests.
+//
+// Calls only start work; the ...ed() functions tell whether it is done and never wait.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "snug/wire.h"
+
+namespace snug::wire {
+
+// A message in memory that an engine knows how to reach.
+class LinkTensor {
+ public:
+  virtual ~LinkTensor() = default;
+  DType dtype = DType::kBytes;
+  std::uint64_t num_bytes = 0;
+};
+
+inline Codec codec_of(Mode mode) { return mode == Mode::kFixed ? Codec::kFixed : Codec::kEntropy; }
+
+struct LinkSpan {
+  std::uint64_t offset = 0;
+  std::size_t num_bytes = 0;
+};
+
+class SendEngine {
+ public:
+  virtual ~SendEngine() = default;
+  virtual int num_frames() const = 0;    // that there is memory for
+  virtual int max_encoding() const = 0;  // how many can be made at the same time
+  // False while the engine gets ready, which takes long (memory, code) and starts with the first
+  // call, best for tensors like that one.
+  virtual bool can_encode(const LinkTensor& tensor) = 0;
+  virtual Status encode(int frame, const LinkTensor& tensor, LinkSpan span, Codec codec) = 0;
+  // The size of the frame, or 0 while it is being made.
+  virtual Result<std::size_t> encoded(int frame) = 0;
+
+  // Copies to the peer's staging memory; copies end in the order in which they started. Frames
+  // may be copied with what follows them, up to a multiple of 256 bytes.
+  virtual Status copy_frame(int frame, std::size_t num_bytes, std::size_t place) = 0;
+  virtual Status copy_raw(const LinkTensor& tensor, LinkSpan span, std::size_t place) = 0;
+  // Whether the oldest copy that was not reported yet has arrived.
+  virtual Result<bool> copied() = 0;
+
+  // Waits until nothing touches a tensor any more, and lets go of the staging memory.
+  // Called once, at the end.
+  virtual void drain() noexcept = 0;
+};
+
+class ReceiveEngine {
+ public:
+  virtual ~ReceiveEngine() = default;
+  virtual int num_placers() const = 0;
+  // Brings a chunk from the staging memory to its place in the tensor; frames are checked.
+  virtual Status place(int placer, const LinkTensor& tensor, LinkSpan span, Mode mode,
+                       std::size_t place, std::size_t payload_bytes) = 0;
+  // kCorrupt if the frame was not valid.
+  virtual Result<bool> placed(int placer) = 0;
+  virtual void drain() noexcept = 0;
+};
+
+}  // namespace snug::wire

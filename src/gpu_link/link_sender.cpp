@@ -1,0 +1,383 @@
+#include "gpu_link/link_sender.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace snug::wire {
+namespace {
+
+// One on the link, one to follow without a gap, one for the time it takes to start others.
+constexpr std::size_t kMaxFlying = 3;
+constexpr std::ptrdiff_t kMaxFlyingFrames = 2;
+// A call to the GPU that starts an encoder.
+constexpr double kCallSeconds = 6e-6;
+constexpr double kEarlySeconds = 16e-6;      // before the link has nothing to do, it gets more
+constexpr std::size_t kMaxChunksOpen = 120;  // the queue of chunks has 128 places
+
+double seconds_between(LinkClock::time_point a, LinkClock::time_point b) {
+  return std::chrono::duration<double>(b - a).count();
+}
+
+}  // namespace
+
+LinkSender::LinkSender(LinkDirection& direction, std::unique_ptr<SendEngine> engine,
+                       std::size_t staging_bytes, std::size_t max_chunk_bytes, LinkOptions options)
+    : LinkWorker(direction, direction.sender_bell, direction.receiver_bell, std::move(options)),
+      engine_(std::move(engine)),
+      scheduler_(options_.mode, engine_->max_encoding(), max_chunk_bytes),
+      staging_(staging_bytes),
+      frames_(static_cast<std::size_t>(engine_->num_frames())) {
+  direction_.is_attached.store(1);
+}
+
+Transfer LinkSender::send(std::uint64_t tag, std::shared_ptr<LinkTensor> tensor) {
+  auto message = std::make_shared<Message>();
+  const std::lock_guard lock(mutex_);
+  Status s = status_.ok() ? start_locked() : status_;
+  if (s.ok() && num_open_ >= kMaxOpenMessages)
+    s = {Code::kUsage, "too many messages at once", kNowhere, kNowhere, kMaxOpenMessages};
+  if (!s.ok()) {
+    message->state->finish(s);
+    return Transfer(message->state);
+  }
+  ++num_open_;
+  message->offer = {next_number_++, tag, tensor->num_bytes,
+                    static_cast<std::uint64_t>(tensor->dtype)};
+  message->back = tensor->num_bytes;
+  message->tensor = std::move(tensor);
+  requests_.push_back(message);
+  own_bell_.ring();
+  return Transfer(message->state);
+}
+
+Stats LinkSender::stats() const {
+  const std::lock_guard lock(mutex_);
+  Stats stats = stats_;
+  for (int i = 0; i < kNumModes; ++i)
+    stats.goodput[i] = scheduler_.link_rate() / scheduler_.ratio(static_cast<Mode>(i));
+  return stats;
+}
+
+bool LinkSender::is_busy() const {
+  return std::any_of(messages_.begin(), messages_.end(),
+                     [](const auto& entry) { return entry.second->accepted; });
+}
+
+Status LinkSender::step(bool& moved) {
+  // One call to the GPU at a time, the link's first: it must not run dry. All on this thread: two
+  // that call the GPU at once take longer for each call than one for both.
+  for (const auto part :
+       {&LinkSender::take_answers, &LinkSender::land_copy, &LinkSender::free_staging,
+        &LinkSender::collect_frames, &LinkSender::feed_link, &LinkSender::feed_encoder,
+        &LinkSender::take_requests})
+    if (Status s = (this->*part)(moved); !s.ok()) return s;
+  return {};
+}
+
+Status LinkSender::take_requests(bool& moved) {
+  {
+    const std::lock_guard lock(mutex_);
+    for (; !requests_.empty(); requests_.pop_front()) to_offer_.push_back(requests_.front());
+  }
+  for (; !to_offer_.empty(); to_offer_.pop_front()) {
+    const auto room = direction_.offers.has_room(num_offers_);
+    if (!room) return room.status();
+    if (!*room) return {};
+    const MessagePtr& message = to_offer_.front();
+    messages_[message->offer.number] = message;
+    direction_.offers.put(num_offers_, message->offer);
+    other_bell_.ring();
+    moved = true;
+  }
+  return {};
+}
+
+Status LinkSender::take_answers(bool& moved) {
+  const auto num_new = direction_.answers.num_new(num_answers_);
+  if (!num_new) return num_new.status();
+  for (std::uint64_t i = 0; i < *num_new; ++i) {
+    const LinkAnswer answer = direction_.answers.look(num_answers_++);
+    direction_.answers.let_go(num_answers_);
+    const auto found = messages_.find(answer.number);
+    if (found == messages_.end()) return kLinkBroken;
+    const MessagePtr message = found->second;
+    moved = true;
+    if (answer.is_done == 0) {
+      if (message->accepted) return kLinkBroken;
+      message->accepted = true;
+      if (message->rest() > 0) to_send_.push_back(message);
+      message->accepted_at = LinkClock::now();
+      choose_way(*message);
+      alone_ = num_accepted_++ == 0 ? message.get() : nullptr;
+    } else {
+      if (!message->accepted || message->rest() > 0 || message->num_pending > 0) return kLinkBroken;
+      messages_.erase(found);
+      {
+        const std::lock_guard lock(mutex_);
+        --num_open_;
+      }
+      message->state->finish({});
+      learn_from(*message);
+      --num_accepted_;
+      alone_ = nullptr;
+    }
+  }
+  return {};
+}
+
+void LinkSender::choose_way(Message& message) {
+  if (options_.mode == Mode::kRaw || message.rest() < LinkScheduler::kMinChunk) return;
+  message.is_choice = engine_->can_encode(*message.tensor);
+  const std::lock_guard lock(mutex_);
+  message.may_code = !message.is_choice || scheduler_.begin_message(message.rest());
+}
+
+// Times that the peer made up harm nobody but itself.
+void LinkSender::learn_from(const Message& message) {
+  const std::lock_guard lock(mutex_);
+  const auto now = LinkClock::now();
+  // Only one that had the link for itself tells how long it takes.
+  if (message.is_choice && alone_ == &message)
+    scheduler_.message_done(message.tensor->num_bytes, message.has_frames,
+                            seconds_between(message.accepted_at, now));
+  for (int i = 0; i < kNumModes; ++i) {
+    // Packed: nanoseconds for one chunk of this many grains.
+    const std::uint64_t told = direction_.place_nanoseconds[i].exchange(0);
+    const std::size_t num_bytes = static_cast<std::size_t>(told >> 48) * LinkScheduler::kGrain;
+    if (num_bytes == 0) continue;
+    scheduler_.placed(static_cast<Mode>(i), num_bytes,
+                      static_cast<double>(told & 0xFFFF'FFFF'FFFF) * 1e-9);
+  }
+}
+
+Status LinkSender::free_staging(bool& moved) {
+  const std::uint64_t freed = direction_.chunks.read.load(std::memory_order_acquire);
+  if (freed < num_freed_ || freed > num_chunks_) return kLinkBroken;
+  for (; num_freed_ < freed; ++num_freed_) {
+    staging_.free_oldest();
+    moved = true;
+  }
+  return {};
+}
+
+// The oldest copy has arrived: the receiver may have it.
+Status LinkSender::land_copy(bool& moved) {
+  if (flying_.empty()) return {};
+  const auto landed = engine_->copied();
+  if (!landed) return landed.status();
+  const auto now = LinkClock::now();
+  if (!*landed) {
+    last_asked_ = now;
+    return {};
+  }
+  const Flying flown = std::move(flying_.front());
+  flying_.pop_front();
+  const Piece& piece = flown.piece;
+  // A call to the GPU may have kept this thread: since it last asked, at the time that was to be
+  // expected. Only what followed another copy without a gap tells how fast the link is.
+  const auto then = std::max(std::min(flown.due, now), last_asked_);
+  const double seconds = piece.since < link_free_ ? seconds_between(link_free_, then) : 0;
+  link_free_ = then;
+  for (Flying& other : flying_) other.due += then - flown.due;
+  direction_.chunks.put(num_chunks_,
+                        {piece.message->offer.number, piece.span.offset, piece.span.num_bytes,
+                         flown.place, piece.payload_bytes, static_cast<std::uint64_t>(piece.mode)});
+  other_bell_.ring();
+  --piece.message->num_pending;
+  piece.message->state->done_bytes += piece.span.num_bytes;
+  if (piece.frame >= 0) {
+    piece.message->has_frames = true;
+    frames_[static_cast<std::size_t>(piece.frame)] = {};
+  }
+  moved = true;
+  const std::lock_guard lock(mutex_);
+  scheduler_.sent(piece.payload_bytes, seconds_between(piece.since, now), seconds);
+  stats_.raw_bytes += piece.span.num_bytes;
+  stats_.wire_bytes += piece.payload_bytes + sizeof(LinkChunk);
+  ++stats_.num_chunks[static_cast<int>(piece.mode)];
+  return {};
+}
+
+Status LinkSender::collect_frames(bool& moved) {
+  for (std::size_t i = 0; i < frames_.size(); ++i) {
+    Frame& frame = frames_[i];
+    if (frame.stage != Stage::kEncoding) continue;
+    const auto made = engine_->encoded(static_cast<int>(i));
+    if (!made) return made.status();
+    const auto now = LinkClock::now();
+    if (*made == 0) {
+      frame.last_asked = now;
+      continue;
+    }
+    moved = true;
+    Piece& piece = frame.piece;
+    // As in land_copy: since this thread last asked, when it was to be expected.
+    const double seconds =
+        std::max(std::min(scheduler_.encode_seconds(piece.mode, piece.span.num_bytes),
+                          seconds_between(piece.since, now)),
+                 seconds_between(piece.since, std::max(piece.since, frame.last_asked)));
+    {
+      const std::lock_guard lock(mutex_);
+      scheduler_.encoded(piece.mode, piece.span.num_bytes, *made, seconds);
+      stats_.encode_seconds += seconds;
+    }
+    // The decoder's work should buy something.
+    if (*made < piece.span.num_bytes - piece.span.num_bytes / 32) {
+      piece.payload_bytes = *made;
+      frame.stage = Stage::kReady;
+      ready_.push_back(static_cast<int>(i));
+    } else {
+      piece.mode = Mode::kRaw;
+      piece.frame = -1;
+      piece.payload_bytes = piece.span.num_bytes;
+      claimed_raw_.push_back(std::move(piece));
+      frame = {};
+    }
+  }
+  return {};
+}
+
+// Frames first, then what turned out not to compress, then the back of a message.
+bool LinkSender::next_piece(Piece& piece) {
+  if (!ready_.empty()) {
+    const auto num_flying = std::count_if(
+        flying_.begin(), flying_.end(), [](const Flying& flown) { return flown.piece.frame >= 0; });
+    if (num_flying >= kMaxFlyingFrames) return false;
+    piece = frames_[static_cast<std::size_t>(ready_.front())].piece;
+    return true;
+  }
+  if (!claimed_raw_.empty()) {
+    piece = claimed_raw_.front();
+    return true;
+  }
+  return !to_send_.empty() && fill_gap(piece);
+}
+
+// A raw piece, where the link would otherwise soon have nothing to do.
+bool LinkSender::fill_gap(Piece& piece) {
+  const MessagePtr& message = to_send_.front();
+  std::uint64_t length = scheduler_.raw_piece(message->rest());
+  const auto now = LinkClock::now();
+  if (const auto frames = open_frames(now); !frames.empty()) {
+    const double busy = link_busy(now);
+    const double gap = frames.front().ready - busy;
+    if (gap <= LinkScheduler::kLate || busy > kEarlySeconds) return false;
+    length = std::min<std::uint64_t>(length, scheduler_.gap_piece(message->rest(), gap));
+  }
+  std::uint64_t start = message->back - length;
+  if (start > message->front)  // pieces start at a grain
+    start = (start + LinkScheduler::kGrain - 1) / LinkScheduler::kGrain * LinkScheduler::kGrain;
+  piece.message = message;
+  piece.span = {start, static_cast<std::size_t>(message->back - start)};
+  piece.payload_bytes = piece.span.num_bytes;
+  return true;
+}
+
+Status LinkSender::feed_link(bool& moved) {
+  Piece piece;
+  if (flying_.size() >= kMaxFlying || staging_.num_taken() >= kMaxChunksOpen || !next_piece(piece))
+    return {};
+  const auto place = staging_.take(piece.payload_bytes);
+  if (!place) return {};
+  if (piece.frame >= 0) {
+    ready_.pop_front();
+    frames_[static_cast<std::size_t>(piece.frame)].stage = Stage::kFlying;
+  } else if (!claimed_raw_.empty()) {
+    claimed_raw_.pop_front();
+  } else {
+    ++piece.message->num_pending;
+    piece.message->back = piece.span.offset;
+    if (piece.message->rest() == 0) to_send_.pop_front();
+  }
+  moved = true;
+  piece.since = LinkClock::now();
+  const auto free_at = flying_.empty() ? piece.since : std::max(piece.since, flying_.back().due);
+  flying_.push_back({piece, *place, free_at + on_link(static_cast<double>(piece.payload_bytes))});
+  return piece.frame >= 0 ? engine_->copy_frame(piece.frame, piece.payload_bytes, *place)
+                          : engine_->copy_raw(*piece.message->tensor, piece.span, *place);
+}
+
+LinkClock::duration LinkSender::on_link(double num_bytes) const {
+  if (scheduler_.link_rate() == 0) return {};
+  return std::chrono::duration_cast<LinkClock::duration>(
+      std::chrono::duration<double>(num_bytes / scheduler_.link_rate()));
+}
+
+// Seconds until the link has sent all that it was given.
+double LinkSender::link_busy(LinkClock::time_point now) const {
+  double num_bytes = 0;
+  for (const Piece& piece : claimed_raw_) num_bytes += static_cast<double>(piece.payload_bytes);
+  const auto free_at = flying_.empty() ? now : std::max(now, flying_.back().due);
+  return seconds_between(now, free_at + on_link(num_bytes));
+}
+
+// Frames that the link will get, the first to be ready first.
+std::vector<LinkFrame> LinkSender::open_frames(LinkClock::time_point now) const {
+  std::vector<LinkFrame> frames;
+  for (const Frame& frame : frames_) {
+    if (frame.stage != Stage::kEncoding && frame.stage != Stage::kReady) continue;
+    const Piece& piece = frame.piece;
+    const std::size_t n = piece.span.num_bytes;
+    const double on_link =
+        scheduler_.ratio(piece.mode, n) * static_cast<double>(n) / scheduler_.link_rate();
+    double ready = 0;
+    // One that is late will be a while: as long as it is late already.
+    if (frame.stage == Stage::kEncoding)
+      ready =
+          std::abs(scheduler_.encode_seconds(piece.mode, n) - seconds_between(piece.since, now));
+    frames.push_back({ready, on_link, scheduler_.place_seconds(piece.mode, n)});
+  }
+  std::sort(frames.begin(), frames.end(),
+            [](const LinkFrame& a, const LinkFrame& b) { return a.ready < b.ready; });
+  return frames;
+}
+
+Status LinkSender::feed_encoder(bool& moved) {
+  if (to_send_.empty() || scheduler_.link_rate() == 0) return {};
+  const auto num_encoding = std::count_if(frames_.begin(), frames_.end(), [](const Frame& frame) {
+    return frame.stage == Stage::kEncoding;
+  });
+  if (num_encoding >= engine_->max_encoding()) return {};
+  const auto idle = std::find_if(frames_.begin(), frames_.end(),
+                                 [](const Frame& frame) { return frame.stage == Stage::kIdle; });
+  if (idle == frames_.end()) return {};
+  const MessagePtr message = to_send_.front();
+  if (!message->may_code || !engine_->can_encode(*message->tensor)) return {};
+  const auto now = LinkClock::now();
+  const auto frames = open_frames(now);
+  const double busy = link_busy(now);
+  // This call takes a while, and the next frame should not wait for it.
+  if (!frames.empty() && std::max(frames.front().ready, busy) < kCallSeconds) return {};
+  const auto plan = scheduler_.plan_coded(message->rest(), busy, frames);
+  // What does not pay now pays even less later, when less is left.
+  if (!plan && frames.empty()) message->may_code = false;
+  if (!plan) return {};
+  Piece piece;
+  piece.message = message;
+  piece.span = {message->front, plan->num_bytes};
+  piece.mode = plan->mode;
+  piece.frame = static_cast<int>(idle - frames_.begin());
+  piece.since = now;
+  message->front += plan->num_bytes;
+  ++message->num_pending;
+  if (message->rest() == 0) to_send_.pop_front();
+  *idle = {Stage::kEncoding, piece, now};
+  moved = true;
+  return engine_->encode(piece.frame, *message->tensor, piece.span, codec_of(piece.mode));
+}
+
+void LinkSender::finish_all(const Status& status) noexcept {
+  engine_->drain();
+  direction_.is_attached.store(0);
+  std::deque<MessagePtr> waiting;
+  {
+    const std::lock_guard lock(mutex_);
+    waiting.swap(requests_);
+  }
+  for (const auto* queue : {&waiting, &to_offer_})
+    for (const MessagePtr& message : *queue) message->state->finish(status);
+  for (const auto& [number, message] : messages_) message->state->finish(status);
+}
+
+}  // namespace snug::wire

@@ -1,0 +1,83 @@
+// transfer/dialogue.h - the words two file peers exchange as notes:
+//
+//   sender                      receiver
+//   message 0: the manifest
+//                               "ok", or "error CODE TEXT", or "done": it is here already
+//   message i + 1: file i
+//   "commit", or "error ..."
+//                               "done", or "error ..."
+#pragma once
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "net/socket.h"
+#include "snug/store.h"
+#include "snug/transfer.h"
+#include "snug/wire.h"
+#include "transfer/manifest.h"
+
+namespace snug::wire {
+
+using net::Deadline;
+using net::KeepGoing;
+
+// A peer that has said nothing yet gets less time than one at work.
+inline constexpr std::chrono::milliseconds kFirstWords{10'000};
+
+// Waits for a note as long as the connection lives, but not past the deadline: pings
+// alone are no reason to wait for ever. An "error" note becomes the status it carries,
+// `refused` tells it from a lost connection.
+struct Answer {
+  std::string text;
+  StoreStatus status;
+  bool refused = false;
+};
+Answer wait_for_note(Connection& connection, const KeepGoing& keep_going,
+                     Deadline deadline = Deadline::max());
+// Nothing if no note has come by then.
+std::optional<Answer> next_note(Connection& connection, std::chrono::milliseconds patience);
+// What the other side said before the connection broke, or `status`.
+Answer last_words(Connection& connection, const Status& status);
+// Whether an error is the other side's and not of this host, whatever its code.
+bool came_from_peer(const StoreStatus& status) noexcept;
+void send_error(Connection& connection, const StoreStatus& status);
+
+// Both work on a connection that may be used for more afterwards.
+struct FilesReport {
+  StoreStatus status;
+  bool refused = false;    // by the other side: trying again would not help
+  bool committed = false;  // `commit` was said: it may be there, whatever the status says
+};
+FilesReport send_files(Connection& connection, const Manifest& manifest, const std::string& path,
+                       const std::function<bool(std::uint64_t done_bytes)>& progress);
+
+struct ReceiveRules {
+  bool force = false;
+  std::string wanted_name;                     // empty: any
+  std::chrono::milliseconds patience{30'000};  // with a sender that owes something
+  // Looks at what has arrived, before it gets its final name; may be empty.
+  std::function<StoreStatus(const std::string& path)> check;
+  std::function<bool(const Progress&)> progress;
+};
+// Receives into `folder`; returns the final path.
+StoreResult<std::string> receive_files(Connection& connection, const std::string& folder,
+                                       const ReceiveRules& rules, Manifest& manifest);
+
+// How a transfer ended; nothing if `keep_going`, called now and then, said no before. A
+// wait that gives up says nothing about the moment after it, so the end is asked for apart.
+template <class KeepWaiting>
+std::optional<Status> end_of(const Transfer& transfer, KeepWaiting keep_going) {
+  while (!transfer.done()) {
+    (void)transfer.wait_for(std::chrono::milliseconds(100));
+    if (!transfer.done() && !keep_going()) return std::nullopt;
+  }
+  return transfer.wait();
+}
+
+StoreStatus interrupted();
+StoreStatus says_nothing();
+void add_stats(Stats& sum, const Stats& more);
+
+}  // namespace snug::wire

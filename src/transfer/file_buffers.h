@@ -1,0 +1,76 @@
+// transfer/file_buffers.h - messages whose bytes lie in files.
+#pragma once
+#include <atomic>
+#include <mutex>
+
+#include "snug/wire.h"
+#include "store/file_io.h"
+#include "transfer/part_folder.h"
+
+namespace snug::wire {
+
+// Remembers the first error with its names, for which a Status has no room.
+class ErrorKeeper {
+ public:
+  Status keep(StoreStatus status) {
+    const std::lock_guard lock(mutex_);
+    const Status plain = status.status;
+    if (!plain.ok() && error_.ok()) error_ = std::move(status);
+    return plain;
+  }
+  StoreStatus error() const {
+    const std::lock_guard lock(mutex_);
+    return error_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  StoreStatus error_;
+};
+
+// Safetensors are sent with their dtypes, all else as bytes.
+class FileSource : public Source {
+ public:
+  static StoreResult<std::shared_ptr<FileSource>> open(const std::string& path);
+
+  std::vector<Extent> extents() const override { return extents_; }
+  std::span<const std::byte> view(std::uint64_t, std::size_t) override { return {}; }
+  Status read(std::uint64_t offset, std::span<std::byte> dst) override {
+    return errors_.keep(file_.read_at(offset, dst.data(), dst.size()));
+  }
+  const store::File& file() const noexcept { return file_; }
+  StoreStatus error() const { return errors_.error(); }
+
+ private:
+  store::File file_;
+  std::vector<Extent> extents_;
+  ErrorKeeper errors_;
+};
+
+// A file of a PartFolder, with what an earlier attempt has left in it.
+class FileSink : public Sink {
+ public:
+  FileSink(const PartFolder& folder, ManifestFile file) : folder_(folder), file_(std::move(file)) {}
+
+  Status begin(std::span<const Extent> extents, std::uint64_t num_bytes) override;
+  std::span<std::byte> view(std::uint64_t, std::size_t) override { return {}; }
+  Status write(std::uint64_t offset, std::span<const std::byte> src) override;
+  std::uint64_t existing_bytes() override { return existing_bytes_; }
+  Status read_back(std::uint64_t offset, std::span<std::byte> dst) override;
+
+  StoreStatus error() const { return errors_.error(); }
+  bool has_begun() const noexcept { return begun_; }
+
+ private:
+  std::string path() const { return folder_.path() + "/" + file_.name; }
+  StoreStatus system_error(const char* what, std::uint64_t byte = kNowhere) const;
+
+  const PartFolder& folder_;
+  const ManifestFile file_;
+  Descriptor fd_;
+  std::uint64_t existing_bytes_ = 0;
+  std::atomic<bool> begun_{false};
+  ErrorKeeper errors_;
+};
+
+}  // namespace snug::wire

@@ -1,0 +1,186 @@
+#include "transfer/part_folder.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <filesystem>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "store/file_io.h"
+
+namespace snug::wire {
+namespace {
+
+namespace fs = std::filesystem;
+using store::io_error;
+
+constexpr int kFolderFlags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+
+bool is_named(int fd, const std::string& path) {
+  struct stat mine, named;
+  return ::fstat(fd, &mine) == 0 && ::lstat(path.c_str(), &named) == 0 &&
+         mine.st_ino == named.st_ino;
+}
+
+// A sender that comes back may be faster than this side's notice that it was gone.
+bool lock(int fd, const std::string& path) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(3);
+  while (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    if (std::chrono::steady_clock::now() >= until) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  // The other one may have ended by giving the folder its final name.
+  return is_named(fd, path);
+}
+
+// Under a name of its own while the older one is exchanged for it: a sender that comes
+// back meanwhile finds no part, and begins anew.
+StoreStatus replace_folder(const std::string& part, const std::string& final, bool force) {
+  if (!force) return store::rename_folder(part, final, false);
+  const std::string complete = store::temporary_name(final);
+  if (StoreStatus s = store::rename_path(part, complete, false); !s.ok()) return s;
+  const StoreStatus s = store::rename_folder(complete, final, force);
+  if (!s.ok()) (void)store::rename_path(complete, part, false);
+  return s;
+}
+
+}  // namespace
+
+StoreResult<PartFolder> PartFolder::open(const std::string& folder, const Manifest& manifest,
+                                         bool force) {
+  PartFolder part;
+  part.folder_ = folder;
+  part.path_ = folder + "/." + manifest.name + kPartSuffix;
+  if (!force)
+    if (StoreStatus s = store::refuse_existing(folder + "/" + manifest.name); !s.ok()) return s;
+  // Private until it is complete.
+  if (::mkdir(part.path_.c_str(), 0700) != 0 && errno != EEXIST)
+    return io_error("cannot create", part.path_, errno);
+  part.root_ = Descriptor(::open(part.path_.c_str(), kFolderFlags));
+  if (part.root_.get() < 0) return io_error("cannot open", part.path_, errno);
+  if (!lock(part.root_.get(), part.path_))
+    return StoreStatus{
+        {Code::kTimeout, "another transfer of this name is at work"}, part.path_, {}, {}};
+  if (StoreStatus s = part.check_room(manifest); !s.ok()) {
+    ::rmdir(part.path_.c_str());  // empty unless an earlier attempt has left something
+    return s;
+  }
+  return part;
+}
+
+// Room for everything, less what an earlier attempt has taken already.
+StoreStatus PartFolder::check_room(const Manifest& manifest) const {
+  struct statvfs disk;
+  if (::statvfs(path_.c_str(), &disk) != 0) return {};
+  std::uint64_t taken = 0;
+  std::error_code error;
+  for (fs::recursive_directory_iterator it(path_, error), end; !error && it != end;
+       it.increment(error)) {
+    struct stat info;
+    if (::lstat(it->path().c_str(), &info) == 0 && S_ISREG(info.st_mode))
+      taken += static_cast<std::uint64_t>(info.st_blocks) * 512;
+  }
+  const std::uint64_t room = std::uint64_t{disk.f_bavail} * disk.f_frsize + taken;
+  if (manifest.num_bytes() > room)
+    return {{Code::kIo, "not enough room on the disk"},
+            folder_,
+            {},
+            std::to_string(room >> 20) + " MiB free, " +
+                std::to_string((manifest.num_bytes() >> 20) + 1) + " MiB needed"};
+  return {};
+}
+
+StoreResult<Descriptor> PartFolder::open_file(const ManifestFile& file) const {
+  Descriptor at(::fcntl(root_.get(), F_DUPFD_CLOEXEC, 0));
+  std::string_view rest = file.name;
+  while (at.get() >= 0) {
+    const std::string part(rest.substr(0, rest.find('/')));
+    if (part.size() == rest.size()) {
+      Descriptor opened(::openat(at.get(), part.c_str(),
+                                 O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600));
+      struct stat info;
+      if (opened.get() < 0 || ::fstat(opened.get(), &info) != 0) break;
+      if (!S_ISREG(info.st_mode)) {
+        errno = ELOOP;
+        break;
+      }
+      return opened;
+    }
+    if (::mkdirat(at.get(), part.c_str(), 0700) != 0 && errno != EEXIST) break;
+    at = Descriptor(::openat(at.get(), part.c_str(), kFolderFlags));
+    rest.remove_prefix(part.size() + 1);
+  }
+  return io_error("cannot create", path_ + "/" + file.name, errno);
+}
+
+StoreStatus PartFolder::remove_strangers(const Manifest& manifest) const {
+  std::set<std::string> wanted;
+  for (const ManifestFile& file : manifest.files)
+    for (fs::path name = file.name; !name.empty(); name = name.parent_path())
+      wanted.insert(name.generic_string());
+  std::vector<fs::path> strangers;
+  std::error_code error;
+  for (fs::recursive_directory_iterator it(path_, error), end; !error && it != end;
+       it.increment(error))
+    if (!wanted.contains(it->path().lexically_relative(path_).generic_string()))
+      strangers.push_back(it->path());
+  for (const fs::path& stranger : strangers)
+    if (!error) fs::remove_all(stranger, error);
+  if (error) return io_error("cannot clear", path_, error.value());
+  return {};
+}
+
+void PartFolder::discard() {
+  std::error_code ignored;
+  fs::remove_all(path_, ignored);
+}
+
+void PartFolder::remove_abandoned(const std::string& path) {
+  const Descriptor root(::open(path.c_str(), kFolderFlags));
+  std::error_code ignored;
+  if (root.get() >= 0 && ::flock(root.get(), LOCK_EX | LOCK_NB) == 0 && is_named(root.get(), path))
+    fs::remove_all(path, ignored);
+}
+
+StoreResult<std::string> PartFolder::commit(
+    const Manifest& manifest, bool force,
+    const std::function<StoreStatus(const std::string&)>& check) {
+  if (StoreStatus s = remove_strangers(manifest); !s.ok()) return s;
+  if (check)
+    if (StoreStatus s = check(manifest.is_folder ? path_ : path_ + "/" + manifest.name); !s.ok())
+      return s;
+  for (const ManifestFile& file : manifest.files) {
+    auto opened = open_file(file);
+    if (!opened) return opened.status();
+    // Owners may always read and write, others never write.
+    ::fchmod(opened->get(), (file.mode & 0755) | 0600);
+    if (!manifest.is_folder && ::fsync(opened->get()) != 0)
+      return io_error("cannot write", path_ + "/" + file.name, errno);
+  }
+  const std::string final = folder_ + "/" + manifest.name;
+  if (manifest.is_folder) {
+    std::error_code error;
+    fs::permissions(path_, static_cast<fs::perms>(0755), error);
+    for (fs::recursive_directory_iterator it(path_, error), end; !error && it != end;
+         it.increment(error))
+      if (it->is_directory(error)) fs::permissions(it->path(), static_cast<fs::perms>(0755), error);
+    if (StoreStatus s = store::sync_folder(path_); !s.ok()) return s;
+    if (StoreStatus s = replace_folder(path_, final, force); !s.ok()) return s;
+  } else {
+    if (StoreStatus s = store::rename_path(path_ + "/" + manifest.name, final, force); !s.ok())
+      return s;
+    ::rmdir(path_.c_str());
+    store::sync_parent(final);
+  }
+  return final;
+}
+
+}  // namespace snug::wire

@@ -1,0 +1,66 @@
+// transfer/patch_cache.h - patches between the versions of a server, made once for all
+// followers. They lie in the server's own folder, where other servers may have theirs.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "transfer/part_folder.h"
+
+namespace snug::wire {
+
+struct Version {
+  std::string name, path;
+  std::string hash;  // version_of(path)
+  std::uint64_t num_bytes = 0;
+};
+
+// A patch on disk that is deleted with its last user.
+class PatchFile {
+ public:
+  explicit PatchFile(std::string path);
+  PatchFile(const PatchFile&) = delete;
+  ~PatchFile();
+  const std::string& path() const noexcept { return path_; }
+  // Whether it still is what was made here; anybody may clear the folder.
+  bool is_intact() const;
+
+ private:
+  const std::string path_;
+  const std::uint64_t identity_;
+};
+
+// All functions may be called from any thread.
+class PatchCache {
+ public:
+  // Removes what servers that live no more have left in `folder`.
+  explicit PatchCache(std::string folder);
+  ~PatchCache();
+
+  // What turns `base` into `next`; nullptr if there is no patch or it would not pay. A patch
+  // that has disappeared is made again.
+  std::shared_ptr<PatchFile> get(const Version& base, const Version& next);
+  // Patches to other versions are of no use to anybody new.
+  void keep_only(const std::string& next_hash);
+
+ private:
+  struct Job {
+    std::mutex mutex;
+    bool is_futile = false;
+    std::shared_ptr<PatchFile> file;
+  };
+  std::string free_path();
+  bool claim_name();
+
+  const std::string folder_;
+  std::mutex mutex_;
+  std::map<std::pair<std::string, std::string>, std::shared_ptr<Job>> jobs_;
+  std::string own_name_;  // what its files begin with
+  Descriptor lock_;       // on OWN_NAME.lock: others can tell that this server lives
+  int num_patches_ = 0;
+};
+
+}  // namespace snug::wire

@@ -1,0 +1,195 @@
+// Receiving files: check what is announced, take the chunks, commit.
+#include <algorithm>
+#include <atomic>
+#include <deque>
+
+#include "snug/patch.h"
+#include "transfer/dialogue.h"
+#include "transfer/file_buffers.h"
+
+namespace snug {
+namespace wire {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::size_t kMaxAtOnce = 16;
+
+// A message of unknown size, up to a limit.
+class TextSink : public Sink {
+ public:
+  Status begin(std::span<const Extent>, std::uint64_t num_bytes) override {
+    begun_ = true;
+    if (num_bytes > kMaxManifestBytes) return {Code::kPeer, "the peer's list of files is too long"};
+    text_.resize(num_bytes);
+    return {};
+  }
+  std::span<std::byte> view(std::uint64_t offset, std::size_t num_bytes) override {
+    return std::as_writable_bytes(std::span(text_)).subspan(offset, num_bytes);
+  }
+  Status write(std::uint64_t, std::span<const std::byte>) override { return {}; }
+  const std::string& text() const { return text_; }
+  bool has_begun() const { return begun_; }
+
+ private:
+  std::string text_;
+  std::atomic<bool> begun_{false};
+};
+
+struct FileOnItsWay {
+  std::shared_ptr<FileSink> sink;
+  Transfer transfer;
+  std::uint64_t num_bytes;
+};
+
+class FileReceiver {
+ public:
+  FileReceiver(Connection& connection, const ReceiveRules& rules, Manifest& manifest)
+      : connection_(connection), rules_(rules), manifest_(manifest) {}
+
+  StoreResult<std::string> run(const std::string& folder) {
+    auto sink = std::make_shared<TextSink>();
+    const auto first = std::min(rules_.patience, kFirstWords);
+    if (StoreStatus s = wait(connection_.recv(0, sink), *sink, first); !s.ok()) return s;
+    auto parsed = parse_manifest(sink->text());
+    if (!parsed) return parsed.status();
+    manifest_ = std::move(*parsed);
+    if (!rules_.wanted_name.empty() && manifest_.name != rules_.wanted_name)
+      return StoreStatus{{Code::kPeer, "the peer sends another name"}, {}, {}, manifest_.name};
+    if (is_here_already(folder)) return folder + "/" + manifest_.name;
+    auto part = PartFolder::open(folder, manifest_, rules_.force);
+    if (!part) return part.status();
+    if (Status s = connection_.send_note("ok"); !s.ok()) return StoreStatus{s, {}, {}, {}};
+    if (StoreStatus s = receive_all(*part); !s.ok()) {
+      // Nothing may write into the part folder any more when it is let go.
+      send_error(connection_, s);
+      connection_.close();
+      for (const FileOnItsWay& file : on_the_way_) (void)file.transfer.wait();
+      return s;
+    }
+    const Answer answer = wait_for_note(
+        connection_, [this] { return report(); }, net::after(rules_.patience));
+    if (!answer.status.ok()) return answer.status;
+    if (answer.text != "commit")
+      return StoreStatus{{Code::kPeer, "the sender broke the protocol"}, {}, {}, {}};
+    return part->commit(manifest_, rules_.force, rules_.check);
+  }
+
+ private:
+  // Left by a receiver that ended before it could say so; the sender asks again.
+  bool is_here_already(const std::string& folder) const {
+    const std::string path = folder + "/" + manifest_.name;
+    if (manifest_.version.empty() || rules_.force) return false;
+    const auto here = list_path(path);
+    const auto same_size = [](const ManifestFile& a, const ManifestFile& b) {
+      return a.name == b.name && a.num_bytes == b.num_bytes;
+    };
+    if (!here || here->is_folder != manifest_.is_folder ||
+        !std::equal(here->files.begin(), here->files.end(), manifest_.files.begin(),
+                    manifest_.files.end(), same_size))
+      return false;
+    const auto version = version_of(path);
+    return version && *version == manifest_.version;
+  }
+
+  StoreStatus receive_all(const PartFolder& part) {
+    for (std::size_t i = 0; i < manifest_.files.size(); ++i) {
+      auto sink = std::make_shared<FileSink>(part, manifest_.files[i]);
+      on_the_way_.push_back({sink, connection_.recv(i + 1, sink), manifest_.files[i].num_bytes});
+      if (on_the_way_.size() >= kMaxAtOnce)
+        if (StoreStatus s = finish_first(); !s.ok()) return s;
+    }
+    while (!on_the_way_.empty())
+      if (StoreStatus s = finish_first(); !s.ok()) return s;
+    return {};
+  }
+
+  StoreStatus finish_first() {
+    FileOnItsWay& file = on_the_way_.front();
+    if (StoreStatus s = wait(file.transfer, *file.sink, rules_.patience); !s.ok()) {
+      for (const FileOnItsWay& other : on_the_way_)
+        if (StoreStatus own = other.sink->error(); !own.ok()) return own;
+      return s;
+    }
+    finished_bytes_ += file.num_bytes;
+    on_the_way_.pop_front();
+    return {};
+  }
+
+  // A message that has begun is watched by the connection itself; one that the sender
+  // owes has to begin.
+  template <class AnySink>
+  StoreStatus wait(const Transfer& transfer, const AnySink& sink,
+                   std::chrono::milliseconds patience) {
+    const Deadline deadline = net::after(patience);
+    bool late = false;
+    std::optional<Answer> said;
+    const auto s = end_of(transfer, [&] {
+      late = !sink.has_begun() && std::chrono::steady_clock::now() >= deadline;
+      // Before the manifest a sender has nothing to say.
+      if (on_the_way_.empty() && !sink.has_begun()) said = next_note(connection_, 0ms);
+      return !late && !said && report();
+    });
+    if (said) return out_of_turn(*said);
+    if (late) return says_nothing();
+    if (!s) return interrupted();
+    return s->ok() ? StoreStatus{} : last_words(connection_, *s).status;
+  }
+
+  static StoreStatus out_of_turn(const Answer& said) {
+    if (!said.status.ok()) return said.status;
+    if (said.text.starts_with("have "))
+      return {{Code::kPeer, "snug sync --follow has reached snug recv; it needs snug sync --serve"},
+              {},
+              {},
+              {}};
+    return {{Code::kPeer, "the sender broke the protocol"}, {}, {}, {}};
+  }
+
+  bool report() {
+    std::uint64_t done = finished_bytes_;
+    for (const FileOnItsWay& file : on_the_way_) done += file.transfer.done_bytes();
+    return !rules_.progress || rules_.progress({done, manifest_.num_bytes(), "receiving"});
+  }
+
+  Connection& connection_;
+  const ReceiveRules& rules_;
+  Manifest& manifest_;
+  std::deque<FileOnItsWay> on_the_way_;
+  std::uint64_t finished_bytes_ = 0;
+};
+
+}  // namespace
+
+StoreResult<std::string> receive_files(Connection& connection, const std::string& folder,
+                                       const ReceiveRules& rules, Manifest& manifest) {
+  auto path = FileReceiver(connection, rules, manifest).run(folder);
+  if (!path) {
+    send_error(connection, path.status());
+  } else if (Status s = connection.send_note("done"); !s.ok()) {
+    return StoreStatus{s, {}, {}, {}};
+  }
+  return path;
+}
+
+}  // namespace wire
+
+StoreResult<TransferReport> receive_path(wire::Connection& connection, const std::string& folder,
+                                         const TransferOptions& options) noexcept try {
+  const auto start = std::chrono::steady_clock::now();
+  wire::Manifest manifest;
+  const wire::ReceiveRules rules{options.force, {}, options.wire.timeout, {}, options.progress};
+  auto path = wire::receive_files(connection, folder, rules, manifest);
+  if (!path) return path.status();
+  TransferReport report;
+  report.name = *path;
+  report.num_files = manifest.files.size();
+  report.raw_bytes = manifest.num_bytes();
+  report.stats = connection.stats();
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return report;
+} catch (const std::bad_alloc&) {
+  return StoreStatus{{Code::kInternal, "out of memory"}, folder, {}, {}};
+}
+
+}  // namespace snug

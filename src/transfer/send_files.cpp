@@ -1,0 +1,178 @@
+// Sending files: announce, send, check that nothing changed meanwhile, commit.
+#include <deque>
+#include <thread>
+
+#include "snug/patch.h"
+#include "transfer/dialogue.h"
+#include "transfer/file_buffers.h"
+#include "wire/memory_buffers.h"
+
+namespace snug {
+namespace wire {
+namespace {
+
+// Small files overlap each other's round trips.
+constexpr std::size_t kMaxAtOnce = 16;
+
+struct FileOnItsWay {
+  std::shared_ptr<FileSource> source;
+  Transfer transfer;
+};
+
+class FileSender {
+ public:
+  FileSender(Connection& connection, const Manifest& manifest, const std::string& path,
+             const std::function<bool(std::uint64_t)>& progress)
+      : connection_(connection), manifest_(manifest), path_(path), progress_(progress) {}
+
+  FilesReport run() {
+    const std::string json = to_json(manifest_);
+    const std::span<const std::byte> bytes[] = {std::as_bytes(std::span(json))};
+    const Transfer announced = connection_.send(0, DType::kBytes, bytes);
+    Answer answer = wait_for_note(connection_, [this] { return report(); });
+    if (!answer.status.ok()) {
+      // The manifest's bytes are on this stack.
+      if (!announced.done()) connection_.close();
+      (void)announced.wait();
+      return {answer.status, answer.refused};
+    }
+    (void)announced.wait();
+    if (answer.text == "done" && !manifest_.version.empty()) return {};
+    if (StoreStatus s = send_all(); !s.ok()) {
+      connection_.close();
+      for (const FileOnItsWay& file : on_the_way_) (void)file.transfer.wait();
+      return {s, refused_};
+    }
+    return commit();
+  }
+
+ private:
+  StoreStatus send_all() {
+    for (std::size_t i = 0; i < manifest_.files.size(); ++i) {
+      const std::string path = manifest_.is_folder ? path_ + "/" + manifest_.files[i].name : path_;
+      auto source = FileSource::open(path);
+      if (source && (*source)->file().num_bytes() != manifest_.files[i].num_bytes)
+        return give_up({{Code::kIo, "file changed while it was sent"}, path, {}, {}});
+      if (!source) return give_up(source.status());
+      on_the_way_.push_back({*source, connection_.send(i + 1, *source)});
+      if (on_the_way_.size() >= kMaxAtOnce)
+        if (StoreStatus s = finish_first(); !s.ok()) return s;
+    }
+    while (!on_the_way_.empty())
+      if (StoreStatus s = finish_first(); !s.ok()) return s;
+    return {};
+  }
+
+  StoreStatus finish_first() {
+    FileOnItsWay& file = on_the_way_.front();
+    const auto s = end_of(file.transfer, [this] { return report(); });
+    if (!s) return give_up(interrupted());
+    if (!s->ok()) {
+      if (StoreStatus own = file.source->error(); !own.ok()) return give_up(own);
+      const Answer answer = last_words(connection_, *s);
+      refused_ = answer.refused;
+      return answer.status;
+    }
+    if (StoreStatus changed = file.source->file().check_unchanged(); !changed.ok())
+      return give_up(changed);
+    finished_bytes_ += file.source->file().num_bytes();
+    on_the_way_.pop_front();
+    return {};
+  }
+
+  FilesReport commit() {
+    if (Status s = connection_.send_note("commit"); !s.ok()) return {{s, {}, {}, {}}, false, true};
+    const Answer answer = wait_for_note(connection_, [this] { return report(); });
+    if (!answer.status.ok()) return {answer.status, answer.refused, true};
+    if (answer.text != "done")
+      return {{{Code::kPeer, "the receiver broke the protocol"}, {}, {}, {}}, true, true};
+    return {};
+  }
+
+  StoreStatus give_up(const StoreStatus& status) {
+    refused_ = true;
+    send_error(connection_, status);
+    return status;
+  }
+
+  bool report() {
+    std::uint64_t done = finished_bytes_;
+    for (const FileOnItsWay& file : on_the_way_) done += file.transfer.done_bytes();
+    return !progress_ || progress_(done);
+  }
+
+  Connection& connection_;
+  const Manifest& manifest_;
+  const std::string& path_;
+  const std::function<bool(std::uint64_t)>& progress_;
+  std::deque<FileOnItsWay> on_the_way_;
+  std::uint64_t finished_bytes_ = 0;
+  bool refused_ = false;
+};
+
+}  // namespace
+
+FilesReport send_files(Connection& connection, const Manifest& manifest, const std::string& path,
+                       const std::function<bool(std::uint64_t)>& progress) {
+  return FileSender(connection, manifest, path, progress).run();
+}
+
+}  // namespace wire
+
+namespace {
+
+// Ever longer, so that a receiver that restarts is found again.
+void pause_before(int attempt, const std::function<bool()>& keep_going) {
+  using Clock = std::chrono::steady_clock;
+  const auto until = Clock::now() + std::chrono::milliseconds(250) * (1 << std::min(attempt, 4));
+  while (Clock::now() < until && keep_going())
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+}
+
+bool worth_retrying(Code code) {
+  return code == Code::kPeer || code == Code::kTimeout || code == Code::kCorrupt;
+}
+
+}  // namespace
+
+StoreResult<TransferReport> send_path(const std::string& path, const std::string& address,
+                                      const TransferOptions& options) noexcept try {
+  const auto start = std::chrono::steady_clock::now();
+  auto manifest = wire::list_path(path);
+  if (!manifest) return manifest.status();
+  TransferReport report;
+  report.name = manifest->name;
+  report.num_files = manifest->files.size();
+  report.raw_bytes = manifest->num_bytes();
+  const auto progress = [&](std::uint64_t done) {
+    return !options.progress || options.progress({done, report.raw_bytes, "sending"});
+  };
+  const auto keep_going = [&] { return progress(0); };
+  bool was_connected = false;
+  for (int failures = 0;; ++report.num_attempts) {
+    auto connection = wire::connect(address, options.wire, keep_going);
+    wire::FilesReport sent{{connection.status(), {}, {}, address}, !was_connected};
+    if (connection) {
+      was_connected = true;
+      sent = wire::send_files(*connection, *manifest, path, progress);
+      const wire::Stats stats = connection->stats();
+      if (stats.wire_bytes > (std::uint64_t{1} << 20)) failures = 0;
+      wire::add_stats(report.stats, stats);
+    }
+    if (sent.status.ok()) break;
+    // A receiver that still hears an earlier attempt will soon notice its end.
+    const Code code = sent.status.status.code;
+    const bool final = sent.refused && code != Code::kTimeout;
+    if (final || !worth_retrying(code) || ++failures > options.num_retries || !keep_going())
+      return sent.status;
+    if (sent.committed && manifest->version.empty())
+      if (auto version = version_of(path)) manifest->version = std::move(*version);
+    pause_before(failures, keep_going);
+  }
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return report;
+} catch (const std::bad_alloc&) {
+  return StoreStatus{{Code::kInternal, "out of memory"}, path, {}, {}};
+}
+
+}  // namespace snug

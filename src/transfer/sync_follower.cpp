@@ -1,0 +1,268 @@
+// Following versions: ask for what is newer, verify it, give it its name.
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <thread>
+
+#include "snug/patch.h"
+#include "transfer/dialogue.h"
+#include "transfer/file_buffers.h"
+#include "transfer/held_versions.h"
+
+namespace snug {
+namespace wire {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+// In the part folder of a version that arrives as a patch.
+constexpr char kPatchName[] = "update.patch", kResultName[] = "update.result";
+
+struct Announcement {
+  bool is_patch = false;
+  std::string hash, name;
+  std::uint64_t num_bytes = 0;
+};
+
+// "patch HASH BYTES NAME" or "full HASH 0 NAME".
+bool parse_announcement(std::string_view text, Announcement& out) {
+  const auto word = [&text] {
+    const std::string_view first = text.substr(0, text.find(' '));
+    text.remove_prefix(std::min(text.size(), first.size() + 1));
+    return first;
+  };
+  const std::string_view kind = word();
+  out.is_patch = kind == "patch";
+  out.hash = word();
+  const std::string_view digits = word();
+  out.name = text;
+  const auto [end, error] =
+      std::from_chars(digits.data(), digits.data() + digits.size(), out.num_bytes);
+  const bool hex =
+      out.hash.size() == 32 && out.hash.find_first_not_of("0123456789abcdef") == std::string::npos;
+  return (out.is_patch || kind == "full") && hex && error == std::errc{} &&
+         end == digits.data() + digits.size() && is_version_name(out.name);
+}
+
+class SyncFollower {
+ public:
+  SyncFollower(const std::string& address, const std::string& folder, const SyncOptions& options)
+      : address_(address), folder_(folder), options_(options), held_(folder) {}
+
+  StoreStatus run() {
+    if (options_.num_kept < 1)
+      return {{Code::kUsage, "at least one version must be kept"}, folder_, {}, {}};
+    std::error_code error;
+    if (!fs::is_directory(folder_, error))
+      return {{Code::kNotFound, "no such folder"}, folder_, {}, {}};
+    if (StoreStatus s = held_.check_current(); !s.ok()) return s;
+    held_.load();
+    remove_dead_patches();
+    for (int failures = 0; going();) {
+      const int before = num_updates_;
+      const StoreStatus s = follow_once();
+      if (s.ok()) return s;
+      if (!may_come_back(s)) return s;
+      failures = num_updates_ > before ? 1 : failures + 1;
+      if (options_.once && failures > options_.num_retries) return s;
+      if (options_.on_error && going()) options_.on_error(s);
+      pause(failures);
+    }
+    return {};
+  }
+
+ private:
+  bool going() const { return !options_.keep_going || options_.keep_going(); }
+
+  // What goes wrong at the server, say a version that was deleted while it was sent, may
+  // be right the next time. A peer that takes this side for another one stays the same.
+  static bool may_come_back(const StoreStatus& status) {
+    const Code code = status.status.code;
+    if (came_from_peer(status)) return code != Code::kPeer;
+    return code == Code::kPeer || code == Code::kTimeout || code == Code::kCorrupt ||
+           code == Code::kWrongBase;
+  }
+
+  void pause(int failures) const {
+    const auto until = Clock::now() + 250ms * (1 << std::min(failures - 1, 4));
+    while (going() && Clock::now() < until) std::this_thread::sleep_for(50ms);
+  }
+
+  // OK if the work is done or the caller wants no more.
+  StoreStatus follow_once() {
+    auto connection = connect(address_, options_.wire, [this] { return going(); });
+    if (!going()) return {};
+    if (!connection) return {connection.status(), {}, {}, address_};
+    for (;;) {
+      const auto* newest = held_.newest();
+      const std::string have = newest == nullptr || base_is_bad_ ? "-" : newest->hash;
+      if (Status s = connection->send_note("have " + have + (options_.once ? " once" : ""));
+          !s.ok())
+        return {s, {}, {}, address_};
+      const Answer answer = wait_for_note(*connection, [this] { return going(); });
+      if (!going()) return {};
+      if (!answer.status.ok()) return answer.status;
+      if (options_.once && answer.text == "current") return {};
+      if (StoreStatus s = update(*connection, answer.text); !s.ok()) return s;
+      // What was newest when it was asked for; asking again might never end.
+      if (options_.once) return {};
+    }
+  }
+
+  StoreStatus update(Connection& connection, const std::string& text) {
+    Announcement next;
+    if (!parse_announcement(text, next))
+      return {{Code::kPeer, "the server broke the protocol"}, {}, {}, {}};
+    for (const StoreStatus& s : {held_.check_current(), refuse_stranger(next)})
+      if (!s.ok()) return send_error(connection, s), s;
+    const auto start = Clock::now();
+    const std::uint64_t before = connection.stats().wire_bytes;
+    std::uint64_t raw_bytes = 0;
+    if (StoreStatus s = next.is_patch ? take_patch(connection, next, raw_bytes)
+                                      : take_full(connection, next, raw_bytes);
+        !s.ok())
+      return s;
+    base_is_bad_ = false;
+    ++num_updates_;
+    if (StoreStatus s = held_.add(next.hash, next.name, static_cast<std::size_t>(options_.num_kept),
+                                  options_.on_error);
+        !s.ok())
+      return s;
+    if (options_.on_event)
+      options_.on_event({next.name, connection.peer_name(), next.is_patch, raw_bytes,
+                         connection.stats().wire_bytes - before,
+                         std::chrono::duration<double>(Clock::now() - start).count()});
+    return {};
+  }
+
+  // Versions replace each other, but nothing that somebody else has put here. A version
+  // that was complete when this follower was killed is not noted yet, but is equal.
+  StoreStatus refuse_stranger(const Announcement& next) const {
+    const std::string path = folder_ + "/" + next.name;
+    std::error_code error;
+    if (!fs::exists(fs::symlink_status(path, error)) || held_.still_has(next.name)) return {};
+    const auto hash = version_of(path);
+    if (hash && *hash == next.hash) return {};
+    return {
+        {Code::kExists, "not fetched by snug sync, so not replaced; move it away"}, path, {}, {}};
+  }
+
+  // Followers that were killed have left the size of a model. Another one that is at work
+  // in this folder holds its own.
+  void remove_dead_patches() const {
+    std::vector<fs::path> parts;
+    std::error_code error;
+    for (fs::directory_iterator it(folder_, error), end; !error && it != end; it.increment(error))
+      if (it->path().native().ends_with(kPartSuffix)) parts.push_back(it->path());
+    for (const fs::path& part : parts)
+      if (holds_only_a_patch(part)) PartFolder::remove_abandoned(part.string());
+  }
+
+  // All of the rest belongs to transfers that may go on.
+  static bool holds_only_a_patch(const fs::path& part) {
+    std::error_code error;
+    for (fs::directory_iterator it(part, error), end; !error && it != end; it.increment(error)) {
+      const std::string name = it->path().filename().string();
+      if (name != kPatchName && !name.starts_with(kResultName)) return false;
+    }
+    return !error;
+  }
+
+  StoreStatus take_patch(Connection& connection, const Announcement& next,
+                         std::uint64_t& raw_bytes) {
+    const auto* base = held_.newest();
+    if (base == nullptr) return {{Code::kPeer, "the server broke the protocol"}, {}, {}, {}};
+    const Manifest manifest{next.name, true, {{kPatchName, next.num_bytes, 0600}}};
+    auto part = PartFolder::open(folder_, manifest, true);
+    if (!part) return part.status();
+    if (StoreStatus s = part->remove_strangers(manifest); !s.ok()) return s;
+    auto sink = std::make_shared<FileSink>(*part, manifest.files[0]);
+    const Transfer transfer = connection.recv(0, sink);
+    StoreStatus s = wait(connection, transfer, *sink);
+    if (s.ok()) s = apply_patch(*base, part->path(), next, raw_bytes);
+    part->discard();
+    return s;
+  }
+
+  StoreStatus wait(Connection& connection, const Transfer& transfer, const FileSink& sink) {
+    // To the very end: the part folder must outlive the last write to it.
+    const Deadline deadline = Clock::now() + options_.wire.timeout;
+    bool late = false;
+    const auto s = end_of(transfer, [&] {
+      late = late || (!sink.has_begun() && Clock::now() >= deadline);
+      if (late || !going()) connection.close();
+      return true;
+    });
+    if (s->ok()) return {};
+    if (late) return says_nothing();
+    const StoreStatus own = sink.error();
+    return own.ok() ? last_words(connection, *s).status : own;
+  }
+
+  // Inside the part folder, which goes whatever happens, until the result is complete.
+  StoreStatus apply_patch(const HeldVersions::Held& base, const std::string& part,
+                          const Announcement& next, std::uint64_t& raw_bytes) {
+    const std::string patch = part + "/" + kPatchName, result = part + "/" + kResultName,
+                      final = folder_ + "/" + next.name;
+    const auto info = inspect_patch(patch);
+    if (info && info->target_version != next.hash)
+      return {{Code::kPeer, "the server sent a patch to another version"}, {}, {}, next.name};
+    const auto report = patch_path(folder_ + "/" + base.name, patch, result);
+    if (report) {
+      raw_bytes = report->info.target_bytes;
+      if (report->info.is_folder) return store::rename_folder(result, final, true);
+      const StoreStatus s = store::rename_path(result, final, true);
+      store::sync_parent(final);
+      return s;
+    }
+    // A base that was damaged here is no reason to give up: ask for all of it.
+    base_is_bad_ = report.status().status.code != Code::kIo;
+    StoreStatus s = report.status();
+    if (base_is_bad_) s.status.code = Code::kWrongBase;
+    return s;
+  }
+
+  StoreStatus take_full(Connection& connection, const Announcement& next,
+                        std::uint64_t& raw_bytes) {
+    Manifest manifest;
+    ReceiveRules rules;
+    rules.force = true;
+    rules.wanted_name = next.name;
+    rules.patience = options_.wire.timeout;
+    rules.check = [&](const std::string& path) -> StoreStatus {
+      const auto hash = version_of(path);
+      if (!hash) return hash.status();
+      if (*hash == next.hash) return {};
+      return {{Code::kCorrupt, "what arrived is not the version that was announced"}, path, {}, {}};
+    };
+    rules.progress = [this](const Progress&) { return going(); };
+    held_.begin(next.name);
+    const auto path = receive_files(connection, folder_, rules, manifest);
+    raw_bytes = manifest.num_bytes();
+    // A disk that is full stays full as long as the unfinished part lies there.
+    if (!path && path.status().status.code == Code::kIo && going())
+      PartFolder::remove_abandoned(folder_ + "/." + next.name + kPartSuffix);
+    return path.status();
+  }
+
+  const std::string& address_;
+  const std::string& folder_;
+  const SyncOptions& options_;
+  HeldVersions held_;
+  bool base_is_bad_ = false;
+  int num_updates_ = 0;
+};
+
+}  // namespace
+}  // namespace wire
+
+StoreStatus follow_versions(const std::string& address, const std::string& folder,
+                            const SyncOptions& options) noexcept try {
+  return wire::SyncFollower(address, folder, options).run();
+} catch (const std::exception&) {
+  return {{Code::kInternal, "out of memory or threads"}, folder, {}, {}};
+}
+
+}  // namespace snug

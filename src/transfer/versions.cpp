@@ -1,0 +1,249 @@
+#include "transfer/versions.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <ctime>
+#include <filesystem>
+#include <functional>
+
+#include "snug/patch.h"
+#include "store/file_io.h"
+#include "transfer/file_identity.h"
+#include "transfer/manifest.h"
+
+namespace snug::wire {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+// Something broken is looked at again now and then, for it may be mended in place; so is
+// what lies inside a version, for it may be changed in place. And what has changed must stay
+// as it is for so long: half of a version that is just being deleted is no new version.
+constexpr std::chrono::seconds kLookAgain{1};
+// With what never stays as it is, before that is said.
+constexpr std::chrono::seconds kPatience{10};
+// Looking at something large again and again would keep a CPU busy for ever.
+constexpr int kRest = 20;
+
+// Changes with everything inside: names, sizes, times, inodes. 0 if it cannot be read.
+std::uint64_t identity_of(const std::string& path) {
+  struct stat info;
+  if (::stat(path.c_str(), &info) != 0) return 0;
+  std::uint64_t sum = file_identity(info);
+  if (!S_ISDIR(info.st_mode)) return sum;
+  std::error_code error;
+  fs::recursive_directory_iterator it(path, error), end;
+  for (; !error && it != end; it.increment(error)) {
+    if (::stat(it->path().c_str(), &info) != 0) return 0;
+    sum += mix(file_identity(info), std::hash<std::string>{}(it->path().string()));
+  }
+  return error ? 0 : sum;
+}
+
+StoreStatus refused(const char* why, const std::string& path) {
+  return {{Code::kUsage, why}, path, {}, {}};
+}
+
+}  // namespace
+
+VersionCatalog::VersionCatalog(std::string folder)
+    : folder_(std::move(folder)), patches_(own_folder(folder_)), order_(own_folder(folder_)) {}
+
+StoreStatus VersionCatalog::scan(const Report& report) {
+  const auto seen = list(report);
+  if (!seen) return seen.status();
+  std::vector<Entry> fresh = *seen;
+  std::erase_if(fresh, [&](Entry& entry) { return !fill_in(entry, report); });
+  publish(*seen, std::move(fresh));
+  hold_back();
+  save_order(report);
+  return {};
+}
+
+// What is to be hashed. Forgets what is gone.
+StoreResult<std::vector<VersionCatalog::Entry>> VersionCatalog::list(const Report& report) {
+  std::vector<Entry> found;
+  std::set<std::string> names, readable;
+  std::error_code error;
+  for (fs::directory_iterator it(folder_, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (name[0] == '.') continue;
+    names.insert(name);
+    struct stat info;
+    if (is_ignored(name, report)) continue;
+    if (::stat(it->path().c_str(), &info) != 0) {
+      const auto why = store::io_error("cannot open", it->path().string(), errno);
+      if (::lstat(it->path().c_str(), &info) == 0) complain(name, why, Clock::now(), report);
+      continue;
+    }
+    readable.insert(name);
+    found.push_back({{name, it->path().string(), {}, 0}, info.st_ino, file_identity(info), 0, {}});
+  }
+  if (error) return store::io_error("cannot list", folder_, error.value());
+  std::erase_if(problems_, [&](const auto& problem) { return !names.contains(problem.first); });
+  {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(entries_, [&](const Entry& e) { return !readable.contains(e.version.name); });
+  }
+  std::erase_if(found, [&](Entry& entry) { return !needs_hash(entry, report); });
+  return found;
+}
+
+// Names that are never published; said once, unless they are Snug's own.
+bool VersionCatalog::is_ignored(const std::string& name, const Report& report) {
+  if (is_version_name(name)) return false;
+  const std::string path = folder_ + "/" + name;
+  struct stat info;
+  if (name == "current") {
+    // Followers of this folder have that link.
+    if (::stat((folder_ + "/.snug-sync").c_str(), &info) == 0) return true;
+    complain(name, refused("a name that followers use for a link", path), Clock::now(), report);
+  } else if (is_safe_name(name)) {
+    // What is at work right now has its final name soon.
+    if (::lstat(path.c_str(), &info) == 0 && info.st_mtim.tv_sec + 2 <= std::time(nullptr))
+      complain(name, refused("a name for unfinished work (.tmp-)", path), Clock::now(), report);
+  } else {
+    complain(name, refused("a name that receivers refuse", path), Clock::now(), report);
+  }
+  return true;
+}
+
+// False for what is known and as it was, and for what has to wait.
+bool VersionCatalog::needs_hash(Entry& seen, const Report& report) {
+  const std::string& name = seen.version.name;
+  const auto start = Clock::now();
+  const auto known = std::find_if(entries_.begin(), entries_.end(),
+                                  [&](const Entry& e) { return e.version.name == name; });
+  if (known == entries_.end()) {
+    const auto problem = problems_.find(name);
+    if (problem != problems_.end() && start < problem->second.look_again) return false;
+  } else if (known->top_identity == seen.top_identity && start < known->look_again) {
+    return false;
+  }
+  seen.identity = identity_of(seen.version.path);
+  const auto end = Clock::now();
+  seen.look_again = end + kLookAgain + kRest * (end - start);
+  if (known == entries_.end()) return true;
+  const bool is_same = seen.identity != 0 && seen.identity == known->identity;
+  const bool has_settled = known->changed_to == seen.identity;
+  const bool is_replaced = known->inode != seen.inode;  // and complete, if it was renamed
+  if (is_same) problems_.erase(name);
+  if (!is_same && known->changed_to && !has_settled && end >= known->changed_since + kPatience)
+    complain(name, {{Code::kIo, "does not stop changing"}, seen.version.path, {}, {}}, end, report);
+  const std::lock_guard lock(mutex_);
+  known->inode = seen.inode;
+  known->top_identity = seen.top_identity;
+  known->look_again = seen.look_again;
+  if (!known->changed_to) known->changed_since = end;
+  known->changed_to = is_same ? std::nullopt : std::optional(seen.identity);
+  return !is_same && (has_settled || is_replaced);
+}
+
+// Size and hash. False: gone again already, or no version that anybody can be sent.
+bool VersionCatalog::fill_in(Entry& entry, const Report& report) {
+  Version& version = entry.version;
+  const auto start = Clock::now();
+  const auto manifest = list_path(version.path);
+  auto hash = manifest ? version_of(version.path) : manifest.status();
+  const auto now = Clock::now();
+  if (!hash) {
+    if (std::error_code error; fs::exists(fs::symlink_status(version.path, error)))
+      complain(version.name, hash.status(), now + kLookAgain + kRest * (now - start), report);
+    return false;
+  }
+  if (identity_of(version.path) != entry.identity) {
+    if (std::error_code error; fs::exists(version.path, error))
+      complain(version.name, {{Code::kIo, "changed while it was read"}, version.path, {}, {}},
+               now + kLookAgain + (now - start), report);
+    return false;
+  }
+  problems_.erase(version.name);
+  version.hash = std::move(*hash);
+  version.num_bytes = manifest->num_bytes();
+  return true;
+}
+
+void VersionCatalog::complain(const std::string& name, const StoreStatus& status, Time look_again,
+                              const Report& report) {
+  Problem& problem = problems_[name];
+  problem.look_again = look_again;
+  std::string reason = to_string(status);
+  if (problem.reason == reason) return;
+  problem.reason = std::move(reason);
+  StoreStatus told = status;
+  told.detail = told.detail.empty() ? "not published" : told.detail + "; not published";
+  report(told);
+}
+
+// Puts `fresh` in the place of all that was looked at, in one step: nobody is to see an
+// older version as the newest for a moment.
+void VersionCatalog::publish(const std::vector<Entry>& looked_at, std::vector<Entry> fresh) {
+  if (looked_at.empty()) return;
+  std::vector<NamedVersion> found;
+  for (const Entry& entry : fresh) found.push_back({entry.version.hash, entry.version.name});
+  std::vector<Entry> next = entries_;
+  std::erase_if(next, [&](const Entry& old) {
+    return std::any_of(looked_at.begin(), looked_at.end(),
+                       [&](const Entry& e) { return e.version.name == old.version.name; });
+  });
+  std::move(fresh.begin(), fresh.end(), std::back_inserter(next));
+  order_.add(std::move(found), [&](const NamedVersion& version) {
+    return std::any_of(next.begin(), next.end(),
+                       [&](const Entry& e) { return e.version.name == version.name; });
+  });
+  std::map<std::string, std::size_t> places;
+  for (const Entry& entry : next)
+    places[entry.version.name] = order_.place_of({entry.version.hash, entry.version.name});
+  std::sort(next.begin(), next.end(), [&](const Entry& a, const Entry& b) {
+    return places[a.version.name] < places[b.version.name];
+  });
+  if (!next.empty()) patches_.keep_only(next.back().version.hash);
+  const std::lock_guard lock(mutex_);
+  entries_.swap(next);
+}
+
+void VersionCatalog::hold_back() {
+  std::set<std::string> held_back;
+  const auto& order = order_.versions();
+  for (std::size_t i = order.size(); i > 0 && !problems_.empty(); --i) {
+    const NamedVersion& version = order[i - 1];
+    if (!entries_.empty() && version.hash == entries_.back().version.hash &&
+        version.name == entries_.back().version.name)
+      break;
+    if (problems_.contains(version.name)) held_back.insert(version.hash);
+  }
+  const std::lock_guard lock(mutex_);
+  held_back_.swap(held_back);
+}
+
+void VersionCatalog::save_order(const Report& report) {
+  StoreStatus s = order_.save();
+  if (!s.ok() && !order_is_lost_) {
+    s.detail += (s.detail.empty() ? "" : "; ") + std::string("names decide after a restart");
+    report(s);
+  }
+  order_is_lost_ = !s.ok();
+}
+
+Version VersionCatalog::newest(const std::string& have) const {
+  const std::lock_guard lock(mutex_);
+  if (held_back_.contains(have)) return {"held back", {}, have, 0};
+  if (entries_.empty()) return {};
+  const Entry& last = entries_.back();
+  return last.changed_to && last.version.hash != have ? Version{} : last.version;
+}
+
+std::shared_ptr<PatchFile> VersionCatalog::patch(const std::string& base, const Version& next) {
+  Version base_version;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const Entry& entry : entries_)
+      if (entry.version.hash == base && !entry.changed_to) base_version = entry.version;
+  }
+  return base_version.name.empty() ? nullptr : patches_.get(base_version, next);
+}
+
+}  // namespace snug::wire

@@ -1,0 +1,78 @@
+// transfer/versions.h - the versions a server has, and which of them is the newest.
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "snug/store.h"
+#include "transfer/patch_cache.h"
+#include "transfer/version_order.h"
+
+namespace snug::wire {
+
+// Looks into a folder for new versions. All functions but `scan`, which wants one thread
+// at a time, may be called from any thread.
+class VersionCatalog {
+ public:
+  using Report = std::function<void(const StoreStatus&)>;
+  explicit VersionCatalog(std::string folder);
+
+  // Finds what has appeared, changed or gone since the last time. What cannot be published
+  // is reported, once for every reason.
+  StoreStatus scan(const Report& report);
+  // The newest version for somebody who has the version of hash `have`. Its name is empty
+  // if there is none, or none yet: what changes in place may be complete in a moment.
+  Version newest(const std::string& have) const;
+  // What turns the version of hash `base` into `next`; nullptr if that base is
+  // not here or a patch would not pay. Made once, whoever asks.
+  std::shared_ptr<PatchFile> patch(const std::string& base, const Version& next);
+
+ private:
+  using Time = std::chrono::steady_clock::time_point;
+  struct Entry {
+    Version version;
+    // Of the file or folder itself: cheap to ask for at every scan.
+    std::uint64_t inode = 0, top_identity = 0;
+    std::uint64_t identity = 0;  // of all files inside too
+    Time look_again;             // at the files inside
+    // Not what was published any more: what it seems to be now.
+    std::optional<std::uint64_t> changed_to = {};
+    Time changed_since = {};
+  };
+  struct Problem {  // of a name that cannot be published
+    std::string reason;
+    Time look_again;
+  };
+  StoreResult<std::vector<Entry>> list(const Report& report);
+  bool is_ignored(const std::string& name, const Report& report);
+  bool needs_hash(Entry& seen, const Report& report);
+  bool fill_in(Entry& entry, const Report& report);
+  void complain(const std::string& name, const StoreStatus& status, Time look_again,
+                const Report& report);
+  void publish(const std::vector<Entry>& looked_at, std::vector<Entry> fresh);
+  void hold_back();
+  void save_order(const Report& report);
+  // Of its own name: a folder may be followed into and served at the same time.
+  static std::string own_folder(const std::string& folder) { return folder + "/.snug-serve"; }
+
+  const std::string folder_;
+  PatchCache patches_;
+  mutable std::mutex mutex_;
+  std::vector<Entry> entries_;  // oldest first; changed by `scan` alone
+  // Versions newer than all entries that are still there but cannot be read: who has one of
+  // them is not moved back.
+  std::set<std::string> held_back_;
+  // Used by `scan` alone.
+  VersionOrder order_;
+  bool order_is_lost_ = false;
+  std::map<std::string, Problem> problems_;  // by name
+};
+
+}  // namespace snug::wire
