@@ -27,7 +27,8 @@ constexpr std::size_t kChunk = 256 << 10;
 
 // Memory as frameworks allocate it: aligned to a cache line, pages touched.
 struct Buffer {
-  explicit Buffer(std::size_t n) : size(n), data(static_cast<std::byte*>(std::aligned_alloc(64, (n + 63) / 64 * 64))) {
+  explicit Buffer(std::size_t n)
+      : size(n), data(static_cast<std::byte*>(std::aligned_alloc(64, (n + 63) / 64 * 64))) {
     std::memset(data, 1, n);
   }
   ~Buffer() { std::free(data); }
@@ -73,7 +74,9 @@ double exponent_entropy(std::span<const std::byte> raw) {
   }
   double h = 0;
   for (const double c : counts)
-    if (c > 0) h -= c / static_cast<double>(raw.size() / 2) * std::log2(c / static_cast<double>(raw.size() / 2));
+    if (c > 0)
+      h -= c / static_cast<double>(raw.size() / 2) *
+           std::log2(c / static_cast<double>(raw.size() / 2));
   return h;
 }
 
@@ -112,10 +115,12 @@ struct PlanesHuffman {
     std::size_t at = 0;
     for (std::size_t i = 0; i < raw.size(); i += kChunk) {
       const std::size_t n = std::min(kChunk, raw.size() - i) / 2;
-      snug::codec::kernels().split2(reinterpret_cast<const std::uint8_t*>(raw.data()) + i, n, true, lo.data(), hi.data());
+      snug::codec::kernels().split2(reinterpret_cast<const std::uint8_t*>(raw.data()) + i, n, true,
+                                    lo.data(), hi.data());
       std::memcpy(packed.data() + at, lo.data(), n);
       at += n;
-      const std::size_t size = ZSTD_compress2(cctx, packed.data() + at + 8, packed.size() - at - 8, hi.data(), n);
+      const std::size_t size =
+          ZSTD_compress2(cctx, packed.data() + at + 8, packed.size() - at - 8, hi.data(), n);
       if (ZSTD_isError(size)) std::abort();
       std::memcpy(packed.data() + at, &size, 8);
       at += 8 + size;
@@ -130,9 +135,11 @@ struct PlanesHuffman {
       at += n;
       std::size_t size;
       std::memcpy(&size, packed.data() + at, 8);
-      if (ZSTD_isError(ZSTD_decompressDCtx(dctx, hi.data(), n, packed.data() + at + 8, size))) std::abort();
+      if (ZSTD_isError(ZSTD_decompressDCtx(dctx, hi.data(), n, packed.data() + at + 8, size)))
+        std::abort();
       at += 8 + size;
-      snug::codec::kernels().merge2(low, hi.data(), n, true, reinterpret_cast<std::uint8_t*>(back.data()) + i);
+      snug::codec::kernels().merge2(low, hi.data(), n, true,
+                                    reinterpret_cast<std::uint8_t*>(back.data()) + i);
     }
   }
 };
@@ -141,7 +148,8 @@ Row snug_row(std::span<const std::byte> raw, std::span<std::byte> packed, std::s
              snug::Codec codec, int threads) {
   auto size = std::make_shared<std::size_t>(0);
   Row row;
-  row.name = std::string("snug ") + snug::codec_name(codec) + (threads > 1 ? ", " + std::to_string(threads) + " threads" : "");
+  row.name = std::string("snug ") + snug::codec_name(codec) +
+             (threads > 1 ? ", " + std::to_string(threads) + " threads" : "");
   row.encode = [=] {
     auto n = snug::encode(raw, packed, {.codec = codec, .num_threads = threads});
     if (!n) std::abort();
@@ -162,12 +170,17 @@ int main(int argc, char** argv) {
   std::string file;
   for (int i = 1; i < argc; ++i) {
     const std::string arg = argv[i];
-    if (arg == "--mib" && i + 1 < argc) mib = std::strtoull(argv[++i], nullptr, 10);
-    else if (arg == "--runs" && i + 1 < argc) runs = std::atoi(argv[++i]);
-    else if (arg == "--file" && i + 1 < argc) file = argv[++i];
-    else if (arg == "--json") json = true;
+    if (arg == "--mib" && i + 1 < argc)
+      mib = std::strtoull(argv[++i], nullptr, 10);
+    else if (arg == "--runs" && i + 1 < argc)
+      runs = std::atoi(argv[++i]);
+    else if (arg == "--file" && i + 1 < argc)
+      file = argv[++i];
+    else if (arg == "--json")
+      json = true;
     else {
-      std::fprintf(stderr, "usage: cpu_codec_bench [--mib N] [--runs N] [--file RAW_BF16] [--json]\n");
+      std::fprintf(stderr,
+                   "usage: cpu_codec_bench [--mib N] [--runs N] [--file RAW_BF16] [--json]\n");
       return 2;
     }
   }
@@ -188,20 +201,36 @@ int main(int argc, char** argv) {
   const double bound = (8 + exponent_entropy(raw.span())) / 16;
 
   const auto copy = [&] {
-    for (std::size_t at = 0; at < n; at += kChunk) std::memcpy(back.data + at, raw.data + at, std::min(kChunk, n - at));
+    for (std::size_t at = 0; at < n; at += kChunk)
+      std::memcpy(back.data + at, raw.data + at, std::min(kChunk, n - at));
   };
   PlanesHuffman huffman(raw.span(), packed.span(), back.span());
   std::vector<Row> rows;
-  rows.push_back({"memcpy, 256 KiB chunks", [&] { copy(); return n; }, copy, {}, {}});
-  for (const auto codec : {snug::Codec::kEntropy, snug::Codec::kFixed})
-    for (const int threads : {1, 2}) rows.push_back(snug_row(raw.span(), packed.span(), back.span(), codec, threads));
-  rows.push_back({"byte planes + zstd's Huffman", [&] { return huffman.encode(); }, [&] { huffman.decode(); }, {}, {}});
-  std::size_t zstd_size = 0;
-  rows.push_back({"zstd -1",
-                  [&] { return zstd_size = ZSTD_compress(packed.data, packed.size, raw.data, n, 1); },
-                  [&] { if (ZSTD_isError(ZSTD_decompress(back.data, n, packed.data, zstd_size))) std::abort(); },
+  rows.push_back({"memcpy, 256 KiB chunks",
+                  [&] {
+                    copy();
+                    return n;
+                  },
+                  copy,
                   {},
                   {}});
+  for (const auto codec : {snug::Codec::kEntropy, snug::Codec::kFixed})
+    for (const int threads : {1, 2})
+      rows.push_back(snug_row(raw.span(), packed.span(), back.span(), codec, threads));
+  rows.push_back({"byte planes + zstd's Huffman",
+                  [&] { return huffman.encode(); },
+                  [&] { huffman.decode(); },
+                  {},
+                  {}});
+  std::size_t zstd_size = 0;
+  rows.push_back(
+      {"zstd -1",
+       [&] { return zstd_size = ZSTD_compress(packed.data, packed.size, raw.data, n, 1); },
+       [&] {
+         if (ZSTD_isError(ZSTD_decompress(back.data, n, packed.data, zstd_size))) std::abort();
+       },
+       {},
+       {}});
   // One run of each in turn, so that a busy moment of the machine hits all alike.
   for (int run = 0; run < runs; ++run) {
     for (Row& row : rows) {
@@ -209,22 +238,31 @@ int main(int argc, char** argv) {
       row.encode_s.push_back(seconds_of([&] { row.size = row.encode(); }));
       std::memset(back.data, 0, 4096);
       row.decode_s.push_back(seconds_of([&] { row.decode(); }));
-      if (std::memcmp(raw.data, back.data, n) != 0) return std::fprintf(stderr, "%s: wrong bytes\n", row.name.c_str()), 1;
+      if (std::memcmp(raw.data, back.data, n) != 0)
+        return std::fprintf(stderr, "%s: wrong bytes\n", row.name.c_str()), 1;
     }
   }
   const double gb = static_cast<double>(n) / 1e9;
   const double copy_rate = gb / median(rows[0].decode_s);
-  if (json) std::printf("{\"mib\": %zu, \"simd\": \"%s\", \"bound\": %.4f, \"rows\": [", mib, snug::simd_target(), bound);
+  if (json)
+    std::printf("{\"mib\": %zu, \"simd\": \"%s\", \"bound\": %.4f, \"rows\": [", mib,
+                snug::simd_target(), bound);
   else
-    std::printf("%zu MiB BF16, %s, %s kernels, median of %d; exponent bound %.4f\n\n| | ratio | encode GB/s | x memcpy | decode GB/s | x memcpy |\n|---|---|---|---|---|---|\n",
-                mib, file.empty() ? "Gaussian" : file.c_str(), snug::simd_target(), runs, bound);
+    std::printf(
+        "%zu MiB BF16, %s, %s kernels, median of %d; exponent bound %.4f\n\n| | ratio | encode "
+        "GB/s | x memcpy | decode GB/s | x memcpy |\n|---|---|---|---|---|---|\n",
+        mib, file.empty() ? "Gaussian" : file.c_str(), snug::simd_target(), runs, bound);
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const Row& row = rows[i];
-    const double e = gb / median(row.encode_s), d = gb / median(row.decode_s), ratio = static_cast<double>(row.size) / static_cast<double>(n);
+    const double e = gb / median(row.encode_s), d = gb / median(row.decode_s),
+                 ratio = static_cast<double>(row.size) / static_cast<double>(n);
     if (json)
-      std::printf("%s{\"name\": \"%s\", \"ratio\": %.4f, \"encode_gbs\": %.3f, \"decode_gbs\": %.3f}", i ? ", " : "", row.name.c_str(), ratio, e, d);
+      std::printf(
+          "%s{\"name\": \"%s\", \"ratio\": %.4f, \"encode_gbs\": %.3f, \"decode_gbs\": %.3f}",
+          i ? ", " : "", row.name.c_str(), ratio, e, d);
     else
-      std::printf("| %s | %.4f | %.2f | %.2f | %.2f | %.2f |\n", row.name.c_str(), ratio, e, e / copy_rate, d, d / copy_rate);
+      std::printf("| %s | %.4f | %.2f | %.2f | %.2f | %.2f |\n", row.name.c_str(), ratio, e,
+                  e / copy_rate, d, d / copy_rate);
   }
   if (json) std::printf("]}\n");
   return 0;

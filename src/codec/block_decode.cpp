@@ -66,18 +66,15 @@ Status read_section(In& in, PlaneMode mode, std::uint8_t* symbols, CodedPlane& p
   }
   std::memcpy(plane.states, at + kStatesOffset, sizeof plane.states);
   plane.escapes = at + header.escapes_offset();
-  plane.stream = {at + header.words_offset(),
-                  header.num_words,
-                  plane.states,
-                  &plane.model,
-                  symbols,
+  plane.stream = {at + header.words_offset(), header.num_words, plane.states, &plane.model, symbols,
                   padded_symbols(num_symbols)};
   in.pos += header.section_bytes();
   return {};
 }
 
 // Symbol bytes to the plane they stand for.
-bool expand_symbols(const CodedPlane& plane, PlaneMode mode, std::size_t n, std::uint8_t* dst) noexcept {
+bool expand_symbols(const CodedPlane& plane, PlaneMode mode, std::size_t n,
+                    std::uint8_t* dst) noexcept {
   const std::uint8_t* symbols = plane.stream.symbols;
   if (mode == PlaneMode::kPalette)
     return kernels().unmap_palette(symbols, n, plane.palette.values,
@@ -98,7 +95,8 @@ struct PlaneMap {
 Status read_raw_planes(In& in, std::size_t num_planes, PlaneMap& map) noexcept {
   for (std::size_t p = 0; p < 8; ++p) {
     map.modes[p] = in.job.entry.mode(static_cast<int>(p));
-    if (p >= num_planes && map.modes[p] != PlaneMode::kRaw) return in.corrupt("mode of a plane that is not there");
+    if (p >= num_planes && map.modes[p] != PlaneMode::kRaw)
+      return in.corrupt("mode of a plane that is not there");
   }
   for (std::size_t p = 0; p < num_planes; ++p) {
     if (map.modes[p] != PlaneMode::kRaw) continue;
@@ -137,7 +135,8 @@ Status decode_entropy(const BlockJob& job, DType dtype, Workspace& ws) noexcept 
 constexpr std::uint16_t kBf16Modes = static_cast<std::uint16_t>(PlaneMode::kPalette) << 2;
 
 bool is_plain_bf16(const BlockJob& job, DType dtype) noexcept {
-  return dtype == DType::kBF16 && job.entry.codec == Codec::kEntropy && job.entry.plane_modes == kBf16Modes;
+  return dtype == DType::kBF16 && job.entry.codec == Codec::kEntropy &&
+         job.entry.plane_modes == kBf16Modes;
 }
 
 Status decode_plain_bf16_pair(std::span<const BlockJob> jobs, Workspace& ws) noexcept {
@@ -147,7 +146,8 @@ Status decode_plain_bf16_pair(std::span<const BlockJob> jobs, Workspace& ws) noe
     In in{jobs[i]};
     PlaneMap map;
     if (Status s = read_raw_planes(in, 2, map); !s.ok()) return s;
-    if (Status s = read_section(in, PlaneMode::kPalette, ws.symbols[i], planes[i]); !s.ok()) return s;
+    if (Status s = read_section(in, PlaneMode::kPalette, ws.symbols[i], planes[i]); !s.ok())
+      return s;
     if (in.left() != 0) return in.corrupt("bytes left over in a block", in.left(), 0);
     blocks[i] = {planes[i].stream,
                  map.planes[0],
@@ -160,7 +160,8 @@ Status decode_plain_bf16_pair(std::span<const BlockJob> jobs, Workspace& ws) noe
   }
   // The payloads of the next blocks follow these; a symbol byte of both streams
   // stands for less than 6 bytes of them.
-  const unsigned intact = kernels().decode_bf16_pair(blocks, {jobs[1].payload + jobs[1].entry.num_bytes, 6});
+  const unsigned intact =
+      kernels().decode_bf16_pair(blocks, {jobs[1].payload + jobs[1].entry.num_bytes, 6});
   for (std::size_t i = 0; i < 2; ++i)
     if ((intact >> i & 1) == 0) return In{jobs[i]}.corrupt(kBadStream);
   return {};
@@ -169,7 +170,8 @@ Status decode_plain_bf16_pair(std::span<const BlockJob> jobs, Workspace& ws) noe
 Status decode_fixed(const BlockJob& job, DType dtype, Workspace& ws) noexcept {
   const std::size_t width = elem_bytes(dtype), n = job.num_elems;
   In in{job};
-  if (dtype != DType::kBF16 && dtype != DType::kF32) return in.corrupt("fixed codec on a dtype it is not made for");
+  if (dtype != DType::kBF16 && dtype != DType::kF32)
+    return in.corrupt("fixed codec on a dtype it is not made for");
   PlaneMap map;
   for (std::size_t p = 0; p < 8; ++p) {
     map.modes[p] = job.entry.mode(static_cast<int>(p));
@@ -190,7 +192,8 @@ Status decode_fixed(const BlockJob& job, DType dtype, Workspace& ws) noexcept {
   }
   const std::uint8_t* nibbles = in.take(align_up(fixed_nibble_bytes(n)));
   const std::uint8_t* header_at = in.take(FixedHeader::kBytes);
-  if (nibbles == nullptr || header_at == nullptr) return in.corrupt("payload ends inside the nibble plane");
+  if (nibbles == nullptr || header_at == nullptr)
+    return in.corrupt("payload ends inside the nibble plane");
   FixedHeader header;
   if (!header.read(header_at)) return in.corrupt("palette not valid");
   if (header.num_escapes > n) return in.corrupt("too many escapes", header.num_escapes, n);
@@ -224,14 +227,17 @@ Status decode_simple(const BlockJob& job, DType dtype) noexcept {
   if (job.entry.plane_modes != 0) return in.corrupt("plane modes on a block without planes");
   if (job.entry.codec == Codec::kRaw) {
     if (job.entry.num_bytes != align_up(job.num_elems * width))
-      return in.corrupt("raw block of the wrong size", job.entry.num_bytes, align_up(job.num_elems * width));
+      return in.corrupt("raw block of the wrong size", job.entry.num_bytes,
+                        align_up(job.num_elems * width));
     std::memcpy(job.dst, job.payload, job.num_elems * width);
     return {};
   }
-  if (job.entry.num_bytes != frame::kAlign) return in.corrupt("constant block of the wrong size", job.entry.num_bytes, 16);
+  if (job.entry.num_bytes != frame::kAlign)
+    return in.corrupt("constant block of the wrong size", job.entry.num_bytes, 16);
   with_width(width, [&](auto value) {
     std::memcpy(&value, job.payload, sizeof value);
-    for (std::size_t i = 0; i < job.num_elems; ++i) std::memcpy(job.dst + i * sizeof value, &value, sizeof value);
+    for (std::size_t i = 0; i < job.num_elems; ++i)
+      std::memcpy(job.dst + i * sizeof value, &value, sizeof value);
   });
   return {};
 }
@@ -256,7 +262,8 @@ Status check_payload(const frame::Entry& entry, std::uint64_t block_idx,
                      const std::uint8_t* payload) noexcept {
   const std::uint32_t sum = payload_checksum(payload, entry.num_bytes);
   if (sum != entry.checksum)
-    return {Code::kCorrupt, "checksum does not match", block_idx, entry.offset, sum, entry.checksum};
+    return {Code::kCorrupt, "checksum does not match", block_idx, entry.offset, sum,
+            entry.checksum};
   return {};
 }
 

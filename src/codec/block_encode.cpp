@@ -17,7 +17,8 @@ using frame::PlaneMode;
 // Lower planes are mostly noise: only one sampled run in four is looked at.
 constexpr std::size_t kNoiseRunStride = 4;
 
-void sample_bytes(const std::uint8_t* plane, std::size_t n, std::uint32_t (&histogram)[256]) noexcept {
+void sample_bytes(const std::uint8_t* plane, std::size_t n,
+                  std::uint32_t (&histogram)[256]) noexcept {
   // Four histograms in turn: the commonest exponents repeat, and an increment
   // must not wait for the one before it.
   std::uint32_t part[4][256] = {};
@@ -56,7 +57,8 @@ bool worth_coding(const std::uint8_t* plane, std::size_t n) noexcept {
   return cost < total * (4 * 256 - 4 * 256 / 32);
 }
 
-void byte_histogram(const std::uint8_t* plane, std::size_t n, std::uint32_t (&histogram)[256]) noexcept {
+void byte_histogram(const std::uint8_t* plane, std::size_t n,
+                    std::uint32_t (&histogram)[256]) noexcept {
   std::uint32_t part[4][256] = {};
   for (std::size_t i = 0; i < n; ++i) ++part[i % 4][plane[i]];
   for (int v = 0; v < 256; ++v) histogram[v] = part[0][v] + part[1][v] + part[2][v] + part[3][v];
@@ -84,7 +86,8 @@ struct CodedPlane {
   entropy::EncodeStream stream;
 
   // Pads the symbols to whole groups.
-  void set_stream(std::uint8_t* symbols, std::size_t num_symbols, std::uint8_t pad, std::uint16_t* words_end) noexcept {
+  void set_stream(std::uint8_t* symbols, std::size_t num_symbols, std::uint8_t pad,
+                  std::uint16_t* words_end) noexcept {
     stream.symbols = symbols;
     stream.num_bytes = padded_symbols(num_symbols);
     stream.model = &model;
@@ -102,8 +105,10 @@ struct CodedPlane {
     std::memcpy(at + kStatesOffset, stream.states, sizeof stream.states);
     std::memset(at + kTableOffset, 0, align_up(header.table_bytes));
     std::memcpy(at + kTableOffset, table, header.table_bytes);
-    std::memcpy(at + header.words_offset(), stream.words_end - stream.num_words, stream.num_words * 2);
-    if (header.num_escapes > 0) std::memcpy(at + header.escapes_offset(), escapes, header.num_escapes);
+    std::memcpy(at + header.words_offset(), stream.words_end - stream.num_words,
+                stream.num_words * 2);
+    if (header.num_escapes > 0)
+      std::memcpy(at + header.escapes_offset(), escapes, header.num_escapes);
     return true;
   }
 };
@@ -113,8 +118,9 @@ std::uint16_t* words_end(Workspace& ws, int slot) noexcept {
 }
 
 // `slot` is which half of the workspace the plane uses: two are coded at once.
-void prepare_palette_plane(const std::uint8_t* plane, std::size_t n, const entropy::Palette& palette,
-                           int slot, Workspace& ws, CodedPlane& coded) noexcept {
+void prepare_palette_plane(const std::uint8_t* plane, std::size_t n,
+                           const entropy::Palette& palette, int slot, Workspace& ws,
+                           CodedPlane& coded) noexcept {
   std::uint8_t lut[256];
   std::memset(lut, palette.size, sizeof lut);
   for (int i = 0; i < palette.size; ++i) lut[palette.values[i]] = static_cast<std::uint8_t>(i);
@@ -130,15 +136,17 @@ void prepare_palette_plane(const std::uint8_t* plane, std::size_t n, const entro
   coded.set_stream(ws.symbols[slot], (n + 1) / 2, 0, words_end(ws, slot));
 }
 
-void prepare_byte_plane(const std::uint8_t* plane, std::size_t n, const std::uint32_t (&histogram)[256],
-                        Workspace& ws, CodedPlane& coded) noexcept {
+void prepare_byte_plane(const std::uint8_t* plane, std::size_t n,
+                        const std::uint32_t (&histogram)[256], Workspace& ws,
+                        CodedPlane& coded) noexcept {
   std::uint64_t cost;
   entropy::make_byte_model(histogram, coded.model, cost);
   std::uint8_t commonest = 0;
   for (int v = 0; v < 256; ++v)
     if (histogram[v] > histogram[commonest]) commonest = static_cast<std::uint8_t>(v);
   for (std::size_t i = 0; i < n; ++i) ws.symbols[0][i] = swap_nibbles(plane[i]);
-  coded.header.table_bytes = static_cast<std::uint16_t>(entropy::write_byte_model(coded.model, coded.table));
+  coded.header.table_bytes =
+      static_cast<std::uint16_t>(entropy::write_byte_model(coded.model, coded.table));
   coded.set_stream(ws.symbols[0], n, swap_nibbles(commonest), words_end(ws, 0));
 }
 
@@ -153,7 +161,8 @@ PlaneMode choose_top_mode(const std::uint32_t (&sample)[256], DType dtype,
   entropy::make_byte_model(sample, model, bytes_cost);
   // Less than 1/32 is not worth the time.
   const std::uint64_t limit = total * (8 * 256 - 8 * 256 / 32);
-  if (bytes_cost < limit && (!may_use_palette || bytes_cost < palette.cost)) return PlaneMode::kBytes;
+  if (bytes_cost < limit && (!may_use_palette || bytes_cost < palette.cost))
+    return PlaneMode::kBytes;
   return may_use_palette && palette.cost < limit ? PlaneMode::kPalette : PlaneMode::kRaw;
 }
 
@@ -243,7 +252,8 @@ bool encode_entropy(const BlockInput& in, Out out, Workspace& ws, frame::Entry& 
 }
 
 // The 7 commonest values of the upper 7 exponent bits, in falling order.
-void choose_fixed_palette(const std::uint8_t* high, std::size_t n, std::uint8_t (&palette)[8]) noexcept {
+void choose_fixed_palette(const std::uint8_t* high, std::size_t n,
+                          std::uint8_t (&palette)[8]) noexcept {
   std::uint32_t sample[256];
   sample_bytes(high, n, sample);
   for (int v = 0; v < 128; ++v) sample[v] += sample[v + 128];
@@ -304,7 +314,8 @@ bool encode_fixed(const BlockInput& in, Out out, Workspace& ws, frame::Entry& en
 // BF16 blocks that look as usual, low plane raw and exponents in a palette: two
 // at once, and the next ones fetched meanwhile. False, with nothing lost but
 // time, where one of them is different.
-bool encode_plain_pair(std::span<const BlockInput> in, frame::Entry (&entries)[2], Workspace& ws) noexcept {
+bool encode_plain_pair(std::span<const BlockInput> in, frame::Entry (&entries)[2],
+                       Workspace& ws) noexcept {
   constexpr std::size_t kWidth = 2;
   CodedPlane coded[2];
   Out outs[2];
@@ -317,7 +328,8 @@ bool encode_plain_pair(std::span<const BlockInput> in, frame::Entry (&entries)[2
     std::uint32_t sample[256];
     sample_bytes(planes[1], n, sample);
     const entropy::Palette palette = entropy::make_palette(sample);
-    if (choose_top_mode(sample, DType::kBF16, palette) != PlaneMode::kPalette || worth_coding(planes[0], n))
+    if (choose_top_mode(sample, DType::kBF16, palette) != PlaneMode::kPalette ||
+        worth_coding(planes[0], n))
       return false;
     prepare_palette_plane(planes[1], n, palette, i, ws, coded[i]);
   }
@@ -340,7 +352,8 @@ bool is_constant_block(const BlockInput& in) noexcept {
   return std::memcmp(in.src, in.src + width, (in.num_elems - 1) * width) == 0;
 }
 
-frame::Entry encode_block(const BlockInput& in, Codec codec, std::uint8_t* dst, Workspace& ws) noexcept {
+frame::Entry encode_block(const BlockInput& in, Codec codec, std::uint8_t* dst,
+                          Workspace& ws) noexcept {
   const std::size_t width = elem_bytes(in.dtype);
   frame::Entry entry;
   const Out out{dst, dst + frame::max_payload(in.num_elems, width)};
@@ -365,10 +378,12 @@ frame::Entry encode_block(const BlockInput& in, Codec codec, std::uint8_t* dst, 
 
 void encode_blocks(std::span<const BlockInput> in, Codec codec, frame::Entry (&entries)[2],
                    Workspace& ws) noexcept {
-  const bool may_be_plain = in.size() == 2 && codec == Codec::kEntropy && in[0].dtype == DType::kBF16 &&
-                            !is_constant_block(in[0]) && !is_constant_block(in[1]);
+  const bool may_be_plain = in.size() == 2 && codec == Codec::kEntropy &&
+                            in[0].dtype == DType::kBF16 && !is_constant_block(in[0]) &&
+                            !is_constant_block(in[1]);
   if (!may_be_plain || !encode_plain_pair(in, entries, ws))
-    for (std::size_t i = 0; i < in.size(); ++i) entries[i] = encode_block(in[i], codec, ws.payloads[i], ws);
+    for (std::size_t i = 0; i < in.size(); ++i)
+      entries[i] = encode_block(in[i], codec, ws.payloads[i], ws);
 }
 
 }  // namespace snug::codec

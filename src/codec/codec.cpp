@@ -62,8 +62,10 @@ struct FrameEncoder {
   Coded encode_pair(std::uint64_t pair, Workspace& ws) const noexcept {
     Coded coded{2 * pair, 2 * pair + 1 < header.num_blocks() ? 2 : 1, {}};
     codec::BlockInput inputs[2];
-    for (int i = 0; i < coded.num_blocks; ++i) inputs[i] = block_input(coded.first_block + static_cast<unsigned>(i));
-    codec::encode_blocks({inputs, static_cast<std::size_t>(coded.num_blocks)}, codec, coded.entries, ws);
+    for (int i = 0; i < coded.num_blocks; ++i)
+      inputs[i] = block_input(coded.first_block + static_cast<unsigned>(i));
+    codec::encode_blocks({inputs, static_cast<std::size_t>(coded.num_blocks)}, codec, coded.entries,
+                         ws);
     return coded;
   }
   // What the block two further on starts with. Entropy coding fetches it while
@@ -78,10 +80,13 @@ struct FrameEncoder {
     for (int i = 0; i < coded.num_blocks; ++i) {
       Entry entry = coded.entries[i];
       entry.offset = at;
-      entry.checksum = frame::checksum_finish(
-          codec::kernels().copy_out(ws.payloads[i], entry.num_bytes, dst + at, next_input(coded, i)),
-          entry.num_bytes);
-      frame::write_entry(entry, dst + frame::kHeaderBytes + (coded.first_block + static_cast<unsigned>(i)) * frame::kEntryBytes);
+      entry.checksum =
+          frame::checksum_finish(codec::kernels().copy_out(ws.payloads[i], entry.num_bytes,
+                                                           dst + at, next_input(coded, i)),
+                                 entry.num_bytes);
+      frame::write_entry(entry,
+                         dst + frame::kHeaderBytes +
+                             (coded.first_block + static_cast<unsigned>(i)) * frame::kEntryBytes);
       at += entry.num_bytes;
     }
     codec::kernels().finish_writes();
@@ -120,14 +125,16 @@ struct FrameEncoder {
 Result<std::size_t> encode_with(std::span<const std::byte> raw, std::span<std::byte> dst,
                                 const EncodeOptions& options, Workspace* ws) noexcept {
   if (static_cast<int>(options.codec) >= kNumCodecs)
-    return Status{Code::kUsage, "not a codec", kNowhere, kNowhere, static_cast<std::uint64_t>(options.codec)};
+    return Status{Code::kUsage, "not a codec", kNowhere, kNowhere,
+                  static_cast<std::uint64_t>(options.codec)};
   const std::size_t width = elem_bytes(options.dtype);
-  auto made = frame::make_header(width == 0 ? raw.first(0) : raw.last(raw.size() % width), raw.size(),
-                                 options.dtype, options.log2_block);
+  auto made = frame::make_header(width == 0 ? raw.first(0) : raw.last(raw.size() % width),
+                                 raw.size(), options.dtype, options.log2_block);
   if (!made) return made.status();
   FrameEncoder encoder{*made, bytes_of(raw), bytes_of(dst), dst.size(), options.codec};
-  const Status too_small{Code::kDstTooSmall, "frame does not fit", kNowhere, kNowhere, dst.size(),
-                         encode_bound(raw.size(), options)};
+  const Status too_small{Code::kDstTooSmall, "frame does not fit",
+                         kNowhere,           kNowhere,
+                         dst.size(),         encode_bound(raw.size(), options)};
   if (dst.size() < encoder.header.payload_start()) return too_small;
 
   const int num_threads = codec::thread_count(options.num_threads, encoder.num_pairs());
@@ -154,8 +161,10 @@ Result<Header> open_frame(std::span<const std::byte> frame) noexcept {
   auto header = frame::read_header(frame);
   if (!header) return header;
   if (header->frame_bytes > frame.size())
-    return Status{Code::kCorrupt, "frame is cut short", kNowhere, frame.size(), frame.size(), header->frame_bytes};
-  if (Status s = frame::check_index(*header, frame.first(header->payload_start())); !s.ok()) return s;
+    return Status{Code::kCorrupt, "frame is cut short", kNowhere,
+                  frame.size(),   frame.size(),         header->frame_bytes};
+  if (Status s = frame::check_index(*header, frame.first(header->payload_start())); !s.ok())
+    return s;
   return header;
 }
 
@@ -175,7 +184,8 @@ Status decode_some(const Header& header, std::span<const std::byte> frame, std::
                    std::uint64_t last, std::uint8_t* dst, Workspace& ws) noexcept {
   BlockJob jobs[2];
   const std::size_t block_bytes = header.block_elems() * elem_bytes(header.dtype);
-  for (std::uint64_t i = first; i < last; ++i) jobs[i - first] = block_job(header, frame, i, dst + i * block_bytes);
+  for (std::uint64_t i = first; i < last; ++i)
+    jobs[i - first] = block_job(header, frame, i, dst + i * block_bytes);
   return codec::decode_blocks({jobs, last - first}, header.dtype, ws);
 }
 
@@ -184,7 +194,8 @@ Result<std::size_t> decode_with(std::span<const std::byte> frame, std::span<std:
   auto header = open_frame(frame);
   if (!header) return header.status();
   if (dst.size() < header->raw_bytes())
-    return Status{Code::kDstTooSmall, "tensor does not fit", kNowhere, kNowhere, dst.size(), header->raw_bytes()};
+    return Status{Code::kDstTooSmall, "tensor does not fit", kNowhere, kNowhere,
+                  dst.size(),         header->raw_bytes()};
   const std::uint64_t num_blocks = header->num_blocks(), num_pairs = (num_blocks + 1) / 2;
   std::atomic<std::uint64_t> next{0};
   codec::FirstError error;
@@ -204,7 +215,8 @@ Result<std::size_t> decode_with(std::span<const std::byte> frame, std::span<std:
   }
   if (error) return error.status();
   if (header->num_tail_bytes != 0)  // dst may be null where there is nothing
-    std::memcpy(bytes_of(dst) + header->raw_bytes() - header->num_tail_bytes, header->tail, header->num_tail_bytes);
+    std::memcpy(bytes_of(dst) + header->raw_bytes() - header->num_tail_bytes, header->tail,
+                header->num_tail_bytes);
   return header->raw_bytes();
 }
 
@@ -227,15 +239,17 @@ Result<std::size_t> encode(std::span<const std::byte> raw, std::span<std::byte> 
                            const EncodeOptions& options, std::span<std::byte> workspace) noexcept {
   Workspace* ws = place_workspace(workspace);
   if (ws == nullptr)
-    return Status{Code::kUsage, "workspace too small", kNowhere, kNowhere, workspace.size(), workspace_bytes()};
+    return Status{Code::kUsage, "workspace too small", kNowhere,
+                  kNowhere,     workspace.size(),      workspace_bytes()};
   return encode_with(raw, dst, options, ws);
 }
 
 Result<FrameInfo> inspect(std::span<const std::byte> frame) noexcept {
   auto header = frame::read_header(frame);
   if (!header) return header.status();
-  return FrameInfo{header->dtype,        header->raw_bytes(),  header->frame_bytes,
-                   header->num_elems,    header->num_blocks(), static_cast<std::uint32_t>(header->block_elems())};
+  return FrameInfo{header->dtype,        header->raw_bytes(),
+                   header->frame_bytes,  header->num_elems,
+                   header->num_blocks(), static_cast<std::uint32_t>(header->block_elems())};
 }
 
 Result<std::size_t> decode(std::span<const std::byte> frame, std::span<std::byte> dst,
@@ -247,7 +261,8 @@ Result<std::size_t> decode(std::span<const std::byte> frame, std::span<std::byte
                            std::span<std::byte> workspace) noexcept {
   Workspace* ws = place_workspace(workspace);
   if (ws == nullptr)
-    return Status{Code::kUsage, "workspace too small", kNowhere, kNowhere, workspace.size(), workspace_bytes()};
+    return Status{Code::kUsage, "workspace too small", kNowhere,
+                  kNowhere,     workspace.size(),      workspace_bytes()};
   return decode_with(frame, dst, 1, ws);
 }
 
@@ -256,10 +271,12 @@ Result<std::size_t> decode_range(std::span<const std::byte> frame, std::uint64_t
   auto header = open_frame(frame);
   if (!header) return header.status();
   if (first > header->num_elems || count > header->num_elems - first)
-    return Status{Code::kUsage, "range outside the tensor", kNowhere, kNowhere, first, header->num_elems};
+    return Status{Code::kUsage, "range outside the tensor", kNowhere, kNowhere,
+                  first,        header->num_elems};
   const std::size_t width = elem_bytes(header->dtype);
   if (dst.size() / width < count)
-    return Status{Code::kDstTooSmall, "range does not fit", kNowhere, kNowhere, dst.size(), count * width};
+    return Status{Code::kDstTooSmall, "range does not fit", kNowhere,
+                  kNowhere,           dst.size(),           count * width};
   struct Local {
     Workspace ws;
     std::uint8_t block[frame::kMaxBlockElems * 8];
@@ -270,7 +287,8 @@ Result<std::size_t> decode_range(std::span<const std::byte> frame, std::uint64_t
   while (count > 0) {
     const std::uint64_t i = first >> header->log2_block;
     const std::uint64_t skip = first - (i << header->log2_block);
-    const std::uint64_t here = header->elems_in_block(i) - skip < count ? header->elems_in_block(i) - skip : count;
+    const std::uint64_t here =
+        header->elems_in_block(i) - skip < count ? header->elems_in_block(i) - skip : count;
     const BlockJob job = block_job(*header, frame, i, local->block);
     if (Status s = codec::decode_blocks({&job, 1}, header->dtype, local->ws); !s.ok()) return s;
     std::memcpy(out, local->block + skip * width, here * width);

@@ -40,7 +40,8 @@ struct Tables {
         chosen = table;
         return;
       }
-    std::fprintf(stderr, "snug: SNUG_FORCE=%s is not available on this CPU; using %s\n", force, chosen->name);
+    std::fprintf(stderr, "snug: SNUG_FORCE=%s is not available on this CPU; using %s\n", force,
+                 chosen->name);
   }
 };
 

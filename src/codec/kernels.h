@@ -39,7 +39,7 @@ struct Kernels {
   // Copies num_bytes, a multiple of 16, to memory that will not be read soon, and
   // may prefetch what comes next meanwhile. Returns their checksum_terms.
   std::uint64_t (*copy_out)(const std::uint8_t* src, std::size_t num_bytes, std::uint8_t* dst,
-                   std::span<const std::uint8_t> next);
+                            std::span<const std::uint8_t> next);
 
   // 16-bit elements to byte planes and back; `rotate` moves the sign bit below
   // the mantissa first.

@@ -125,7 +125,8 @@ void fill_slots(const entropy::Table& table, Slot (&slots)[kFreqTotal]) {
   unsigned slot = 0;
   for (unsigned s = 0; s < 16; ++s)
     for (unsigned rank = 0; rank < table.freq[s]; ++rank)
-      slots[slot++] = {static_cast<std::uint8_t>(s), static_cast<std::uint8_t>(rank), table.freq[s]};
+      slots[slot++] = {static_cast<std::uint8_t>(s), static_cast<std::uint8_t>(rank),
+                       table.freq[s]};
 }
 
 bool rans_decode_one(const Stream& stream) {

@@ -14,7 +14,8 @@ namespace snug::codec {
 
 // Threads to use for `num_tasks`: as asked, or one per CPU for 0.
 inline int thread_count(int asked, std::uint64_t num_tasks) noexcept {
-  std::uint64_t n = asked > 0 ? static_cast<std::uint64_t>(asked) : std::thread::hardware_concurrency();
+  std::uint64_t n =
+      asked > 0 ? static_cast<std::uint64_t>(asked) : std::thread::hardware_concurrency();
   if (n > 256) n = 256;
   if (n > num_tasks) n = num_tasks;
   return n < 1 ? 1 : static_cast<int>(n);
@@ -48,7 +49,9 @@ class Turnstile {
   // times before going to sleep.
   bool wait_for(std::uint64_t ticket, std::uint64_t& position) noexcept {
     constexpr int kLooks = 64;
-    const auto my_turn = [&] { return turn_.load(std::memory_order_acquire) == ticket || failed(); };
+    const auto my_turn = [&] {
+      return turn_.load(std::memory_order_acquire) == ticket || failed();
+    };
     for (int i = 0; i < kLooks && !my_turn(); ++i) std::this_thread::yield();
     if (!my_turn()) {
       std::unique_lock lock(mutex_);

@@ -11,7 +11,8 @@ void split_planes(const std::uint8_t* src, std::size_t n, std::size_t width, boo
       U v;
       std::memcpy(&v, src + i * sizeof v, sizeof v);
       if (rotate) v = rotate_left(v);
-      for (std::size_t p = 0; p < sizeof v; ++p) planes[p][i] = static_cast<std::uint8_t>(v >> (8 * p));
+      for (std::size_t p = 0; p < sizeof v; ++p)
+        planes[p][i] = static_cast<std::uint8_t>(v >> (8 * p));
     }
   });
 }

@@ -21,8 +21,12 @@ struct SectionHeader {
   std::uint8_t palette_size = 0;  // 0 for byte streams
 
   std::size_t words_offset() const noexcept { return kTableOffset + frame::align_up(table_bytes); }
-  std::size_t escapes_offset() const noexcept { return words_offset() + std::size_t{num_words} * 2; }
-  std::size_t section_bytes() const noexcept { return frame::align_up(escapes_offset() + num_escapes); }
+  std::size_t escapes_offset() const noexcept {
+    return words_offset() + std::size_t{num_words} * 2;
+  }
+  std::size_t section_bytes() const noexcept {
+    return frame::align_up(escapes_offset() + num_escapes);
+  }
 
   void write(std::uint8_t* dst) const noexcept {
     std::memset(dst, 0, kStatesOffset);

@@ -31,7 +31,8 @@ Result<Header> make_header(std::span<const std::byte> tail, std::uint64_t raw_by
                            int log2_block) noexcept {
   const std::size_t width = elem_bytes(dtype);
   if (width == 0)
-    return Status{Code::kUsage, "not a dtype", kNowhere, kNowhere, static_cast<std::uint64_t>(dtype)};
+    return Status{Code::kUsage, "not a dtype", kNowhere, kNowhere,
+                  static_cast<std::uint64_t>(dtype)};
   if (log2_block == 0) log2_block = default_log2_block(dtype);
   if (log2_block < kMinLog2Block || log2_block > kMaxLog2Block)
     return Status{Code::kUsage, "log2_block must be 0 or 12 to 17", kNowhere, kNowhere,
@@ -87,8 +88,12 @@ Result<Header> read_header(std::span<const std::byte> frame) noexcept {
   if (load<std::uint32_t>(p) != kMagic)
     return Status{Code::kBadMagic, "not a Snug frame", kNowhere, 0, load<std::uint32_t>(p), kMagic};
   if (p[4] != kVersion)
-    return Status{Code::kUnsupportedVersion, "frame version not known to this Snug; update it",
-                  kNowhere, 4, p[4], kVersion};
+    return Status{Code::kUnsupportedVersion,
+                  "frame version not known to this Snug; update it",
+                  kNowhere,
+                  4,
+                  p[4],
+                  kVersion};
   Header header;
   header.dtype = static_cast<DType>(p[5]);
   header.log2_block = p[6];
@@ -105,7 +110,8 @@ Result<Header> read_header(std::span<const std::byte> frame) noexcept {
   if (header.num_tail_bytes >= width)
     return corrupt("tail as long as an element", 7, p[7], width - 1);
   for (std::size_t i = header.num_tail_bytes; i < 8; ++i)
-    if (header.tail[i] != 0) return corrupt("unused tail byte is not zero", 24 + i, header.tail[i], 0);
+    if (header.tail[i] != 0)
+      return corrupt("unused tail byte is not zero", 24 + i, header.tail[i], 0);
   for (std::size_t i = kChecksumOffset + 4; i < kHeaderBytes; ++i)
     if (p[i] != 0) return corrupt("reserved byte is not zero", i, p[i], 0);
   if (header.num_elems > kMaxRawBytes / width)
@@ -136,7 +142,8 @@ Status check_index(const Header& header, std::span<const std::byte> head) noexce
   for (std::uint64_t i = 0; i < header.num_blocks(); ++i) {
     const Entry entry = read_entry(index + i * kEntryBytes);
     const std::uint64_t at = kHeaderBytes + i * kEntryBytes;
-    if (entry.offset != end) return corrupt("block not where it should start", at, entry.offset, end, i);
+    if (entry.offset != end)
+      return corrupt("block not where it should start", at, entry.offset, end, i);
     if (static_cast<int>(entry.codec) >= kNumCodecs)
       return corrupt("unknown codec", at, static_cast<std::uint64_t>(entry.codec), kNowhere, i);
     if (entry.num_bytes % kAlign != 0 || entry.num_bytes == 0 ||
@@ -145,7 +152,8 @@ Status check_index(const Header& header, std::span<const std::byte> head) noexce
                      max_payload(header.elems_in_block(i), width), i);
     end += entry.num_bytes;
   }
-  if (end != header.frame_bytes) return corrupt("frame size does not match its blocks", 16, header.frame_bytes, end);
+  if (end != header.frame_bytes)
+    return corrupt("frame size does not match its blocks", 16, header.frame_bytes, end);
   return {};
 }
 

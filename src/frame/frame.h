@@ -41,7 +41,9 @@ struct Header {
     const std::uint64_t left = num_elems - (block_idx << log2_block);
     return left < block_elems() ? left : block_elems();
   }
-  std::uint64_t raw_bytes() const noexcept { return num_elems * elem_bytes(dtype) + num_tail_bytes; }
+  std::uint64_t raw_bytes() const noexcept {
+    return num_elems * elem_bytes(dtype) + num_tail_bytes;
+  }
   std::uint64_t payload_start() const noexcept { return kHeaderBytes + num_blocks() * kEntryBytes; }
 };
 

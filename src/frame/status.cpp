@@ -41,9 +41,9 @@ std::string to_string(const Status& status) {
 }
 
 const char* dtype_name(DType dtype) noexcept {
-  static constexpr const char* kNames[kNumDTypes] = {"bytes", "bf16",    "f16",     "f32", "f64",
-                                                     "f8_e4m3", "f8_e5m2", "f4",      "i8",  "i16",
-                                                     "i32",   "i64",     "bool"};
+  static constexpr const char* kNames[kNumDTypes] = {"bytes",   "bf16",    "f16", "f32", "f64",
+                                                     "f8_e4m3", "f8_e5m2", "f4",  "i8",  "i16",
+                                                     "i32",     "i64",     "bool"};
   const auto i = static_cast<int>(dtype);
   return i < kNumDTypes ? kNames[i] : "unknown";
 }

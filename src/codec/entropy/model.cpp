@@ -122,12 +122,14 @@ Palette make_palette(const std::uint32_t (&histogram)[256]) noexcept {
   return palette;
 }
 
-void make_byte_model(const std::uint32_t (&histogram)[256], Model& model, std::uint64_t& cost) noexcept {
+void make_byte_model(const std::uint32_t (&histogram)[256], Model& model,
+                     std::uint64_t& cost) noexcept {
   model.conditional = true;
   std::uint32_t first_counts[16];
   for (int first = 0; first < 16; ++first) {
     first_counts[first] = 0;
-    for (int second = 0; second < 16; ++second) first_counts[first] += histogram[first * 16 + second];
+    for (int second = 0; second < 16; ++second)
+      first_counts[first] += histogram[first * 16 + second];
   }
   normalize(first_counts, 16, model.first);
   cost = table_cost(first_counts, model.first);

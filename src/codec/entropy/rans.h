@@ -12,9 +12,9 @@
 namespace snug::codec::entropy {
 
 inline constexpr int kLanes = 32;
-inline constexpr int kSteps = 4;                        // steps a group
+inline constexpr int kSteps = 4;                             // steps a group
 inline constexpr std::size_t kGroupBytes = kLanes * kSteps;  // symbol bytes a group
-inline constexpr std::uint32_t kStateLow = 1u << 16;    // states live in [2^16, 2^32)
+inline constexpr std::uint32_t kStateLow = 1u << 16;         // states live in [2^16, 2^32)
 inline constexpr int kFreqBits = 8;
 inline constexpr std::uint32_t kFreqTotal = 1u << kFreqBits;
 
@@ -43,8 +43,8 @@ struct Model {
   }
 };
 
-// One stream to decode; `symbols` receives num_bytes, a multiple of 128. Intact means: all words used, none missing,
-// every lane back at kStateLow.
+// One stream to decode; `symbols` receives num_bytes, a multiple of 128. Intact means: all words
+// used, none missing, every lane back at kStateLow.
 struct Stream {
   const std::uint8_t* words;  // 16-bit words at any address
   std::size_t num_words;
