@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "codec/delta_inputs.h"
-#include "snug/cuda_delta.h"
+#include "snug/cuda.h"
 #include "snug/delta.h"
 
 namespace {

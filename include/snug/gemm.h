@@ -156,4 +156,24 @@ Result<Choice> tune(const Matrix& matrix, const LinearArgs& args, cuda::Target w
 std::string tuning_text();
 Status load_tuning(const std::string& text);
 
+// ---- updating -------------------------------------------------------------
+//
+// The packed matrix is not touched. The new one is written to another buffer. If the result is
+// kOk, it is complete and made from weights with the hash that the delta names: open() it, then
+// free the old one, or keep that to roll back. The workspace holds the dense matrix and what
+// packing needs.
+
+// 0 if n or k is 0 or too large.
+std::size_t apply_delta_workspace_bytes(std::uint64_t n, std::uint64_t k) noexcept;
+
+// `delta` (device memory, 16-byte aligned) was made from the dense matrix, its n rows one behind
+// the other, as BF16 in blocks of at most 2^14 elements. The new matrix is packed as `kind` into
+// new_packed, for which packed_bound() bytes are enough. `result` (device memory) gets the bytes
+// used, or why there are none: see pack_status(). kWrongBase: the matrix is another version than
+// the delta was made for. kDstTooSmall in a buffer of packed_bound() bytes: too many weights are
+// outside of their palettes; pack as kRaw.
+Status apply_delta(const Matrix& matrix, cuda::Source delta, Kind kind, cuda::Target new_packed,
+                   cuda::Target workspace, DeviceResult* result, const cuda::DeltaOptions& options,
+                   Stream stream) noexcept;
+
 }  // namespace snug::gemm

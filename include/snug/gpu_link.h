@@ -49,7 +49,7 @@ class Link {
   // both ends learn so at once, and the connection works on), kTimeout (the other end does
   // not call: that ends the connection too).
   static Result<Link> open(wire::Connection& connection,
-                                 const wire::Options& options = {}) noexcept;
+                           const wire::Options& options = {}) noexcept;
 
   Link() noexcept;
   Link(Link&&) noexcept;

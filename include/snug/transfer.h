@@ -50,7 +50,7 @@ StoreResult<TransferReport> receive_path(wire::Connection& connection, const std
 //
 // A trainer publishes versions: files or folders that appear in a folder by a
 // rename. Followers always move on to the newest one. Who has a version that the
-// server still has gets a patch (snug/patch.h), everybody else a full copy. A
+// server still has gets a patch (snug/store.h), everybody else a full copy. A
 // version is verified against the hash of the original before it appears.
 
 struct SyncEvent {

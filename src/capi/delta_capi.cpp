@@ -1,7 +1,7 @@
 // The C ABI of deltas: a thin skin over snug/delta.h.
 #include "capi/convert.h"
 #include "snug/delta.h"
-#include "snug/snug_delta.h"
+#include "snug/snug.h"
 
 namespace {
 

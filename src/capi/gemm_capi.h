@@ -2,7 +2,7 @@
 #pragma once
 #include "capi/convert.h"
 #include "snug/gemm.h"
-#include "snug/snug_gemm.h"
+#include "snug/snug_gpu.h"
 
 namespace snug::gemm {
 

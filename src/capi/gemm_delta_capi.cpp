@@ -1,8 +1,8 @@
 // The C ABI of deltas of packed matrices: nothing but conversions.
-#include "capi/gpu_delta_capi.h"
 #include "capi/gemm_capi.h"
-#include "snug/gemm_delta.h"
-#include "snug/snug_gemm_delta.h"
+#include "capi/gpu_delta_capi.h"
+#include "snug/gemm.h"
+#include "snug/snug_gpu.h"
 
 namespace gemm = snug::gemm;
 using snug::cuda::deltas::cpp;

@@ -2,7 +2,7 @@
 #include <cuda_runtime_api.h>
 
 #include "snug/cuda.h"
-#include "snug/snug_cuda.h"
+#include "snug/snug_gpu.h"
 
 namespace {
 

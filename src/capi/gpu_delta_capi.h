@@ -1,7 +1,7 @@
-// capi/gpu_delta_capi.h - conversions between snug/cuda_delta.h and its C ABI.
+// capi/gpu_delta_capi.h - conversions between snug/cuda.h and its C ABI.
 #pragma once
-#include "snug/cuda_delta.h"
-#include "snug/snug_cuda_delta.h"
+#include "snug/cuda.h"
+#include "snug/snug_gpu.h"
 
 namespace snug::cuda::deltas {
 

@@ -1,9 +1,9 @@
 // The C ABI of messages in GPU memory: nothing but conversions.
 #include <vector>
 
-#include "snug/gpu_link.h"
-#include "snug/snug_cuda_wire.h"
 #include "capi/wire_capi.h"
+#include "snug/gpu_link.h"
+#include "snug/snug_gpu.h"
 
 using snug::Code;
 using snug::DType;

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "capi/convert.h"
-#include "snug/snug_wire.h"
+#include "snug/snug.h"
 #include "snug/wire.h"
 #include "wire/protocol.h"
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "capi/convert.h"
-#include "snug/snug_wire.h"
+#include "snug/snug.h"
 #include "snug/wire.h"
 
 struct snug_wire_listener {

@@ -3,7 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <string>
 
-#include "snug/patch.h"
+#include "snug/store.h"
 
 namespace snug::cli {
 

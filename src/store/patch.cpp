@@ -1,11 +1,10 @@
 // The public patch API: paths in, a report out.
-#include "snug/patch.h"
-
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <new>
 
+#include "snug/store.h"
 #include "store/folder.h"
 #include "store/output_folder.h"
 #include "store/patch_jobs.h"

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "snug/patch.h"
+#include "snug/store.h"
 #include "store/file_io.h"
 
 namespace snug::store {

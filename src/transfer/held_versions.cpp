@@ -8,7 +8,7 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "snug/patch.h"
+#include "snug/store.h"
 #include "store/file_io.h"
 #include "transfer/file_identity.h"
 #include "transfer/part_folder.h"

@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <random>
 
-#include "snug/patch.h"
+#include "snug/store.h"
 
 namespace snug::wire {
 namespace {

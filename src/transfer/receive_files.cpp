@@ -3,7 +3,7 @@
 #include <atomic>
 #include <deque>
 
-#include "snug/patch.h"
+#include "snug/store.h"
 #include "transfer/dialogue.h"
 #include "transfer/file_buffers.h"
 

@@ -2,7 +2,7 @@
 #include <deque>
 #include <thread>
 
-#include "snug/patch.h"
+#include "snug/store.h"
 #include "transfer/dialogue.h"
 #include "transfer/file_buffers.h"
 #include "wire/memory_buffers.h"

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <thread>
 
-#include "snug/patch.h"
+#include "snug/store.h"
 #include "transfer/dialogue.h"
 #include "transfer/file_buffers.h"
 #include "transfer/held_versions.h"

@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "snug/snug_delta.h"
+#include "snug/snug.h"
 
 enum { kBytes = 20000, kRoom = 30000 };
 static unsigned char base[kBytes], next[kBytes], out[kBytes], delta[kRoom], undo[kRoom];

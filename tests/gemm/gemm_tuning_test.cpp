@@ -3,9 +3,9 @@
 
 #include <cstring>
 
-#include "gemm/gemm_weights.h"
 #include "gemm/cuda/tuning.h"
-#include "snug/snug_gemm.h"
+#include "gemm/gemm_weights.h"
+#include "snug/snug_gpu.h"
 
 namespace snug::test {
 namespace {

@@ -3,7 +3,7 @@
 #include "delta/delta_format.h"
 #include "gpu/gemm_device.h"
 #include "snug/delta.h"
-#include "snug/gemm_delta.h"
+#include "snug/gemm.h"
 #include "support/delta_versions.h"
 
 namespace snug::test {

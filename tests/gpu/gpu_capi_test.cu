@@ -4,7 +4,7 @@
 #include <string>
 
 #include "gpu/gpu_buffers.h"
-#include "snug/snug_cuda.h"
+#include "snug/snug_gpu.h"
 #include "support/inputs.h"
 
 namespace snug::test {

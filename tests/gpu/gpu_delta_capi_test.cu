@@ -3,9 +3,8 @@
 
 #include "gpu/gemm_device.h"
 #include "snug/delta.h"
-#include "snug/snug_cuda_delta.h"
-#include "snug/snug_delta.h"
-#include "snug/snug_gemm_delta.h"
+#include "snug/snug.h"
+#include "snug/snug_gpu.h"
 #include "support/delta_versions.h"
 
 namespace snug::test {

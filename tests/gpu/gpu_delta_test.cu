@@ -5,7 +5,7 @@
 
 #include "delta/delta_format.h"
 #include "gpu/gpu_buffers.h"
-#include "snug/cuda_delta.h"
+#include "snug/cuda.h"
 #include "snug/delta.h"
 #include "support/delta_versions.h"
 

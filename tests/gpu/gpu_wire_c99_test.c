@@ -1,8 +1,8 @@
-/* snug/snug_cuda_wire.h is C, and says no to nonsense before it needs a GPU. */
+/* snug/snug_gpu.h is C, and says no to nonsense before it needs a GPU. */
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "snug/snug_cuda_wire.h"
+#include "snug/snug_gpu.h"
 
 #define CHECK(condition)                                                \
   do {                                                                  \

@@ -3,7 +3,7 @@
 
 #include <filesystem>
 
-#include "snug/patch.h"
+#include "snug/store.h"
 #include "store/patch_format.h"
 #include "store/store_files.h"
 #include "support/prng.h"

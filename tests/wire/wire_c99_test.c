@@ -4,14 +4,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "snug/snug_wire.h"
+#include "snug/snug.h"
 
-#define CHECK(condition)                                          \
-  do {                                                            \
-    if (!(condition)) {                                           \
-      fprintf(stderr, "line %d: %s\n", __LINE__, #condition);     \
-      return 1;                                                   \
-    }                                                             \
+#define CHECK(condition)                                      \
+  do {                                                        \
+    if (!(condition)) {                                       \
+      fprintf(stderr, "line %d: %s\n", __LINE__, #condition); \
+      return 1;                                               \
+    }                                                         \
   } while (0)
 
 enum { kBytes = 300000, kHalf = 100001 };
@@ -50,7 +50,8 @@ int main(void) {
   CHECK(stats.raw_bytes == kBytes && stats.wire_bytes < kBytes);
 
   CHECK(snug_wire_send_note(b, "hello", 5, &status) == SNUG_OK);
-  CHECK(snug_wire_recv_note(a, 10000, note, sizeof note, &num_bytes, &status) == SNUG_DST_TOO_SMALL);
+  CHECK(snug_wire_recv_note(a, 10000, note, sizeof note, &num_bytes, &status) ==
+        SNUG_DST_TOO_SMALL);
   CHECK(num_bytes == 5);
   CHECK(snug_wire_recv_note(a, 10000, address, sizeof address, &num_bytes, &status) == SNUG_OK);
   CHECK(num_bytes == 5 && memcmp(address, "hello", 5) == 0);

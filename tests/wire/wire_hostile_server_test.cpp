@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "net/socket.h"
-#include "snug/patch.h"
+#include "snug/store.h"
 #include "snug/transfer.h"
 #include "store/store_files.h"
 #include "wire/wire_pairs.h"

@@ -1,9 +1,10 @@
-// delta/cuda/gpu_delta_host.h - what the host sides of the delta kernels share: checks and launches.
+// delta/cuda/gpu_delta_host.h - what the host sides of the delta kernels share: checks and
+// launches.
 #pragma once
 #include <cuda_runtime.h>
 
 #include "delta/cuda/delta_device.cuh"
-#include "snug/cuda_delta.h"
+#include "snug/cuda.h"
 
 namespace snug::cuda::deltas {
 

@@ -1,6 +1,6 @@
 // Deltas of packed matrices: the dense matrix is restored, changed and packed anew.
 #include "delta/cuda/gpu_delta_host.h"
-#include "snug/gemm_delta.h"
+#include "snug/gemm.h"
 
 namespace snug::gemm {
 namespace {
