@@ -41,12 +41,10 @@ gpu-bench: setup
 	@scripts/gpu.sh bench $(BUILD) $(JOBS)
 
 format:
-	@command -v clang-format >/dev/null || { echo "make format needs the package clang-format"; exit 1; }
-	@find include src tests bench -name '*.h' -o -name '*.c' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' \
-	  | xargs clang-format -i
+	@scripts/format.sh fix
 
 install: build
 	@cmake --install $(BUILD) --prefix $(PREFIX)
 
 clean:
-	@rm -rf $(BUILD) build-asan build-tsan build-fuzz build-debug build-cuda build-cuda-all
+	@rm -rf $(BUILD) build-asan build-tsan build-fuzz build-odr build-debug build-cuda build-cuda-all

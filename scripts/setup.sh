@@ -5,7 +5,7 @@ set -euo pipefail
 
 packages=(g++ make cmake libhwy-dev libxxhash-dev libzstd-dev nlohmann-json3-dev libcli11-dev
           libfmt-dev libgtest-dev libbenchmark-dev)
-if [[ ${1:-} == ci ]]; then packages+=(clang libclang-rt-dev); fi
+if [[ ${1:-} == ci ]]; then packages+=(clang libclang-rt-dev clang-format); fi
 
 if ! command -v dpkg-query >/dev/null; then
   # Another system: CMake says what it misses; these names are a hint for its packages.
