@@ -51,6 +51,21 @@ constexpr std::size_t elem_bytes(DType dtype) noexcept {
   }
   return 0;
 }
+
+// Types of one value an element whose top bit is a sign.
+constexpr bool has_sign_bit(DType dtype) noexcept {
+  return dtype == DType::kBF16 || dtype == DType::kF16 || dtype == DType::kF32 ||
+         dtype == DType::kF64 || dtype == DType::kF8E4M3 || dtype == DType::kF8E5M2;
+}
+// Types whose top byte, the sign taken out, holds exponent bits only: few different values.
+constexpr bool has_exponent_plane(DType dtype) noexcept {
+  return dtype == DType::kBF16 || dtype == DType::kF32 || dtype == DType::kF64;
+}
+// Types that Codec::kFixed compresses; others it leaves raw.
+constexpr bool has_fixed_codec(DType dtype) noexcept {
+  return dtype == DType::kBF16 || dtype == DType::kF32;
+}
+
 const char* dtype_name(DType dtype) noexcept;  // "bf16", "f8_e4m3", ...
 const char* codec_name(Codec codec) noexcept;  // "raw", "entropy", ...
 

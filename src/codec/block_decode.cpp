@@ -170,8 +170,7 @@ Status decode_plain_bf16_pair(std::span<const BlockJob> jobs, Workspace& ws) noe
 Status decode_fixed(const BlockJob& job, DType dtype, Workspace& ws) noexcept {
   const std::size_t width = elem_bytes(dtype), n = job.num_elems;
   In in{job};
-  if (dtype != DType::kBF16 && dtype != DType::kF32)
-    return in.corrupt("fixed codec on a dtype it is not made for");
+  if (!has_fixed_codec(dtype)) return in.corrupt("fixed codec on a dtype it is not made for");
   PlaneMap map;
   for (std::size_t p = 0; p < 8; ++p) {
     map.modes[p] = job.entry.mode(static_cast<int>(p));

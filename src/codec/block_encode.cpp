@@ -154,7 +154,7 @@ PlaneMode choose_top_mode(const std::uint32_t (&sample)[256], DType dtype,
                           const entropy::Palette& palette) noexcept {
   std::uint64_t total = 0;
   for (const auto count : sample) total += count;
-  const bool may_use_palette = top_plane_is_exponent(dtype);
+  const bool may_use_palette = has_exponent_plane(dtype);
   if (may_use_palette && palette.cost < total * 5 * 256) return PlaneMode::kPalette;
   entropy::Model model;
   std::uint64_t bytes_cost;
@@ -269,7 +269,7 @@ void choose_fixed_palette(const std::uint8_t* high, std::size_t n,
 }
 
 bool encode_fixed(const BlockInput& in, Out out, Workspace& ws, frame::Entry& entry) noexcept {
-  if (in.dtype != DType::kBF16 && in.dtype != DType::kF32) return false;
+  if (!has_fixed_codec(in.dtype)) return false;
   const std::size_t n = in.num_elems, width = elem_bytes(in.dtype);
   const std::uint8_t* start = out.pos;
   Planes planes(in.src, n, width, false, out, ws);

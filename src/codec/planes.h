@@ -12,24 +12,6 @@
 
 namespace snug::codec {
 
-inline bool has_sign_bit(DType dtype) noexcept {
-  switch (dtype) {
-    case DType::kBF16:
-    case DType::kF16:
-    case DType::kF32:
-    case DType::kF64:
-    case DType::kF8E4M3:
-    case DType::kF8E5M2: return true;
-    default: return false;
-  }
-}
-
-// Types whose top plane is (the upper part of) an exponent of 8 bits or more:
-// few values, so a palette and one symbol a value.
-inline bool top_plane_is_exponent(DType dtype) noexcept {
-  return dtype == DType::kBF16 || dtype == DType::kF32 || dtype == DType::kF64;
-}
-
 template <class U>
 U rotate_left(U v) noexcept {
   return static_cast<U>(v << 1 | v >> (8 * sizeof(U) - 1));

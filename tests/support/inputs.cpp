@@ -13,8 +13,8 @@ namespace {
 
 // ---- what applies to what --------------------------------------------------
 bool any(DType) { return true; }
-bool is_float(DType dtype) { return codec::has_sign_bit(dtype); }
-bool is_wide_float(DType dtype) { return codec::top_plane_is_exponent(dtype); }
+bool is_float(DType dtype) { return has_sign_bit(dtype); }
+bool is_wide_float(DType dtype) { return has_exponent_plane(dtype); }
 bool is_integer(DType dtype) {
   return dtype == DType::kI8 || dtype == DType::kI16 || dtype == DType::kI32 ||
          dtype == DType::kI64 || dtype == DType::kBytes;

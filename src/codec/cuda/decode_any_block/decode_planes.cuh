@@ -223,7 +223,7 @@ __device__ __noinline__ Reason decode_entropy_planes(const std::uint8_t* payload
                                                      std::uint32_t n, DType dtype, Access dst,
                                                      std::uint64_t pos, StreamRoom room) {
   if (kWidth < 8 && e.plane_modes >> (2 * kWidth) != 0) return kReasonPayload;
-  PlaneMerger<Access, kWidth> merger{dst, pos, payload, n, is_float(dtype), {}, {}, 0};
+  PlaneMerger<Access, kWidth> merger{dst, pos, payload, n, has_sign_bit(dtype), {}, {}, 0};
   std::uint32_t at = 0, num_coded = 0, last = kWidth;
   for (unsigned p = 0; p < kWidth; ++p) {
     if (e.mode(p) > 1) {

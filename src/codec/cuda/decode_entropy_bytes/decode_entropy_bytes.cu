@@ -37,7 +37,7 @@ __device__ __forceinline__ BlockResult decode_block(const std::uint8_t* payload,
   if constexpr (kWidth <= 2)
     if (e.codec == static_cast<unsigned>(Codec::kEntropy) &&
         e.plane_modes == 2u << (2 * kWidth - 2))
-      return decode_byte_block<kWidth>(payload, e.num_bytes, n, is_float(dtype), dst, pos, room,
+      return decode_byte_block<kWidth>(payload, e.num_bytes, n, has_sign_bit(dtype), dst, pos, room,
                                        uniform);
   return decode_other<kWidth>(payload, e, n, dtype, dst, pos, room);
 }

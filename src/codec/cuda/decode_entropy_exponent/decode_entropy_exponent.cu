@@ -49,7 +49,7 @@ __device__ __forceinline__ BlockResult decode_block(const std::uint8_t* payload,
   // Types are known to be these, but without the questions the compiler arranges the loop over
   // groups in another way, which takes 1 to 2 % longer at 256 MiB.
   if constexpr (kWidth == 2 || kWidth == 4)
-    if (is_float(dtype) && e.codec == static_cast<unsigned>(Codec::kEntropy) &&
+    if (has_sign_bit(dtype) && e.codec == static_cast<unsigned>(Codec::kEntropy) &&
         e.plane_modes == 3u << (2 * kWidth - 2))
       return decode_palette_block<kWidth, kAhead>(payload, e.num_bytes, n, dst, pos, slots);
   if constexpr (kWidth == 2)

@@ -58,7 +58,7 @@ __device__ __noinline__ Encoded encode_block_any(const Work& work, Access src, s
   Encoded e{};
   set_raw(e, n * kWidth);
   if (work.codec == Codec::kRaw) return e;
-  const BlockValues<Access, kWidth> values{src, pos, n, is_float(work.dtype)};
+  const BlockValues<Access, kWidth> values{src, pos, n, has_sign_bit(work.dtype)};
   const bool entropy = work.codec == Codec::kEntropy;
   bool counted = false, may_be_constant = true;
   if constexpr (kWidth <= 2)
@@ -139,7 +139,7 @@ __device__ __forceinline__ std::uint64_t write_block_any(const Work& work, const
     return copy_raw(src, pos, std::uint64_t{n} * kWidth, payload, written);
   std::uint64_t sum = 0;
   if (e.origin == Origin::kScratch) {
-    const BlockValues<Access, kWidth> values{src, pos, n, is_float(work.dtype)};
+    const BlockValues<Access, kWidth> values{src, pos, n, has_sign_bit(work.dtype)};
     if constexpr (kWidth > 1)
       if (written && e.raw_bytes != 0) sum = write_raw_planes(values, e.entry.plane_modes, payload);
     const std::uint8_t* escapes_end =

@@ -234,16 +234,6 @@ __host__ __device__ constexpr unsigned width_of(DType dtype) {
 __device__ __forceinline__ std::uint64_t elems_in(std::uint64_t num_bytes, DType dtype) {
   return num_bytes >> (31 - __clz(static_cast<int>(width_of(dtype))));
 }
-__host__ __device__ constexpr bool is_float(DType dtype) {
-  return dtype == DType::kBF16 || dtype == DType::kF16 || dtype == DType::kF32 ||
-         dtype == DType::kF64 || dtype == DType::kF8E4M3 || dtype == DType::kF8E5M2;
-}
-__host__ __device__ constexpr bool has_exponent_plane(DType dtype) {
-  return dtype == DType::kBF16 || dtype == DType::kF32 || dtype == DType::kF64;
-}
-__host__ __device__ constexpr bool has_fixed_codec(DType dtype) {
-  return dtype == DType::kBF16 || dtype == DType::kF32;
-}
 __host__ __device__ constexpr std::uint64_t align16(std::uint64_t n) {
   return (n + 15) & ~std::uint64_t{15};
 }
