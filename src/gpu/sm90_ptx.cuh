@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "gpu/bulk_load.cuh"
+#include "gpu/ptx_memory.cuh"
 
 namespace snug::gemm {
 

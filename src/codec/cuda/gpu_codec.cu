@@ -2,8 +2,8 @@
 // launches. Nothing here waits for the device.
 #include <cuda_runtime.h>
 
-#include "codec/cuda/kernels.cuh"
 #include "codec/cuda/frame/workspace.cuh"
+#include "codec/cuda/kernels.cuh"
 #include "snug/codec.h"
 
 namespace snug::cuda {

@@ -1,14 +1,14 @@
-// codec/cuda/decode_any_block/decode_any_block.cuh - raw and constant blocks, and every block that has no faster
-// path of its own.
+// codec/cuda/decode_any_block/decode_any_block.cuh - raw and constant blocks, and every block that
+// has no faster path of its own.
 #pragma once
 #include <type_traits>
 
-#include "codec/sections.h"
 #include "codec/cuda/decode_any_block/copy_raw.cuh"
 #include "codec/cuda/decode_any_block/decode_coded_pair.cuh"
 #include "codec/cuda/decode_any_block/decode_fixed_block.cuh"
-#include "codec/cuda/frame/decode_frame.cuh"
 #include "codec/cuda/decode_any_block/decode_planes.cuh"
+#include "codec/cuda/frame/decode_frame.cuh"
+#include "codec/sections.h"
 
 namespace snug::cuda {
 
@@ -74,7 +74,7 @@ __device__ Reason decode_fixed_any(const std::uint8_t* payload, const DeviceEntr
   const unsigned width = width_of(dtype);
   FixedLayout layout;
   if (!open_fixed(payload, e.num_bytes, n, width, e, layout)) return kReasonPayload;
-  for (std::uint32_t i = lane_id(); i < n; i += kWarp) {
+  for (std::uint32_t i = lane_id(); i < n; i += kWarpSize) {
     std::uint64_t v = 0;
 #pragma unroll
     for (unsigned p = 0; p < 3; ++p)
@@ -146,7 +146,7 @@ __device__ __forceinline__ BlockResult decode_by_team(const DecodeJob& job, DTyp
     r.reason = decode_raw<Team>(job.payload, e, job.n, kWidth, dst, job.pos, r.sum);
   else if (e.codec == static_cast<unsigned>(Codec::kConstant))
     r.reason = decode_constant<Team>(job.payload, e, job.n, kWidth, dst, job.pos, r.sum);
-  else if (Team::idx() < kWarp)
+  else if (Team::idx() < kWarpSize)
     r = decode_any<kWidth>(job.payload, e, job.n, dtype, dst, job.pos, smem.room());
   return r;
 }

@@ -1,6 +1,6 @@
-// codec/cuda/decode_any_block/decode_coded_pair.cuh - one warp restores one BF16 block both of whose planes are
-// coded, as gradients have them: exponents by a palette, the rest as bytes. Both streams
-// are decoded in one loop: two chains of lookups that do not wait for each other.
+// codec/cuda/decode_any_block/decode_coded_pair.cuh - one warp restores one BF16 block both of
+// whose planes are coded, as gradients have them: exponents by a palette, the rest as bytes. Both
+// streams are decoded in one loop: two chains of lookups that do not wait for each other.
 #pragma once
 #include "codec/cuda/decode_entropy_bytes/byte_rows.cuh"
 #include "codec/cuda/decode_entropy_bytes/byte_tables.cuh"
@@ -38,9 +38,9 @@ __device__ __forceinline__ uint2 gather_lows(std::uint32_t half0, std::uint32_t 
   const unsigned lane = lane_id();
   const bool odd = lane % 2 != 0, upper = lane >= 16;
   // Lanes 2i and 2i + 1 have what lane i lacks of the first half, and lane 16 + i of the second.
-  const std::uint32_t u =
-      __shfl_sync(kAll, odd ? half1 : half0, static_cast<int>(upper ? 2 * lane - 31 : 2 * lane));
-  const std::uint32_t v = __shfl_sync(kAll, odd ? half0 : half1,
+  const std::uint32_t u = __shfl_sync(kAllLanes, odd ? half1 : half0,
+                                      static_cast<int>(upper ? 2 * lane - 31 : 2 * lane));
+  const std::uint32_t v = __shfl_sync(kAllLanes, odd ? half0 : half1,
                                       static_cast<int>(upper ? 2 * lane - 32 : 2 * lane + 1));
   return upper ? uint2{v, u} : uint2{u, v};
 }
@@ -92,7 +92,7 @@ __device__ __noinline__ BlockResult decode_coded_pair(const std::uint8_t* payloa
   if (!open_byte_section(payload, 0, num_bytes, n, byte_ring, sum, bytes))
     return {kReasonPayload, 0};
   const std::uint32_t line = bytes.end + 128 * lane;  // what is read next
-  if (lane < 4 && line < num_bytes) prefetch_line(payload + line);
+  if (lane < 4 && line < num_bytes) prefetch_l2(payload + line);
   const RowsFit fit = read_byte_rows(byte_ring, bytes.table_bytes, first_table, rows, 2, 0);
   if (fit != RowsFit::kFit) return {fit == RowsFit::kTooMany ? kTooManyRows : kReasonPayload, 0};
   PaletteSection section;
@@ -105,7 +105,7 @@ __device__ __noinline__ BlockResult decode_coded_pair(const std::uint8_t* payloa
   Escapes escapes(payload, num_bytes, room.ring + Words::kRoom, section.escapes_at);
   wait_copies<0>();
   __syncwarp();
-  const unsigned lanes_below = lanes_below_here();
+  const unsigned lanes_below = lanes_below_mask();
   std::uint32_t x = stored_state(byte_ring), pair_x = section.state;
   const auto refill = [&](Words& w, std::uint32_t ring) {
     return w.refill(ring, [&](uint2 v, std::uint32_t idx) {
@@ -150,7 +150,7 @@ __device__ __noinline__ BlockResult decode_coded_pair(const std::uint8_t* payloa
   }
   // The terms of what is left: escapes, and words a corrupt stream did not use.
   const auto add_rest = [&](const Words& w) {
-    for (std::uint32_t i = w.next_vec + lane; i < w.end_vec; i += kWarp)
+    for (std::uint32_t i = w.next_vec + lane; i < w.end_vec; i += kWarpSize)
       sum += checksum_term(__ldcs(w.vecs + i), i);
   };
   add_rest(low_words);
@@ -159,7 +159,7 @@ __device__ __noinline__ BlockResult decode_coded_pair(const std::uint8_t* payloa
                       words.consumed == 2 * section.num_words &&
                       escapes.next == section.escapes_at + section.num_escapes;
   const bool good = intact && x == kStateLow && pair_x == kStateLow;
-  return {__all_sync(kAll, good) ? kReasonNone : kReasonStream, sum};
+  return {__all_sync(kAllLanes, good) ? kReasonNone : kReasonStream, sum};
 }
 
 }  // namespace snug::cuda

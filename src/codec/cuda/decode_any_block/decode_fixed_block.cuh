@@ -1,7 +1,7 @@
 // codec/cuda/decode_any_block/decode_fixed_block.cuh - restores one block of the `fixed` codec.
 #pragma once
-#include "codec/sections.h"
 #include "codec/cuda/frame/tensor_access.cuh"
+#include "codec/sections.h"
 
 namespace snug::cuda {
 

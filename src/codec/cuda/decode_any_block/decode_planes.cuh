@@ -1,12 +1,12 @@
-// codec/cuda/decode_any_block/decode_planes.cuh - one warp restores one entropy block of any type and
-// layout. Coded planes are decoded one after the other; the last one is merged
-// with the others on its way out. Planes decoded before it wait at the end of the
-// block's own place in the tensor, which the merge reaches only after reading them.
+// codec/cuda/decode_any_block/decode_planes.cuh - one warp restores one entropy block of any type
+// and layout. Coded planes are decoded one after the other; the last one is merged with the others
+// on its way out. Planes decoded before it wait at the end of the block's own place in the tensor,
+// which the merge reaches only after reading them.
 #pragma once
+#include "codec/cuda/decode_any_block/escape_patch.cuh"
 #include "codec/cuda/decode_entropy_bytes/byte_rows.cuh"
 #include "codec/cuda/decode_entropy_bytes/byte_tables.cuh"
 #include "codec/cuda/decode_entropy_exponent/decode_palette.cuh"
-#include "codec/cuda/decode_any_block/escape_patch.cuh"
 
 namespace snug::cuda {
 
@@ -108,7 +108,7 @@ __device__ __noinline__ bool decode_byte_plane(const PlaneMerger<Access, kWidth>
   const PlaneMerger<Access, kWidth> merger = by_reference;  // not in memory
   const unsigned lane = lane_id();
   WordRing<uint2> words(merger.payload, section.words_at / 8, section.end / 8);
-  const unsigned lanes_below = lanes_below_here();
+  const unsigned lanes_below = lanes_below_mask();
   std::uint32_t x = stored_state(room.ring);
   std::uint32_t planes[1][kWidth], ahead[kWidth];
   merger.fetch(4 * lane, ahead);
@@ -132,7 +132,7 @@ __device__ __noinline__ bool decode_byte_plane(const PlaneMerger<Access, kWidth>
       merger.template park<1>(number, value, bytes);
     }
   }
-  return __all_sync(kAll, x == kStateLow && words.consumed == 2 * section.num_words);
+  return __all_sync(kAllLanes, x == kStateLow && words.consumed == 2 * section.num_words);
 }
 
 // The same for a palette plane, whose section is open already.
@@ -144,7 +144,7 @@ __device__ __noinline__ bool decode_palette_plane(const PlaneMerger<Access, kWid
   const unsigned lane = lane_id();
   const std::uint32_t n = merger.n;
   WordRing<uint4> words(merger.payload, section.first_vec, section.end_vec);
-  const unsigned lanes_below = lanes_below_here();
+  const unsigned lanes_below = lanes_below_mask();
   std::uint32_t x = section.state;
   const std::uint8_t* escapes = merger.payload + section.escapes_at;
   EscapeWindow window{0, 0, lane < section.num_escapes ? __ldg(escapes + lane) : 0u};
@@ -168,7 +168,7 @@ __device__ __noinline__ bool decode_palette_plane(const PlaneMerger<Access, kWid
     std::uint32_t p2 = decode_pair(x, room.slots, next, lanes_below);
     std::uint32_t p3 = decode_pair(x, room.slots, next, lanes_below);
     words.consumed += next - start;
-    if (__any_sync(kAll, (p0 | p1 | p2 | p3) & 0x00010001u)) {
+    if (__any_sync(kAllLanes, (p0 | p1 | p2 | p3) & 0x00010001u)) {
       const Patched r =
           patch_escapes(p0, p1, p2, p3, escapes, section.num_escapes, n - first, window);
       window = r.window;
@@ -190,7 +190,7 @@ __device__ __noinline__ bool decode_palette_plane(const PlaneMerger<Access, kWid
     }
   }
   const bool intact = words.consumed == 2 * section.num_words && window.used == section.num_escapes;
-  return __all_sync(kAll, intact && x == kStateLow);
+  return __all_sync(kAllLanes, intact && x == kStateLow);
 }
 
 // Opens the section at `at` and decodes its plane; moves `at` behind it.

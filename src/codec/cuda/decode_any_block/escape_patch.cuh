@@ -1,5 +1,5 @@
-// codec/cuda/decode_any_block/escape_patch.cuh - puts escaped bytes into a decoded group of a palette plane
-// that is merged with other coded planes, or parked.
+// codec/cuda/decode_any_block/escape_patch.cuh - puts escaped bytes into a decoded group of a
+// palette plane that is merged with other coded planes, or parked.
 #pragma once
 #include "codec/cuda/frame/device_frame.cuh"
 
@@ -42,16 +42,16 @@ inline __device__ __noinline__ Patched patch_escapes(std::uint32_t p0, std::uint
     const std::uint32_t here = num_values > 8 * lane ? num_values - 8 * lane : 0;
     flags &= ((1u << (here + 1) / 2) - 1) | ((1u << here / 2) - 1) << 16;
   }
-  const unsigned holders = __ballot_sync(kAll, flags != 0);
+  const unsigned holders = __ballot_sync(kAllLanes, flags != 0);
   std::uint32_t before = __popc(holders & ((1u << lane) - 1)), total = __popc(holders);
-  const bool several = __any_sync(kAll, (flags & (flags - 1)) != 0);
+  const bool several = __any_sync(kAllLanes, (flags & (flags - 1)) != 0);
   if (several) {
     const std::uint32_t count = __popc(flags);
-    before = sum_up_to_lane(count);
-    total = __shfl_sync(kAll, before, 31);
+    before = warp_inclusive_sum(count);
+    total = __shfl_sync(kAllLanes, before, 31);
     before -= count;
   }
-  if (window.used + total > window.first + kWarp) {
+  if (window.used + total > window.first + kWarpSize) {
     r.window.first = window.used;
     r.window.byte = window.used + lane < num_escapes ? __ldg(escapes + window.used + lane) : 0;
   }
@@ -62,16 +62,16 @@ inline __device__ __noinline__ Patched patch_escapes(std::uint32_t p0, std::uint
   };
   if (!several) {
     const std::uint32_t byte =
-        __shfl_sync(kAll, r.window.byte, static_cast<int>(next - r.window.first) & 31);
+        __shfl_sync(kAllLanes, r.window.byte, static_cast<int>(next - r.window.first) & 31);
     const int k = __ffs(static_cast<int>(flags | flags >> 16)) - 1;
     put_escape(r, byte, k, selector_of(k));
     return r;
   }
 #pragma unroll 1
-  while (__any_sync(kAll, flags != 0)) {
+  while (__any_sync(kAllLanes, flags != 0)) {
     std::uint32_t byte =
-        __shfl_sync(kAll, r.window.byte, static_cast<int>(next - r.window.first) & 31);
-    if (next - r.window.first >= kWarp) byte = next < num_escapes ? __ldg(escapes + next) : 0;
+        __shfl_sync(kAllLanes, r.window.byte, static_cast<int>(next - r.window.first) & 31);
+    if (next - r.window.first >= kWarpSize) byte = next < num_escapes ? __ldg(escapes + next) : 0;
     const int k = __ffs(static_cast<int>(flags | flags >> 16)) - 1;
     put_escape(r, byte, k, selector_of(k));
     if (flags != 0) flags &= ~(flags >> (k & 31) & 1 ? 1u << k : 0x10000u << k);

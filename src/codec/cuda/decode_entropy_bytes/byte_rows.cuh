@@ -1,9 +1,10 @@
-// codec/cuda/decode_entropy_bytes/byte_rows.cuh - the section of a byte plane (docs/format.md, "Entropy blocks") as a
-// decoding warp opens it, and its tables where few of them differ: one lookup a symbol.
+// codec/cuda/decode_entropy_bytes/byte_rows.cuh - the section of a byte plane (docs/format.md,
+// "Entropy blocks") as a decoding warp opens it, and its tables where few of them differ: one
+// lookup a symbol.
 #pragma once
+#include "codec/cuda/decode_entropy_exponent/palette_section.cuh"
 #include "codec/entropy/model.h"
 #include "codec/sections.h"
-#include "codec/cuda/decode_entropy_exponent/palette_section.cuh"
 
 namespace snug::cuda {
 
@@ -20,7 +21,7 @@ struct alignas(kRowBytes) RowTables {
 };
 
 // Room for what is read first of a section, then for its words.
-inline constexpr std::uint32_t kByteHeadBytes = 16 * kWarp;
+inline constexpr std::uint32_t kByteHeadBytes = 16 * kWarpSize;
 static_assert(codec::kTableOffset + align16(codec::entropy::kMaxByteTableBytes) <= kByteHeadBytes);
 
 struct ByteSection {
@@ -49,7 +50,7 @@ __device__ __forceinline__ bool open_byte_section(const std::uint8_t* payload, s
   __syncwarp();
   store_shared(head_room + 16 * lane, vec);
   __syncwarp();
-  const uint4 head = load_shared16(head_room);
+  const uint4 head = load_shared_b128(head_room);
   section.num_words = head.x;
   section.table_bytes = head.z & 0xFFFF;
   section.words_at =
@@ -94,7 +95,7 @@ __device__ __forceinline__ bool list_tables(std::uint32_t table, std::uint32_t n
 __device__ __forceinline__ void fill_uniform_row(std::uint32_t row) {
 #pragma unroll
   for (unsigned i = 0; i < 8; ++i) {
-    const std::uint32_t slot = kWarp * i + lane_id();
+    const std::uint32_t slot = kWarpSize * i + lane_id();
     store_shared(row + 4 * slot, (slot & 15) | 15u << 8 | slot >> 4 << 16);
   }
 }
@@ -113,8 +114,8 @@ inline __device__ __noinline__ RowsFit read_byte_rows(std::uint32_t head_room,
   StoredTables stored;
   if (!list_tables(head_room + codec::kTableOffset, table_bytes, stored)) return RowsFit::kInvalid;
   const bool is_row = lane >= 1 && lane <= stored.num_rows;
-  const unsigned own = __ballot_sync(kAll, is_row && stored.mask != 0),
-                 shared = __ballot_sync(kAll, is_row && stored.mask == 0);
+  const unsigned own = __ballot_sync(kAllLanes, is_row && stored.mask != 0),
+                 shared = __ballot_sync(kAllLanes, is_row && stored.mask == 0);
   const auto num_own = static_cast<std::uint32_t>(__popc(own));
   const bool fills_uniform = uniform == 0 && shared != 0;
   if (num_own + (fills_uniform ? 1 : 0) > max_rows) return RowsFit::kTooMany;
@@ -123,19 +124,19 @@ inline __device__ __noinline__ RowsFit read_byte_rows(std::uint32_t head_room,
     fill_uniform_row(uniform);
   }
   const std::uint32_t place = stored.mask == 0 ? uniform : rows + kRowBytes * __popc(own & below);
-  const std::uint32_t first_mask = __shfl_sync(kAll, stored.mask, 0);
+  const std::uint32_t first_mask = __shfl_sync(kAllLanes, stored.mask, 0);
   const std::uint32_t place_of_symbol =
-      __shfl_sync(kAll, place, static_cast<int>((1 + __popc(first_mask & below)) & 31));
+      __shfl_sync(kAllLanes, place, static_cast<int>((1 + __popc(first_mask & below)) & 31));
 #pragma unroll 1
   for (unsigned left = own | 1; left != 0; left &= left - 1) {
     const int i = __ffs(static_cast<int>(left)) - 1;
-    const std::uint32_t mask = __shfl_sync(kAll, stored.mask, i),
-                        freqs = __shfl_sync(kAll, stored.freqs, i),
-                        row = i == 0 ? first : __shfl_sync(kAll, place, i);
+    const std::uint32_t mask = __shfl_sync(kAllLanes, stored.mask, i),
+                        freqs = __shfl_sync(kAllLanes, stored.freqs, i),
+                        row = i == 0 ? first : __shfl_sync(kAllLanes, place, i);
     const bool live = lane < 16 && (mask >> lane & 1) != 0;
     const std::uint32_t freq = live ? load_shared_u8(freqs + __popc(mask & below)) + 1 : 0;
-    const std::uint32_t end = sum_up_to_lane<16>(freq);
-    if (__shfl_sync(kAll, end, 15) != codec::entropy::kFreqTotal) return RowsFit::kInvalid;
+    const std::uint32_t end = warp_inclusive_sum<16>(freq);
+    if (__shfl_sync(kAllLanes, end, 15) != codec::entropy::kFreqTotal) return RowsFit::kInvalid;
     const std::uint32_t symbol =
         i == 0 ? lane << 20 | place_of_symbol / kRowBytes << 24 : lane << 16;
     fill_slot_entries<8>(row, head_room + kByteHeadBytes, (freq - 1) << 8 | symbol, end - freq,

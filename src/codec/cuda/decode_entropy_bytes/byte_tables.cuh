@@ -1,9 +1,9 @@
-// codec/cuda/decode_entropy_bytes/byte_tables.cuh - the tables of a byte stream (docs/format.md, "Tables") as a
-// decoding warp wants them, and one decoding step.
+// codec/cuda/decode_entropy_bytes/byte_tables.cuh - the tables of a byte stream (docs/format.md,
+// "Tables") as a decoding warp wants them, and one decoding step.
 #pragma once
+#include "codec/cuda/decode_entropy_exponent/word_ring.cuh"
 #include "codec/entropy/model.h"
 #include "codec/sections.h"
-#include "codec/cuda/decode_entropy_exponent/word_ring.cuh"
 
 namespace snug::cuda {
 
@@ -40,11 +40,11 @@ __device__ __forceinline__ void fill_slots(std::uint32_t row, unsigned live_mask
         below == 0 ? lane : lane - (31 - static_cast<unsigned>(__clz(static_cast<int>(below)))));
   }
   __syncwarp();
-  uint2 v = load_shared8(mine);
+  uint2 v = load_shared_b64(mine);
   v.x *= 0x01010101u;
   v.y = v.y * 0x01010101u + (v.x >> 24) * 0x01010101u;
   const std::uint32_t total = v.y >> 24;
-  const std::uint32_t before = (sum_up_to_lane(total) - total + base) * 0x01010101u;
+  const std::uint32_t before = (warp_inclusive_sum(total) - total + base) * 0x01010101u;
   store_shared(mine, uint2{v.x + before, v.y + before});
   __syncwarp();
 }
@@ -58,7 +58,7 @@ inline __device__ __noinline__ bool read_byte_tables(std::uint32_t num_bytes, St
 #pragma unroll 1
   for (unsigned row = 0; row < 17; ++row) {
     // Rows that no first symbol leads to are neither stored nor used.
-    if (row > 0 && __shfl_sync(kAll, first_freq, static_cast<int>(row - 1)) == 0) continue;
+    if (row > 0 && __shfl_sync(kAllLanes, first_freq, static_cast<int>(row - 1)) == 0) continue;
     if (num_bytes - used < 2) return false;
     const unsigned mask = load_shared_u8(table + used) | load_shared_u8(table + used + 1) << 8;
     used += 2;
@@ -72,8 +72,8 @@ inline __device__ __noinline__ bool read_byte_tables(std::uint32_t num_bytes, St
         freq = load_shared_u8(table + used + __popc(mask & ((1u << lane) - 1))) + 1;
     }
     used += num_live;
-    const std::uint32_t end = sum_up_to_lane<16>(freq);
-    if (__shfl_sync(kAll, end, 15) != codec::entropy::kFreqTotal) return false;
+    const std::uint32_t end = warp_inclusive_sum<16>(freq);
+    if (__shfl_sync(kAllLanes, end, 15) != codec::entropy::kFreqTotal) return false;
     const std::uint32_t start = end - freq;
     const unsigned live_mask = mask == 0 ? 0xFFFFu : mask;
     const std::uint32_t slots = room.bytes + 256 * (row == 0 ? 0 : row - 1);
@@ -87,9 +87,9 @@ inline __device__ __noinline__ bool read_byte_tables(std::uint32_t num_bytes, St
     first_freq = freq;
 #pragma unroll
     for (unsigned i = 0; i < 8; ++i) {
-      const std::uint32_t slot = i * kWarp + lane, symbol = load_shared_u8(slots + slot);
-      const std::uint32_t f = __shfl_sync(kAll, freq, static_cast<int>(symbol));
-      const std::uint32_t s = __shfl_sync(kAll, start, static_cast<int>(symbol));
+      const std::uint32_t slot = i * kWarpSize + lane, symbol = load_shared_u8(slots + slot);
+      const std::uint32_t f = __shfl_sync(kAllLanes, freq, static_cast<int>(symbol));
+      const std::uint32_t s = __shfl_sync(kAllLanes, start, static_cast<int>(symbol));
       store_shared(room.slots + 4 * slot, (slot - s) | (f - 1) << 8 | symbol << 24);
     }
     __syncwarp();

@@ -1,5 +1,6 @@
-// codec/cuda/decode_entropy_bytes/decode_bytes.cuh - one warp restores one block whose top plane is a byte stream and
-// whose other plane, if there is one, is raw: F16, FP8 and integers as encoders write them.
+// codec/cuda/decode_entropy_bytes/decode_bytes.cuh - one warp restores one block whose top plane is
+// a byte stream and whose other plane, if there is one, is raw: F16, FP8 and integers as encoders
+// write them.
 #pragma once
 #include <type_traits>
 
@@ -67,7 +68,7 @@ struct RingStream {
   WordRing<Vec> words;
   StreamRoom room;
   std::uint32_t x, next = 0, group_start = 0;
-  unsigned lanes_below = lanes_below_here();
+  unsigned lanes_below = lanes_below_mask();
 
   __device__ __forceinline__ RingStream(const std::uint8_t* payload, std::uint32_t words_at,
                                         std::uint32_t num_bytes, const StreamRoom& room_for)
@@ -92,7 +93,7 @@ struct RingStream {
   }
   __device__ __forceinline__ std::uint64_t terms_left() const {
     std::uint64_t sum = 0;
-    for (std::uint32_t i = words.next_vec + lane_id(); i < words.end_vec; i += kWarp)
+    for (std::uint32_t i = words.next_vec + lane_id(); i < words.end_vec; i += kWarpSize)
       sum += checksum_term(__ldcs(words.vecs + i), i);
     return sum;
   }
@@ -138,7 +139,7 @@ __device__ __forceinline__ BlockResult decode_byte_groups(const std::uint8_t* pa
     const std::uint32_t line =
         is_low ? first + 2 * kGroup + 128 * lane : at + 128 * (lane - kLowLines);
     if (kWidth == 2 && line < (is_low ? part : section.end) && lane < kLowLines + kWordLines)
-      prefetch_line(payload + line);
+      prefetch_l2(payload + line);
   };
   // Group `ahead` from here; its low bytes are there if `whole`. They are not asked for before
   // the refill: its branch would wait for them.
@@ -156,7 +157,7 @@ __device__ __forceinline__ BlockResult decode_byte_groups(const std::uint8_t* pa
   };
   const auto add_lows = [&](std::uint32_t low) {
     if constexpr (kWidth == 2) low_sum = mad_wide(low, factor, low_sum);
-    factor += kWarp * frame::kChecksumStep;
+    factor += kWarpSize * frame::kChecksumStep;
   };
   const auto advance = [&](std::uint32_t groups) {
     mine = advanced(mine, kWidth * groups * kGroup);
@@ -184,7 +185,7 @@ __device__ __forceinline__ BlockResult decode_byte_groups(const std::uint8_t* pa
   }
   const bool good = stream.ends_well(section.num_words);
   sum += low_sum + stream.terms_left();
-  return {__all_sync(kAll, good) ? kReasonNone : kReasonStream, sum};
+  return {__all_sync(kAllLanes, good) ? kReasonNone : kReasonStream, sum};
 }
 
 // The room is that of a warp; `uniform` is the address of a uniform row.

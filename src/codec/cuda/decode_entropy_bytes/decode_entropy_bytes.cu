@@ -9,7 +9,7 @@
 #include "codec/cuda/frame/decode_frame.cuh"
 #include "codec/cuda/frame/decode_verdict.cuh"
 #include "codec/cuda/kernels.cuh"
-#include "gpu/prepared_launch.cuh"
+#include "gpu/launch.h"
 
 namespace snug::cuda {
 namespace {
@@ -43,11 +43,11 @@ __device__ __forceinline__ BlockResult decode_block(const std::uint8_t* payload,
 }
 
 template <class Access, int kWidth>
-__global__ void __launch_bounds__(kMaxWarps* kWarp, 1)
+__global__ void __launch_bounds__(kMaxWarps* kWarpSize, 1)
     decode_bytes_kernel(const __grid_constant__ Work work) {
   extern __shared__ __align__(kRowBytes) std::uint8_t shared[];
   __shared__ unsigned long long first_error;
-  const unsigned warp = threadIdx.x / kWarp, num_warps = blockDim.x / kWarp;
+  const unsigned warp = threadIdx.x / kWarpSize, num_warps = blockDim.x / kWarpSize;
   WarpSmem& smem = reinterpret_cast<WarpSmem*>(shared + kRowBytes)[warp];
   const std::uint32_t uniform = kept_shared_address(shared);
   const StreamRoom room{shared_address(smem.tables.first), shared_address(smem.tables.rows),
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp, 1)
   if (threadIdx.x == 0) first_error = 0;
   if (warp == 0) fill_uniform_row(uniform);
   if (work.items == nullptr) let_next_kernel_start();  // the verdict
-  if (work.items != nullptr || work.segments != nullptr) wait_for_preparation();
+  if (work.items != nullptr || work.segments != nullptr) wait_for_previous_kernel();
   __syncthreads();
   const std::uint64_t num_tickets = last_ticket(work);
   // The first lanes each open one of the warp's next blocks: waits for the index come once
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp, 1)
       else
         r = decode_block<kWidth>(job.payload, job.entry, job.n, work.dtype, dst, job.pos, room,
                                  uniform);
-      reason = check_sum(r.reason, warp_sum64(r.sum), job.entry);
+      reason = check_sum(r.reason, warp_sum(r.sum), job.entry);
     }
     if (lane_id() == 0) smem.tally.template add<Access>(work, job, ticket, reason);
     __syncwarp();
@@ -113,7 +113,7 @@ cudaError_t launch(const Work& work, std::uint64_t num_blocks, int num_sms, cuda
   if (num_ctas > kMaxErrors) num_ctas = kMaxErrors;
   if (num_ctas == 0) num_ctas = 1;
   const auto smem_bytes = static_cast<std::uint32_t>(kRowBytes + num_warps * sizeof(WarpSmem));
-  return launch_decoder<Access>(kernel, num_ctas, num_warps * kWarp, smem_bytes, stream, work);
+  return launch_decoder<Access>(kernel, num_ctas, num_warps * kWarpSize, smem_bytes, stream, work);
 }
 
 }  // namespace

@@ -6,11 +6,11 @@
 #include <type_traits>
 
 #include "codec/cuda/decode_any_block/decode_any_block.cuh"
-#include "codec/cuda/frame/decode_frame.cuh"
 #include "codec/cuda/decode_entropy_exponent/decode_palette.cuh"
+#include "codec/cuda/frame/decode_frame.cuh"
 #include "codec/cuda/frame/decode_verdict.cuh"
 #include "codec/cuda/kernels.cuh"
-#include "gpu/prepared_launch.cuh"
+#include "gpu/launch.h"
 
 namespace snug::cuda {
 namespace {
@@ -94,12 +94,12 @@ __device__ __forceinline__ unsigned lane_now() {
 // The loop over blocks keeps its state in shared memory, all found by the address of the slots:
 // registers are few, and local memory is far away.
 template <class Access, int kWidth, bool kAhead>
-__global__ void __launch_bounds__(kMostWarps<kAhead>* kWarp, 1)
+__global__ void __launch_bounds__(kMostWarps<kAhead>* kWarpSize, 1)
     decode_kernel(const __grid_constant__ Work work, std::uint32_t share) {
   extern __shared__ __align__(1024) std::uint8_t shared[];
   __shared__ unsigned long long first_error;
   const std::uint32_t slots =
-      kept_shared_address(reinterpret_cast<WarpSmem*>(shared) + threadIdx.x / kWarp);
+      kept_shared_address(reinterpret_cast<WarpSmem*>(shared) + threadIdx.x / kWarpSize);
   const auto own = [&]() -> WarpSmem& {
     std::uint32_t at;
     asm volatile("mov.u32 %0, %1;" : "=r"(at) : "r"(slots));
@@ -107,16 +107,16 @@ __global__ void __launch_bounds__(kMostWarps<kAhead>* kWarp, 1)
   };
   if (lane_id() == 0) {
     own().tally = {};
-    own().position = threadIdx.x / kWarp;
+    own().position = threadIdx.x / kWarpSize;
   }
   if (threadIdx.x == 0) first_error = 0;
   if (work.items == nullptr) let_next_kernel_start();  // the verdict
-  if (work.items != nullptr || work.segments != nullptr) wait_for_preparation();
+  if (work.items != nullptr || work.segments != nullptr) wait_for_previous_kernel();
   for (;;) {
     // The first lanes each open one of the warp's next blocks and ask for the start of
     // its coded plane: waits for index and section come once for several blocks.
     __syncwarp();
-    const unsigned num_warps = blockDim.x / kWarp;
+    const unsigned num_warps = blockDim.x / kWarpSize;
     if (const unsigned lane = lane_now(); lane < kJobsAhead) {
       const std::uint64_t ticket = ticket_at(own().position + lane * num_warps, share);
       const DecodeJob mine = open_decode_job(work, ticket, last_ticket(work));
@@ -128,30 +128,30 @@ __global__ void __launch_bounds__(kMostWarps<kAhead>* kWarp, 1)
     bool ends = false;
     do {
       const DecodeJob& job = own().jobs[own().next];
-      ends = __all_sync(kAll, job.ends);
+      ends = __all_sync(kAllLanes, job.ends);
       if (ends) break;
       Reason reason = job.reason;
-      if (__all_sync(kAll, job.exists && reason == kReasonNone)) {
+      if (__all_sync(kAllLanes, job.exists && reason == kReasonNone)) {
         const Access dst = access_item<Access>(work, job.w.item);
         std::uint8_t* piece = in_one_piece(dst, job.pos, std::uint64_t{job.n} * kWidth);
         BlockResult r;
-        if (std::is_same_v<Access, DirectAccess> || __all_sync(kAll, piece != nullptr))
+        if (std::is_same_v<Access, DirectAccess> || __all_sync(kAllLanes, piece != nullptr))
           r = decode_block<kWidth, kAhead>(job.payload, job.entry, job.n, work.dtype,
                                            DirectAccess{piece}, 0, slots, own());
         else
           r = decode_scattered<kWidth, kAhead>(job.payload, job.entry, job.n, work.dtype, dst,
                                                job.pos, slots, &own());
-        reason = check_sum(r.reason, warp_sum64(r.sum), own().jobs[own().next].entry);
+        reason = check_sum(r.reason, warp_sum(r.sum), own().jobs[own().next].entry);
       }
       if (lane_now() == 0) {
         WarpSmem& smem = own();
         smem.tally.template add<Access>(work, smem.jobs[smem.next], ticket_at(smem.position, share),
                                         reason);
-        smem.position += blockDim.x / kWarp;
+        smem.position += blockDim.x / kWarpSize;
         ++smem.next;
       }
       __syncwarp();
-    } while (__any_sync(kAll, own().next < kJobsAhead));
+    } while (__any_sync(kAllLanes, own().next < kJobsAhead));
     if (ends) break;
   }
   leave_first_error<Access>(work, own().tally, first_error);
@@ -168,7 +168,7 @@ cudaError_t launch(const Work& work, std::uint64_t num_blocks, int num_sms, cuda
   const unsigned num_warps =
       warps_that_share(share, room.stages_of(sizeof(WarpSmem), kMostWarps<kAhead>));
   const std::uint64_t num_ctas = num_blocks == 0 ? 1 : (num_blocks + share - 1) / share;
-  return launch_decoder<Access>(kernel, num_ctas, num_warps * kWarp,
+  return launch_decoder<Access>(kernel, num_ctas, num_warps * kWarpSize,
                                 num_warps * static_cast<unsigned>(sizeof(WarpSmem)), stream, work,
                                 static_cast<std::uint32_t>(share));
 }

@@ -1,10 +1,10 @@
-// codec/cuda/decode_entropy_exponent/decode_palette.cuh - one warp restores one block whose top plane is a
-// palette stream (codec/entropy/rans.h) and whose other planes are raw: BF16 and
-// FP32 as encoders write them.
+// codec/cuda/decode_entropy_exponent/decode_palette.cuh - one warp restores one block whose top
+// plane is a palette stream (codec/entropy/rans.h) and whose other planes are raw: BF16 and FP32 as
+// encoders write them.
 #pragma once
-#include "codec/cuda/frame/decode_frame.cuh"
 #include "codec/cuda/decode_entropy_exponent/palette_escapes.cuh"
 #include "codec/cuda/decode_entropy_exponent/palette_stream.cuh"
+#include "codec/cuda/frame/decode_frame.cuh"
 #include "codec/cuda/frame/plane_merge.cuh"
 
 namespace snug::cuda {
@@ -61,7 +61,7 @@ __device__ __forceinline__ void merge_group(const std::uint32_t (&pairs)[4],
     const bool is_odd = (lane_id() & 1) != 0;
     const std::uint32_t own[2] = {__byte_perm(pairs[0], pairs[1], 0x7531),
                                   __byte_perm(pairs[2], pairs[3], 0x7531)};
-    const std::uint32_t other = __shfl_xor_sync(kAll, is_odd ? own[0] : own[1], 1);
+    const std::uint32_t other = __shfl_xor_sync(kAllLanes, is_odd ? own[0] : own[1], 1);
     const std::uint32_t top[2] = {is_odd ? other : own[0], is_odd ? own[1] : other};
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -104,7 +104,7 @@ struct LowPlanes {
     if (mine < part) {
 #pragma unroll
       for (int p = 0; p < kWidth - 1; ++p)
-        copy_async_once<kAhead>(room + to + p * Room::kPiece + 16 * lane_id(),
+        copy_async_b128<kAhead>(room + to + p * Room::kPiece + 16 * lane_id(),
                                 payload + (p * part + mine));
     }
     commit_copies();
@@ -127,7 +127,7 @@ struct LowPlanes {
     for (int p = 0; p < kWidth - 1; ++p) {
       const std::uint32_t here = at + p * Room::kPiece;
       if constexpr (kWidth == 2)
-        lows.plane[p] = load_shared8(here);
+        lows.plane[p] = load_shared_b64(here);
       else
         lows.plane[p] = {load_shared_u32(here), load_shared_u32(here + kSecondMerged<kWidth>)};
     }
@@ -255,7 +255,7 @@ __device__ __forceinline__ BlockResult decode_palette_block(const std::uint8_t* 
                       escapes.next - load_shared_u32(room + offsetof(Room, escapes_at)) ==
                           load_shared_u32(room + offsetof(Room, num_escapes));
   sum += stream.terms_left();
-  return {__all_sync(kAll, intact) ? kReasonNone : kReasonStream, sum};
+  return {__all_sync(kAllLanes, intact) ? kReasonNone : kReasonStream, sum};
 }
 
 }  // namespace snug::cuda

@@ -1,5 +1,6 @@
-// codec/cuda/decode_entropy_exponent/palette_escapes.cuh - escaped bytes on their way into the groups that they belong to,
-// before those are stored: a second look at memory would cost more than all else.
+// codec/cuda/decode_entropy_exponent/palette_escapes.cuh - escaped bytes on their way into the
+// groups that they belong to, before those are stored: a second look at memory would cost more than
+// all else.
 #pragma once
 #include "codec/cuda/decode_entropy_exponent/palette_section.cuh"
 
@@ -8,7 +9,7 @@ namespace snug::cuda {
 // Escapes of a block in shared memory, 512 bytes of the payload at a time.
 template <bool kInPlace>  // as open_palette_section
 struct EscapeBytes {
-  static constexpr std::uint32_t kRoom = 16 * kWarp;
+  static constexpr std::uint32_t kRoom = 16 * kWarpSize;
   static constexpr std::uint32_t kFlags = kInPlace ? 0x80008000u : 0x00010001u;
   // What a byte is multiplied with to come where it belongs in the lower half of a pair.
   static constexpr std::uint32_t kUnit = kInPlace ? 1u << 7 : 1u << 8;
@@ -31,12 +32,12 @@ struct EscapeBytes {
   }
   __device__ __forceinline__ void load() {
     const std::uint32_t mine = first + 16 * lane_id();
-    if (mine < num_bytes) copy_async_once(window + 16 * lane_id(), payload + mine);
+    if (mine < num_bytes) copy_async_b128(window + 16 * lane_id(), payload + mine);
     commit_copies();
   }
 
   __device__ __forceinline__ static bool any(const std::uint32_t (&pairs)[4]) {
-    return __any_sync(kAll, ((pairs[0] | pairs[1] | pairs[2] | pairs[3]) & kFlags) != 0);
+    return __any_sync(kAllLanes, ((pairs[0] | pairs[1] | pairs[2] | pairs[3]) & kFlags) != 0);
   }
   // Puts escapes where the pairs of a group have flags; of its values only so many count.
   __device__ __forceinline__ void patch(std::uint32_t (&pairs)[4], std::uint32_t num_values,
@@ -64,9 +65,9 @@ struct EscapeBytes {
     }
     const std::uint32_t all =
         units_of(pairs[0]) + units_of(pairs[1]) + units_of(pairs[2]) + units_of(pairs[3]);
-    const unsigned holders = __ballot_sync(kAll, all != 0);
+    const unsigned holders = __ballot_sync(kAllLanes, all != 0);
     // No unit alone: one that was added up, or both of them.
-    if (!__any_sync(kAll, ((all & (all - 1)) | (all & ~(kUnit | kUnit << 16))) != 0)) {
+    if (!__any_sync(kAllLanes, ((all & (all - 1)) | (all & ~(kUnit | kUnit << 16))) != 0)) {
       const std::uint32_t byte =
           load_shared_u8(window + (next - first) + __popc(holders & lanes_below));
       pairs[0] += units_of(pairs[0]) * byte;
@@ -79,9 +80,9 @@ struct EscapeBytes {
     // 0 to 8 a lane.
     const std::uint32_t count = __popc(units_of(pairs[0]) | units_of(pairs[1]) << 1 |
                                        units_of(pairs[2]) << 2 | units_of(pairs[3]) << 3);
-    const std::uint32_t upto = sum_up_to_lane(count);
+    const std::uint32_t upto = warp_inclusive_sum(count);
     std::uint32_t at = window + (next - first) + upto - count;
-    next += __shfl_sync(kAll, upto, 31);
+    next += __shfl_sync(kAllLanes, upto, 31);
     const auto put = [&](std::uint32_t& pair) {
       if ((units_of(pair) & kUnit) != 0) pair += kUnit * load_shared_u8(at++);
       if ((units_of(pair) & kUnit << 16) != 0) pair += (kUnit << 16) * load_shared_u8(at++);

@@ -1,9 +1,9 @@
-// codec/cuda/decode_entropy_exponent/palette_section.cuh - the head of a palette section (docs/format.md,
-// "Entropy blocks") as a decoding warp reads it, and one decoding step.
+// codec/cuda/decode_entropy_exponent/palette_section.cuh - the head of a palette section
+// (docs/format.md, "Entropy blocks") as a decoding warp reads it, and one decoding step.
 #pragma once
+#include "codec/cuda/decode_entropy_exponent/word_ring.cuh"
 #include "codec/entropy/rans.h"
 #include "codec/sections.h"
-#include "codec/cuda/decode_entropy_exponent/word_ring.cuh"
 
 namespace snug::cuda {
 
@@ -38,12 +38,12 @@ __device__ __forceinline__ bool read_palette(std::uint32_t byte, std::uint32_t s
                                              std::uint32_t& value, std::uint32_t& freq,
                                              std::uint32_t& end_slot) {
   const unsigned lane = lane_id();
-  value = __shfl_sync(kAll, byte, lane & 15);
-  freq = __shfl_sync(kAll, byte, 16 | lane);
+  value = __shfl_sync(kAllLanes, byte, lane & 15);
+  freq = __shfl_sync(kAllLanes, byte, 16 | lane);
   if (lane >= 16) freq = 0;
   const bool stray = lane < 16 && ((lane >= size && value != 0) || (lane > size && freq != 0));
-  end_slot = sum_up_to_lane<16>(freq);
-  return !__any_sync(kAll, stray) && __shfl_sync(kAll, end_slot, 15) == 256;
+  end_slot = warp_inclusive_sum<16>(freq);
+  return !__any_sync(kAllLanes, stray) && __shfl_sync(kAllLanes, end_slot, 15) == 256;
 }
 
 // Gives each of the 256 slots at `slots` the entry of its symbol: bits mark where symbols start, so
@@ -56,7 +56,7 @@ __device__ __forceinline__ void fill_slot_entries(std::uint32_t slots, std::uint
                                                   bool live) {
   static_assert(8 % kStepsAtOnce == 0);
   const unsigned lane = lane_id(), below = (1u << lane) - 1;
-  const unsigned live_mask = __ballot_sync(kAll, live);
+  const unsigned live_mask = __ballot_sync(kAllLanes, live);
   if (live) store_shared(list + 4 * __popc(live_mask & below), entry - start);
   __syncwarp();
   std::uint32_t before = 0;
@@ -65,15 +65,15 @@ __device__ __forceinline__ void fill_slot_entries(std::uint32_t slots, std::uint
     std::uint32_t entries[kStepsAtOnce];
 #pragma unroll
     for (unsigned i = 0; i < kStepsAtOnce; ++i) {
-      const unsigned starts =
-          __reduce_or_sync(kAll, live && start / kWarp == step + i ? 1u << (start % kWarp) : 0u);
+      const unsigned starts = __reduce_or_sync(
+          kAllLanes, live && start / kWarpSize == step + i ? 1u << (start % kWarpSize) : 0u);
       const std::uint32_t idx = before + __popc(starts & (below << 1 | 1)) - 1;
-      entries[i] = load_shared_u32(list + 4 * idx) + kWarp * (step + i) + lane;
+      entries[i] = load_shared_u32(list + 4 * idx) + kWarpSize * (step + i) + lane;
       before += __popc(starts);
     }
 #pragma unroll
     for (unsigned i = 0; i < kStepsAtOnce; ++i)
-      store_shared(slots + 4 * (kWarp * (step + i) + lane), entries[i]);
+      store_shared(slots + 4 * (kWarpSize * (step + i) + lane), entries[i]);
   }
   __syncwarp();
 }
@@ -109,7 +109,7 @@ __device__ __forceinline__ bool open_palette_section(const std::uint8_t* payload
   if (lane < kPaletteHeadVecs) sum += checksum_term(vec, at / 16 + lane);
   std::uint32_t value, freq, end_slot;
   const bool is_table = read_palette(byte, palette_size, value, freq, end_slot);
-  if (!__all_sync(kAll, good && is_table)) return false;
+  if (!__all_sync(kAllLanes, good && is_table)) return false;
   section.num_words = head.x;
   section.num_escapes = head.y;
   section.first_vec = static_cast<std::uint32_t>(words_at / 16);

@@ -1,5 +1,5 @@
-// codec/cuda/decode_entropy_exponent/palette_stream.cuh - a palette stream as a decoding warp runs through it: the
-// lane's state, and the words on their way through shared memory.
+// codec/cuda/decode_entropy_exponent/palette_stream.cuh - a palette stream as a decoding warp runs
+// through it: the lane's state, and the words on their way through shared memory.
 #pragma once
 #include <type_traits>
 
@@ -14,7 +14,7 @@ template <bool kAhead>
 struct PaletteStream {
   using Vec = std::conditional_t<kAhead, uint2, uint4>;
   static constexpr std::uint32_t kWordRoom = kAhead ? 8 : 2;  // of a word in shared memory
-  static constexpr std::uint32_t kChunk = kWarp * sizeof(Vec) / 2 * kWordRoom;
+  static constexpr std::uint32_t kChunk = kWarpSize * sizeof(Vec) / 2 * kWordRoom;
   static constexpr std::uint32_t kRoom = 3 * kChunk;
   // Most that so many groups take is one chunk.
   static constexpr unsigned kGroups = kChunk / kWordRoom / (kGroupElems / 2);
@@ -43,7 +43,7 @@ struct PaletteStream {
         ring(ring_at),
         next(ring_at),
         limit(ring_at),
-        lanes_below(lanes_below_here()) {
+        lanes_below(lanes_below_mask()) {
     load_ahead();
   }
   // When the table is there.
@@ -76,7 +76,7 @@ struct PaletteStream {
       limit += kChunk;
     }
     sum += ahead_terms();
-    next_vec += kWarp;
+    next_vec += kWarpSize;
     load_ahead();
     __syncwarp();
   }
@@ -148,7 +148,7 @@ struct PaletteStream {
   // After the last group: terms of what is left, escapes and words a corrupt stream did not use.
   __device__ __forceinline__ std::uint64_t terms_left() {
     std::uint64_t sum = ahead_terms();
-    for (next_vec += kWarp; next_vec < end_vec; next_vec += kWarp) {
+    for (next_vec += kWarpSize; next_vec < end_vec; next_vec += kWarpSize) {
       load_ahead();
       sum += ahead_terms();
     }

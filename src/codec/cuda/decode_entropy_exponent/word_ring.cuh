@@ -1,14 +1,9 @@
-// codec/cuda/decode_entropy_exponent/word_ring.cuh - reading tables and words of a stream from shared memory.
+// codec/cuda/decode_entropy_exponent/word_ring.cuh - reading tables and words of a stream from
+// shared memory.
 #pragma once
 #include "codec/cuda/frame/device_frame.cuh"
 
 namespace snug::cuda {
-
-__device__ __forceinline__ std::uint32_t load_shared_u16(std::uint32_t address) {
-  std::uint16_t v;
-  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(address));
-  return v;
-}
 
 // Takes the lane's next word if its state is too low. `next` is the address of the
 // stream's next word; the words of a whole group lie in one piece from there on.
@@ -34,18 +29,12 @@ __device__ __forceinline__ void take_word(std::uint32_t& x, std::uint32_t& next,
       : "memory");
 }
 
-__device__ __forceinline__ unsigned lanes_below_here() {
-  unsigned mask;
-  asm volatile("mov.u32 %0, %%lanemask_lt;" : "=r"(mask));
-  return mask;
-}
-
 // The words of one section, kept ahead of the decoder in shared memory: two chunks
 // of one Vec a lane, in turn, and once more what a group can need of the first
 // behind the second, so that no group's words are torn apart.
 template <class Vec>
 struct WordRing {
-  static constexpr std::uint32_t kChunkBytes = sizeof(Vec) * kWarp;
+  static constexpr std::uint32_t kChunkBytes = sizeof(Vec) * kWarpSize;
   static constexpr std::uint32_t kRingBytes = 2 * kChunkBytes;
   static constexpr std::uint32_t kGroupBytes = 256;  // most that a group consumes
   static constexpr std::uint32_t kRoom = kRingBytes + kGroupBytes;
@@ -77,7 +66,7 @@ struct WordRing {
       if (at == 0 && sizeof(Vec) * lane_id() < kGroupBytes) store_shared(mine + kRingBytes, ahead);
       filled += kChunkBytes;
       pass(ahead, next_vec + lane_id());
-      next_vec += kWarp;
+      next_vec += kWarpSize;
       load_ahead();
       __syncwarp();
     }

@@ -1,8 +1,8 @@
 // The decode kernel for frames that are not entropy-coded, and its launch.
 #include <cuda_runtime.h>
 
-#include "codec/cuda/frame/decode_verdict.cuh"
 #include "codec/cuda/decode_fixed_any/decode_fixed_any_kernel.cuh"
+#include "codec/cuda/frame/decode_verdict.cuh"
 #include "codec/cuda/kernels.cuh"
 
 namespace snug::cuda {
@@ -26,7 +26,7 @@ cudaError_t launch(const Work& work, std::uint64_t num_blocks, int num_sms, cuda
   const auto num_ctas = static_cast<unsigned>(num_blocks == 0     ? 1
                                               : num_blocks < most ? num_blocks
                                                                   : most);
-  return launch_decoder<Access>(kernel, num_ctas, kConsumerThreads + kWarp, smem, stream, work,
+  return launch_decoder<Access>(kernel, num_ctas, kConsumerThreads + kWarpSize, smem, stream, work,
                                 stage_bytes, num_stages);
 }
 

@@ -1,13 +1,12 @@
-// codec/cuda/decode_fixed_any/decode_fixed_any_kernel.cuh - for `fixed` and raw frames: one thread block a
-// multiprocessor. A producer warp keeps payloads of the next blocks on their way to
-// shared memory; all other warps together restore one block after the other,
-// each a part of it. Blocks of other kinds or sizes are restored too.
+// codec/cuda/decode_fixed_any/decode_fixed_any_kernel.cuh - for `fixed` and raw frames: one thread
+// block a multiprocessor. A producer warp keeps payloads of the next blocks on their way to shared
+// memory; all other warps together restore one block after the other, each a part of it. Blocks of
+// other kinds or sizes are restored too.
 #pragma once
 #include <type_traits>
 
-#include "gpu/bulk_copy.cuh"
 #include "codec/cuda/decode_fixed_any/expand_rest.cuh"
-#include "gpu/prepared_launch.cuh"
+#include "codec/cuda/frame/bulk_copy.cuh"
 
 namespace snug::cuda {
 
@@ -17,8 +16,8 @@ inline constexpr std::uint32_t kDecodeStageBytes = 64 * 1024;
 struct WideSmem {
   unsigned long long full[kMaxStages], empty[kMaxStages];  // barriers
   StageInfo stages[kMaxStages];
-  DecodeJob jobs[kWarp];  // of the producer's next tickets
-  FixedLayout layouts[kWarp];
+  DecodeJob jobs[kWarpSize];  // of the producer's next tickets
+  FixedLayout layouts[kWarpSize];
   DecodeTally tally;
 };
 
@@ -30,16 +29,16 @@ template <int kWidth, class Access>
 __device__ __noinline__ BlockResult decode_unstaged(const Work& work, const DecodeJob& job,
                                                     Access dst, DecodeSmem* smem) {
   const BlockResult r = decode_by_team<ConsumerTeam, kWidth>(job, work.dtype, dst, *smem);
-  fence_for_bulk();
+  fence_async_proxy();
   return r;
 }
 
 // What a warp has to say about a block; all its lanes together.
 __device__ __forceinline__ void leave_result(StageInfo& info, BlockResult r,
                                              std::uint32_t num_patched) {
-  const unsigned warp = threadIdx.x / kWarp;
-  const std::uint64_t sum = warp_sum64(r.sum);
-  num_patched = __reduce_add_sync(kAll, num_patched);
+  const unsigned warp = threadIdx.x / kWarpSize;
+  const std::uint64_t sum = warp_sum(r.sum);
+  num_patched = __reduce_add_sync(kAllLanes, num_patched);
   if (lane_id() != 0) return;
   info.sums[warp] = sum;
   info.reasons[warp] = r.reason;
@@ -67,14 +66,14 @@ __device__ __noinline__ unsigned consume_rows(const Work& work, std::uint8_t* st
                                               unsigned turn, WideSmem& smem) {
   for (;; ++turn) {
     const unsigned s = turn % num_stages;
-    wait_barrier(shared_address(&smem.full[s]), turn / num_stages & 1);
+    barrier_wait(shared_address(&smem.full[s]), turn / num_stages & 1);
     StageInfo& info = smem.stages[s];
     if (!info.in_rows) return turn;
     std::uint32_t num_patched = 0;
     const Access dst = access_item<Access>(work, info.job.w.item);
     const BlockResult r = expand_rows<kWidth>(stages + s * stage_bytes, info, dst, num_patched);
     leave_result(info, r, num_patched);
-    if (lane_id() == 0) arrive(shared_address(&smem.empty[s]));
+    if (lane_id() == 0) barrier_arrive(shared_address(&smem.empty[s]));
     __syncwarp();
   }
 }
@@ -89,7 +88,7 @@ __device__ __forceinline__ void consume_blocks(const Work& work, std::uint8_t* s
     StageInfo& info = smem.stages[s];
     if (info.job.ends) return;
     restore_any<Access, kWidth>(work, info, stages + s * stage_bytes);
-    if (lane_id() == 0) arrive(shared_address(&smem.empty[s]));
+    if (lane_id() == 0) barrier_arrive(shared_address(&smem.empty[s]));
     __syncwarp();
   }
 }
@@ -110,17 +109,17 @@ __device__ __forceinline__ void finish_block(const Work& work, const StageInfo& 
   const DecodeJob& job = info.job;
   const unsigned lane = lane_id();
   Reason reason = lane < kConsumers ? info.reasons[lane] : kReasonNone;
-  reason = static_cast<Reason>(__reduce_max_sync(kAll, static_cast<unsigned>(reason)));
+  reason = static_cast<Reason>(__reduce_max_sync(kAllLanes, static_cast<unsigned>(reason)));
   if constexpr (kHasFixed<kWidth>) {
     const std::uint32_t patched =
-        __reduce_add_sync(kAll, lane < kConsumers ? info.num_patched[lane] : 0);
+        __reduce_add_sync(kAllLanes, lane < kConsumers ? info.num_patched[lane] : 0);
     if (info.staged && reason == kReasonNone &&
         job.entry.codec == static_cast<unsigned>(Codec::kFixed) &&
         patched != *reinterpret_cast<const std::uint32_t*>(stage + info.layout.escapes -
                                                            codec::FixedHeader::kBytes))
       reason = patch_all<kWidth>(job, access_item<Access>(work, job.w.item));
   }
-  const std::uint64_t sum = warp_sum64(lane < kConsumers ? info.sums[lane] : 0);
+  const std::uint64_t sum = warp_sum(lane < kConsumers ? info.sums[lane] : 0);
   if (job.exists && job.reason == kReasonNone) reason = check_sum(reason, sum, job.entry);
   if (lane == 0) tally.add<Access>(work, job, info.ticket, reason);
   __syncwarp();
@@ -137,14 +136,14 @@ __device__ __forceinline__ void produce_blocks(const Work& work, std::uint8_t* s
   unsigned produced = 0, finished = 0;
   const auto finish_next = [&] {
     const unsigned s = finished % num_stages;
-    wait_barrier(shared_address(&smem.empty[s]), finished / num_stages & 1);
+    barrier_wait(shared_address(&smem.empty[s]), finished / num_stages & 1);
     finish_block<Access, kWidth>(work, smem.stages[s], stages + s * stage_bytes, tally);
     ++finished;
   };
   for (;; ++produced) {
     if (produced - finished == num_stages) finish_next();
     const std::uint64_t ticket = blockIdx.x + std::uint64_t{produced} * gridDim.x;
-    if (produced % kWarp == 0) {
+    if (produced % kWarpSize == 0) {
       DecodeJob mine = open_decode_job(work, ticket + lane * gridDim.x, num_tickets);
       FixedLayout layout{};
       if constexpr (kHasFixed<kWidth>)
@@ -160,7 +159,7 @@ __device__ __forceinline__ void produce_blocks(const Work& work, std::uint8_t* s
     }
     const unsigned s = produced % num_stages;
     StageInfo& info = smem.stages[s];
-    const DecodeJob& job = smem.jobs[produced % kWarp];
+    const DecodeJob& job = smem.jobs[produced % kWarpSize];
     const DeviceEntry& e = job.entry;
     const bool plain = e.codec == static_cast<unsigned>(Codec::kRaw) ||
                        e.codec == static_cast<unsigned>(Codec::kConstant);
@@ -170,7 +169,7 @@ __device__ __forceinline__ void produce_blocks(const Work& work, std::uint8_t* s
                         std::uint64_t{job.n} * kWidth <= stage_bytes;
     if (lane == 0) {
       info.job = job;
-      info.layout = smem.layouts[produced % kWarp];
+      info.layout = smem.layouts[produced % kWarpSize];
       info.ticket = ticket;
       info.staged = staged;
       info.in_rows = staged && divides_into_rows<kWidth>(job);
@@ -184,10 +183,10 @@ __device__ __forceinline__ void produce_blocks(const Work& work, std::uint8_t* s
           !info.in_rows || lane >= kConsumers ||
           find_place(access_item<Access>(work, job.w.item), job.pos, part_start<kWidth>(job, lane),
                      part_start<kWidth>(job, lane + 1), info.places[lane]);
-      if (!__all_sync(kAll, good) && lane == 0) info.in_rows = false;
+      if (!__all_sync(kAllLanes, good) && lane == 0) info.in_rows = false;
       __syncwarp();
     }
-    if (lane == 0) arrive(shared_address(&smem.full[s]));
+    if (lane == 0) barrier_arrive(shared_address(&smem.full[s]));
     if (job.ends) break;
   }
   while (finished < produced) finish_next();
@@ -196,19 +195,20 @@ __device__ __forceinline__ void produce_blocks(const Work& work, std::uint8_t* s
 }
 
 template <class Access, int kWidth>
-__global__ void __launch_bounds__(kConsumerThreads + kWarp, 1)
+__global__ void __launch_bounds__(kConsumerThreads + kWarpSize, 1)
     decode_wide_kernel(const __grid_constant__ Work work, std::uint32_t stage_bytes,
                        unsigned num_stages) {
   extern __shared__ __align__(1024) std::uint8_t stages[];
   __shared__ WideSmem smem;
   if (work.items == nullptr) let_next_kernel_start();  // the verdict
   if (threadIdx.x < num_stages) {
-    init_barrier(shared_address(&smem.full[threadIdx.x]), 2);  // payload and info
-    init_barrier(shared_address(&smem.empty[threadIdx.x]), kConsumers);
+    barrier_init(shared_address(&smem.full[threadIdx.x]), 2);  // payload and info
+    barrier_init(shared_address(&smem.empty[threadIdx.x]), kConsumers);
+    fence_async_proxy();
   }
   __syncthreads();
   // One tensor in one piece needs nothing that was prepared.
-  if (work.items != nullptr || work.segments != nullptr) wait_for_preparation();
+  if (work.items != nullptr || work.segments != nullptr) wait_for_previous_kernel();
   if (threadIdx.x < kConsumerThreads)
     consume_blocks<Access, kWidth>(work, stages, stage_bytes, num_stages, smem);
   else

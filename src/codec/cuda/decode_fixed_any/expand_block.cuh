@@ -1,15 +1,16 @@
-// codec/cuda/decode_fixed_any/expand_block.cuh - one warp's part of a `fixed`, raw or constant block whose
-// payload is in shared memory; used by codec/cuda/decode_fixed_any/decode_fixed_any_kernel.cuh.
+// codec/cuda/decode_fixed_any/expand_block.cuh - one warp's part of a `fixed`, raw or constant
+// block whose payload is in shared memory; used by
+// codec/cuda/decode_fixed_any/decode_fixed_any_kernel.cuh.
 #pragma once
 #include "codec/cuda/decode_any_block/decode_any_block.cuh"
 #include "codec/cuda/decode_any_block/decode_fixed_block.cuh"
-#include "codec/cuda/frame/decode_frame.cuh"
 #include "codec/cuda/decode_fixed_any/part_target.cuh"
+#include "codec/cuda/frame/decode_frame.cuh"
 
 namespace snug::cuda {
 
 inline constexpr unsigned kConsumers = 16;  // warps; blocks of 4096 values and more divide evenly
-inline constexpr unsigned kConsumerThreads = kConsumers * kWarp;
+inline constexpr unsigned kConsumerThreads = kConsumers * kWarpSize;
 
 // Element widths of types that have the fixed codec.
 template <int kWidth>
@@ -34,11 +35,12 @@ __device__ __forceinline__ std::uint32_t find_escape(std::uint32_t escapes,
   std::uint32_t first = 0, last = num_escapes;
   const auto count_before = [&](std::uint32_t step) {
     const std::uint32_t i = first + lane_id() * step;
-    return static_cast<std::uint32_t>(__popc(
-        __ballot_sync(kAll, i < last && (load_shared_u32(escapes + 4 * i) & 0xFFFFFF) < position)));
+    return static_cast<std::uint32_t>(__popc(__ballot_sync(
+        kAllLanes, i < last && (load_shared_u32(escapes + 4 * i) & 0xFFFFFF) < position)));
   };
-  while (last - first > kWarp) {
-    const std::uint32_t step = (last - first + kWarp - 1) / kWarp, before = count_before(step);
+  while (last - first > kWarpSize) {
+    const std::uint32_t step = (last - first + kWarpSize - 1) / kWarpSize,
+                        before = count_before(step);
     if (before == 0) return first;
     first += (before - 1) * step + 1;
     last = min(last, first + step - 1);
@@ -54,7 +56,7 @@ __device__ __forceinline__ std::uint32_t patch_part(std::uint32_t escapes,
                                                     std::uint32_t last, PutByte put_byte) {
   __syncwarp();  // other lanes' stores come first
   std::uint32_t num_patched = 0;
-  for (std::uint32_t i = find_escape(escapes, num_escapes, first) + lane_id();; i += kWarp) {
+  for (std::uint32_t i = find_escape(escapes, num_escapes, first) + lane_id();; i += kWarpSize) {
     const std::uint32_t escape = i < num_escapes ? load_shared_u32(escapes + 4 * i) : 0xFFFFFFu;
     const std::uint32_t at = escape & 0xFFFFFF;
     const bool mine = i < num_escapes && at >= first && at < last;
@@ -62,7 +64,7 @@ __device__ __forceinline__ std::uint32_t patch_part(std::uint32_t escapes,
       put_byte(at * kWidth + kWidth - 1, static_cast<std::uint8_t>(escape >> 24));
       ++num_patched;
     }
-    if (!__all_sync(kAll, mine)) return num_patched;
+    if (!__all_sync(kAllLanes, mine)) return num_patched;
   }
 }
 
@@ -80,7 +82,7 @@ __device__ __forceinline__ std::uint64_t expand_rows_bf16(const FixedView& v, st
                                                           std::uint32_t first_row,
                                                           const PartTarget<Access>& target) {
   constexpr unsigned kBatch = 4;
-  const std::uint32_t first_unit = first_row * kWarp + lane_id();
+  const std::uint32_t first_unit = first_row * kWarpSize + lane_id();
   const std::uint32_t lows = v.base + 8 * first_unit,
                       words = v.base + v.layout.nibbles + 4 * first_unit;
   std::uint32_t low_factor = checksum_factor(2 * first_unit),
@@ -93,8 +95,8 @@ __device__ __forceinline__ std::uint64_t expand_rows_bf16(const FixedView& v, st
 #pragma unroll
     for (unsigned i = 0; i < kBatch; ++i) {
       if (row + i >= rows) break;
-      low[i] = load_shared8(lows + (row + i) * 8 * kWarp);
-      word[i] = load_shared_u32(words + (row + i) * 4 * kWarp);
+      low[i] = load_shared_b64(lows + (row + i) * 8 * kWarpSize);
+      word[i] = load_shared_u32(words + (row + i) * 4 * kWarpSize);
     }
     const std::uint32_t at = (first_row + row) * 512;
 #pragma unroll
@@ -103,8 +105,8 @@ __device__ __forceinline__ std::uint64_t expand_rows_bf16(const FixedView& v, st
       store_global(target.at(at + i * 512) + 16 * lane_id(),
                    merge_low_high(low[i], fixed_high_bytes(word[i], v.layout.palette)));
       sum += checksum_terms(low[i], low_factor) + std::uint64_t{word[i]} * word_factor;
-      low_factor += 2 * kWarp * frame::kChecksumStep;
-      word_factor += kWarp * frame::kChecksumStep;
+      low_factor += 2 * kWarpSize * frame::kChecksumStep;
+      word_factor += kWarpSize * frame::kChecksumStep;
     }
   }
   return sum;
@@ -119,13 +121,13 @@ __device__ __forceinline__ std::uint64_t expand_rows_f32(const FixedView& v, std
                                                          const PartTarget<Access>& target) {
   constexpr unsigned kBatch = 4;
   const unsigned lane = lane_id(), odd = lane % 2;
-  const std::uint32_t first_word = first_row * (kWarp / 2) + lane / 2;
+  const std::uint32_t first_word = first_row * (kWarpSize / 2) + lane / 2;
   std::uint32_t word_factor = checksum_factor(v.layout.nibbles / 4 + first_word);
   std::uint32_t lows[3], low_factors[3], constants[3];
 #pragma unroll
   for (unsigned p = 0; p < 3; ++p) {
-    lows[p] = v.base + v.layout.planes[p] + 4 * (first_row * kWarp + lane);
-    low_factors[p] = checksum_factor(v.layout.planes[p] / 4 + first_row * kWarp + lane);
+    lows[p] = v.base + v.layout.planes[p] + 4 * (first_row * kWarpSize + lane);
+    low_factors[p] = checksum_factor(v.layout.planes[p] / 4 + first_row * kWarpSize + lane);
     constants[p] = stage[v.layout.constants[p]] * 0x01010101u;
   }
   std::uint64_t sum = 0;
@@ -137,10 +139,11 @@ __device__ __forceinline__ std::uint64_t expand_rows_f32(const FixedView& v, std
       if (row + i >= rows) break;
 #pragma unroll
       for (unsigned p = 0; p < 3; ++p)
-        low[i][p] = (v.modes >> (2 * p) & 1) == 0 ? load_shared_u32(lows[p] + (row + i) * 4 * kWarp)
-                                                  : constants[p];
-      word[i] =
-          load_shared_u32(v.base + v.layout.nibbles + 4 * (first_word + (row + i) * (kWarp / 2)));
+        low[i][p] = (v.modes >> (2 * p) & 1) == 0
+                        ? load_shared_u32(lows[p] + (row + i) * 4 * kWarpSize)
+                        : constants[p];
+      word[i] = load_shared_u32(v.base + v.layout.nibbles +
+                                4 * (first_word + (row + i) * (kWarpSize / 2)));
     }
     const std::uint32_t at = (first_row + row) * 512;
 #pragma unroll
@@ -154,10 +157,10 @@ __device__ __forceinline__ std::uint64_t expand_rows_f32(const FixedView& v, std
 #pragma unroll
       for (unsigned p = 0; p < 3; ++p) {
         if ((v.modes >> (2 * p) & 1) == 0) sum += std::uint64_t{low[i][p]} * low_factors[p];
-        low_factors[p] += kWarp * frame::kChecksumStep;
+        low_factors[p] += kWarpSize * frame::kChecksumStep;
       }
       sum += std::uint64_t{odd != 0 ? 0 : word[i]} * word_factor;
-      word_factor += kWarp / 2 * frame::kChecksumStep;
+      word_factor += kWarpSize / 2 * frame::kChecksumStep;
     }
   }
   return sum;
@@ -170,7 +173,7 @@ __device__ __forceinline__ std::uint64_t copy_rows(std::uint32_t base, std::uint
   const std::uint32_t at = row * 512 + 16 * lane_id(), factor = checksum_factor(at / 4);
   uint4 v[kBatch];
 #pragma unroll
-  for (unsigned i = 0; i < kBatch; ++i) v[i] = load_shared16(base + at + i * 512);
+  for (unsigned i = 0; i < kBatch; ++i) v[i] = load_shared_b128(base + at + i * 512);
   std::uint64_t sum = 0;
 #pragma unroll
   for (unsigned i = 0; i < kBatch; ++i) {
@@ -184,7 +187,7 @@ __device__ __forceinline__ std::uint64_t copy_rows(std::uint32_t base, std::uint
 template <int kWidth, class Access>
 __device__ __forceinline__ BlockResult expand_rows(const std::uint8_t* stage, const StageInfo& info,
                                                    const Access& dst, std::uint32_t& num_patched) {
-  const unsigned warp = threadIdx.x / kWarp;
+  const unsigned warp = threadIdx.x / kWarpSize;
   const DecodeJob& job = info.job;
   const std::uint32_t base = kept_shared_address(stage), n = job.n, num_bytes = job.entry.num_bytes;
   const PartTarget<Access> target(dst, job.pos, info.places[warp]);
@@ -194,7 +197,7 @@ __device__ __forceinline__ BlockResult expand_rows(const std::uint8_t* stage, co
       FixedView v{base, info.layout, job.entry.plane_modes, n};
       const std::uint32_t head =
           v.layout.escapes - static_cast<std::uint32_t>(codec::FixedHeader::kBytes);
-      if (!read_fixed_header(load_shared16(base + head), num_bytes, n, v.layout))
+      if (!read_fixed_header(load_shared_b128(base + head), num_bytes, n, v.layout))
         return {kReasonPayload, 0};
       const std::uint32_t first = n / kConsumers * warp, count = n / kConsumers;
       if constexpr (kWidth == 2)
@@ -207,9 +210,9 @@ __device__ __forceinline__ BlockResult expand_rows(const std::uint8_t* stage, co
                                [&](std::uint32_t at, std::uint8_t b) { *target.at(at) = b; });
       const std::uint32_t at = 16 * threadIdx.x, constants = v.layout.constants[0];
       if (kWidth == 4 && constants + at < v.layout.nibbles)
-        sum += checksum_term(load_shared16(base + constants + at), (constants + at) / 16);
+        sum += checksum_term(load_shared_b128(base + constants + at), (constants + at) / 16);
       for (std::uint32_t i = head + at; i < num_bytes; i += 16 * kConsumerThreads)
-        sum += checksum_term(load_shared16(base + i), i / 16);
+        sum += checksum_term(load_shared_b128(base + i), i / 16);
       return {kReasonNone, sum};
     }
   }

@@ -1,5 +1,6 @@
-// codec/cuda/decode_fixed_any/expand_rest.cuh - one warp's part of any `fixed`, raw or constant block whose
-// payload is in shared memory, wherever it goes: what codec/cuda/decode_fixed_any/expand_block.cuh leaves over.
+// codec/cuda/decode_fixed_any/expand_rest.cuh - one warp's part of any `fixed`, raw or constant
+// block whose payload is in shared memory, wherever it goes: what
+// codec/cuda/decode_fixed_any/expand_block.cuh leaves over.
 #pragma once
 #include "codec/cuda/decode_fixed_any/expand_block.cuh"
 
@@ -22,7 +23,7 @@ template <int kWidth, class Access>
 __device__ __forceinline__ std::uint64_t expand_units(const FixedView& v, std::uint32_t row,
                                                       const std::uint8_t* stage, const Access& dst,
                                                       std::uint64_t pos) {
-  const std::uint32_t unit = row * kWarp + lane_id(), raw = v.n * kWidth;
+  const std::uint32_t unit = row * kWarpSize + lane_id(), raw = v.n * kWidth;
   const auto low_part = static_cast<std::uint32_t>(align16(v.n)),
              nibble_part = static_cast<std::uint32_t>(align16(codec::fixed_nibble_bytes(v.n)));
   std::uint64_t sum = 0;
@@ -32,7 +33,7 @@ __device__ __forceinline__ std::uint64_t expand_units(const FixedView& v, std::u
   for (int p = 0; p < kWidth - 1; ++p) {
     lows[p].x = lows[p].y = stage[v.layout.constants[p]] * 0x01010101u;
     if ((v.modes >> (2 * p) & 1) != 0 || 8 * unit >= low_part) continue;
-    lows[p] = load_shared8(v.base + v.layout.planes[p] + 8 * unit);
+    lows[p] = load_shared_b64(v.base + v.layout.planes[p] + 8 * unit);
     sum += checksum_terms(lows[p], checksum_factor(v.layout.planes[p] / 4 + 2 * unit));
   }
   if (4 * unit < nibble_part) {
@@ -54,12 +55,12 @@ __device__ __forceinline__ BlockResult expand_any_fixed(const std::uint8_t* stag
                                                         const StageInfo& info, const Access& dst,
                                                         std::uint32_t& num_patched) {
   const DecodeJob& job = info.job;
-  const unsigned warp = threadIdx.x / kWarp;
+  const unsigned warp = threadIdx.x / kWarpSize;
   FixedView v{shared_address(stage), info.layout, job.entry.plane_modes, job.n};
   const std::uint32_t num_bytes = job.entry.num_bytes;
   const std::uint32_t head =
       v.layout.escapes - static_cast<std::uint32_t>(codec::FixedHeader::kBytes);
-  if (!read_fixed_header(load_shared16(v.base + head), num_bytes, v.n, v.layout))
+  if (!read_fixed_header(load_shared_b128(v.base + head), num_bytes, v.n, v.layout))
     return {kReasonPayload, 0};
   // Both planes have as many rows, padding included.
   const std::uint32_t rows = (static_cast<std::uint32_t>(align16(v.n)) + 255) / 256;
@@ -74,7 +75,7 @@ __device__ __forceinline__ BlockResult expand_any_fixed(const std::uint8_t* stag
         [&](std::uint32_t at, std::uint8_t b) { dst.store_byte(job.pos + at, b); });
   const auto add_vecs = [&](std::uint32_t from, std::uint32_t to) {
     for (std::uint32_t at = from + 16 * threadIdx.x; at < to; at += 16 * kConsumerThreads)
-      sum += checksum_term(load_shared16(v.base + at), at / 16);
+      sum += checksum_term(load_shared_b128(v.base + at), at / 16);
   };
   add_vecs(v.layout.constants[0], v.layout.nibbles);
   add_vecs(head, num_bytes);
@@ -90,11 +91,11 @@ __device__ __forceinline__ BlockResult expand_any_plain(const std::uint8_t* stag
   const bool constant = job.entry.codec == static_cast<unsigned>(Codec::kConstant);
   if (job.entry.plane_modes != 0 || job.entry.num_bytes != (constant ? 16 : align16(raw)))
     return {kReasonPayload, 0};
-  const uint4 stored = load_shared16(base), value = repeat_value(stored, width);
+  const uint4 stored = load_shared_b128(base), value = repeat_value(stored, width);
   std::uint64_t sum = constant && threadIdx.x == 0 ? checksum_term(stored, 0) : 0;
 #pragma unroll 1
   for (std::uint32_t at = 16 * threadIdx.x; at < raw; at += 16 * kConsumerThreads) {
-    const uint4 v = constant ? value : load_shared16(base + at);
+    const uint4 v = constant ? value : load_shared_b128(base + at);
     if (!constant) sum += checksum_term(v, at / 16);
     store_upto16(dst, job.pos + at, v, static_cast<std::int64_t>(raw - at));
   }

@@ -1,5 +1,5 @@
-// codec/cuda/decode_fixed_any/part_target.cuh - where a warp puts its part of a restored block: by one
-// address, or by two where a page of a scattered tensor ends inside the part.
+// codec/cuda/decode_fixed_any/part_target.cuh - where a warp puts its part of a restored block: by
+// one address, or by two where a page of a scattered tensor ends inside the part.
 #pragma once
 #include "codec/cuda/frame/tensor_access.cuh"
 

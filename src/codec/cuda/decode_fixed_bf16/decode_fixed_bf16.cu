@@ -30,7 +30,7 @@ cudaError_t launch(const Work& work, std::uint64_t num_blocks, int num_sms, cuda
                       : rows >> log2_warps >= 4 ? decode_straight_kernel<Access, 4>
                       : rows >> log2_warps >= 2 ? decode_straight_kernel<Access, 2>
                                                 : decode_straight_kernel<Access, 1>;
-  return launch_decoder<Access>(kernel, num_ctas, kStraightThreads + kWarp, 0, stream, work,
+  return launch_decoder<Access>(kernel, num_ctas, kStraightThreads + kWarpSize, 0, stream, work,
                                 log2_warps);
 }
 

@@ -1,13 +1,12 @@
-// codec/cuda/decode_fixed_bf16/decode_fixed_bf16_kernel.cuh - one BF16 tensor of `fixed` and raw blocks: every warp takes its
-// part of a block straight from memory through registers to memory, and one warp checks
-// what the others found. Blocks of other kinds or sizes are restored too.
+// codec/cuda/decode_fixed_bf16/decode_fixed_bf16_kernel.cuh - one BF16 tensor of `fixed` and raw
+// blocks: every warp takes its part of a block straight from memory through registers to memory,
+// and one warp checks what the others found. Blocks of other kinds or sizes are restored too.
 #pragma once
 #include <type_traits>
 
-#include "gpu/bulk_copy.cuh"
 #include "codec/cuda/decode_any_block/decode_any_block.cuh"
-#include "gpu/prepared_launch.cuh"
 #include "codec/cuda/decode_fixed_bf16/restore_rows.cuh"
+#include "codec/cuda/frame/bulk_copy.cuh"
 
 namespace snug::cuda {
 
@@ -24,7 +23,7 @@ struct DoneBlock {
 
 struct StraightSmem {
   unsigned long long full[kMaxGroups][kSumsAhead], empty[kMaxGroups][kSumsAhead];  // barriers
-  ComingBlock coming[kStraightWarps][kWarp];
+  ComingBlock coming[kStraightWarps][kWarpSize];
   std::uint64_t sums[kSumsAhead][kStraightThreads];  // checksum terms of done blocks
   DoneBlock done[kMaxGroups][kSumsAhead];
   unsigned long long first_error;  // of blocks not in rows
@@ -48,7 +47,7 @@ __device__ __forceinline__ void leave_sums(StraightSmem& smem, const WarpGroup& 
   const unsigned at = turn % kSumsAhead;
   if (turn == 0) __syncthreads();  // the barriers are there
   if (turn >= kSumsAhead)
-    wait_barrier(shared_address(&smem.empty[group.idx][at]), (turn / kSumsAhead - 1) & 1);
+    barrier_wait(shared_address(&smem.empty[group.idx][at]), (turn / kSumsAhead - 1) & 1);
   DoneBlock& done = smem.done[group.idx][at];
   smem.sums[at][threadIdx.x] = r.sum;
   if (ends && left_over) smem.left_over = true;
@@ -61,7 +60,7 @@ __device__ __forceinline__ void leave_sums(StraightSmem& smem, const WarpGroup& 
     done.exists = b.kind != BlockKind::kEnd;
     done.ends = ends;
   }
-  arrive(shared_address(&smem.full[group.idx][at]));
+  barrier_arrive(shared_address(&smem.full[group.idx][at]));
 }
 
 // By the warp that checks: the first error of all groups' blocks in rows.
@@ -75,42 +74,42 @@ __device__ __forceinline__ unsigned long long check_blocks(StraightSmem& smem,
       if ((running >> g & 1) == 0) continue;
       const unsigned at = turn % kSumsAhead;
       DoneBlock& done = smem.done[g][at];
-      wait_barrier(shared_address(&smem.full[g][at]), turn / kSumsAhead & 1);
-      const std::uint64_t* sums = &smem.sums[at][(g << log2_warps) * kWarp + lane_id()];
+      barrier_wait(shared_address(&smem.full[g][at]), turn / kSumsAhead & 1);
+      const std::uint64_t* sums = &smem.sums[at][(g << log2_warps) * kWarpSize + lane_id()];
       std::uint64_t sum = 0;
 #pragma unroll 4
-      for (unsigned w = 0; w < 1u << log2_warps; ++w) sum += sums[w * kWarp];
-      sum = warp_sum64(sum);
+      for (unsigned w = 0; w < 1u << log2_warps; ++w) sum += sums[w * kWarpSize];
+      sum = warp_sum(sum);
       if (done.exists)
         first_error = max(first_error,
                           find_error(done.reason, sum, done.num_bytes, done.checksum, done.block));
       if (done.ends) running &= ~(1u << g);
       __syncwarp();
       if (lane_id() == 0) done.reason = kReasonNone;
-      arrive(shared_address(&smem.empty[g][at]));
+      barrier_arrive(shared_address(&smem.empty[g][at]));
     }
   return first_error;
 }
 
-// The blocks of this warp's group that are in rows; the first kWarp of them are open.
+// The blocks of this warp's group that are in rows; the first kWarpSize of them are open.
 template <class Access, unsigned kBatch>
 __device__ __forceinline__ void restore_rows(const Work& work, const DeviceHeader& h,
                                              const WarpGroup& group, StraightSmem& smem) {
-  ComingBlock* coming = smem.coming[threadIdx.x / kWarp];
+  ComingBlock* coming = smem.coming[threadIdx.x / kWarpSize];
   const auto* frame = static_cast<const std::uint8_t*>(work.single.frame);
   unsigned num_restored = 0;
   bool left_over = false;
   std::uint64_t block = group.first_block();
   for (unsigned turn = 0;; ++turn, block += group.step()) {
-    if (turn != 0 && turn % kWarp == 0) {
+    if (turn != 0 && turn % kWarpSize == 0) {
       const std::uint64_t mine = block + lane_id() * group.step();
       __syncwarp();
       coming[lane_id()] = open_block<Access>(work, h, group, mine, EntryPair(work, mine));
       __syncwarp();
     }
-    if (turn % kWarp == kWarp / 2)
-      prefetch_entries(work, block + kWarp / 2 * group.step(), group.step());
-    const ComingBlock& b = coming[turn % kWarp];
+    if (turn % kWarpSize == kWarpSize / 2)
+      prefetch_entries(work, block + kWarpSize / 2 * group.step(), group.step());
+    const ComingBlock& b = coming[turn % kWarpSize];
     if (b.kind == BlockKind::kOther) {
       left_over = true;
       continue;
@@ -120,7 +119,7 @@ __device__ __forceinline__ void restore_rows(const Work& work, const DeviceHeade
     if (b.kind == BlockKind::kRawRows) r = restore_raw_rows<kBatch>(b, frame, group);
     const bool ends =
         b.kind == BlockKind::kEnd ||
-        ((turn + 1) % kWarp != 0 && coming[(turn + 1) % kWarp].kind == BlockKind::kEnd);
+        ((turn + 1) % kWarpSize != 0 && coming[(turn + 1) % kWarpSize].kind == BlockKind::kEnd);
     leave_sums(smem, group, num_restored++, b, block, r, ends, left_over);
     if (ends) return;
   }
@@ -150,10 +149,11 @@ __device__ __noinline__ void restore_others(const Work& work, unsigned log2_warp
       if (r.reason != kReasonNone)
         atomicMax(reinterpret_cast<unsigned*>(&done.reason), static_cast<unsigned>(r.reason));
       WorkerTeam::sync();
-      if (threadIdx.x < kWarp) {
+      if (threadIdx.x < kWarpSize) {
         std::uint64_t sum = 0;
-        for (unsigned w = 0; w < kStraightWarps; ++w) sum += smem.sums[0][w * kWarp + lane_id()];
-        sum = warp_sum64(sum);
+        for (unsigned w = 0; w < kStraightWarps; ++w)
+          sum += smem.sums[0][w * kWarpSize + lane_id()];
+        sum = warp_sum(sum);
         if (threadIdx.x == 0) {
           smem.first_error =
               max(smem.first_error, find_error(done.reason, sum, b.num_bytes, b.checksum, block));
@@ -168,17 +168,17 @@ __device__ __noinline__ void restore_others(const Work& work, unsigned log2_warp
 // together. Both are chosen by the host for blocks of the size it expects; others are
 // restored all the same. Registers are left for the kernel that starts beside this one.
 template <class Access, unsigned kBatch>
-__global__ void __launch_bounds__(kStraightThreads + 4 * kWarp, 1)
+__global__ void __launch_bounds__(kStraightThreads + 4 * kWarpSize, 1)
     decode_straight_kernel(const __grid_constant__ Work work, unsigned log2_warps) {
   __shared__ StraightSmem smem;
   let_next_kernel_start();
   if constexpr (!std::is_same_v<Access, DirectAccess>)
-    if (work.segments != nullptr) wait_for_kernel_before();
+    if (work.segments != nullptr) wait_for_previous_kernel();
   if (threadIdx.x >= kStraightThreads) {
     const unsigned lane = lane_id(), group = lane / kSumsAhead;
     if (group < kStraightWarps >> log2_warps) {
-      set_barrier(shared_address(&smem.full[group][lane % kSumsAhead]), kWarp << log2_warps);
-      set_barrier(shared_address(&smem.empty[group][lane % kSumsAhead]), kWarp);
+      barrier_init(shared_address(&smem.full[group][lane % kSumsAhead]), kWarpSize << log2_warps);
+      barrier_init(shared_address(&smem.empty[group][lane % kSumsAhead]), kWarpSize);
     }
     smem.done[group][lane % kSumsAhead].reason = kReasonNone;
     smem.first_error = 0;
@@ -199,7 +199,8 @@ __global__ void __launch_bounds__(kStraightThreads + 4 * kWarp, 1)
   const std::uint64_t mine = group.first_block() + lane_id() * group.step();
   const EntryPair entries(work, mine);
   const DeviceHeader h = header.parse(work);
-  smem.coming[threadIdx.x / kWarp][lane_id()] = open_block<Access>(work, h, group, mine, entries);
+  smem.coming[threadIdx.x / kWarpSize][lane_id()] =
+      open_block<Access>(work, h, group, mine, entries);
   __syncwarp();
   if (((1u << (h.log2_block & 31)) / kRowValues >> log2_warps) % kBatch == 0)
     restore_rows<Access, kBatch>(work, h, group, smem);

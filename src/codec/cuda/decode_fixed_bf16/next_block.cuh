@@ -1,13 +1,14 @@
-// codec/cuda/decode_fixed_bf16/next_block.cuh - which warps of codec/cuda/decode_fixed_bf16/decode_fixed_bf16_kernel.cuh share which blocks, and
-// what they know of a block before they restore it.
+// codec/cuda/decode_fixed_bf16/next_block.cuh - which warps of
+// codec/cuda/decode_fixed_bf16/decode_fixed_bf16_kernel.cuh share which blocks, and what they know
+// of a block before they restore it.
 #pragma once
 #include "codec/cuda/frame/decode_frame.cuh"
 
 namespace snug::cuda {
 
 inline constexpr unsigned kStraightWarps = 16;  // a thread block, and one that checks
-inline constexpr unsigned kStraightThreads = kStraightWarps * kWarp;
-inline constexpr std::uint32_t kRowValues = 8 * kWarp;  // of a warp's step, 8 of them a lane
+inline constexpr unsigned kStraightThreads = kStraightWarps * kWarpSize;
+inline constexpr std::uint32_t kRowValues = 8 * kWarpSize;  // of a warp's step, 8 of them a lane
 inline constexpr unsigned kMaxGroups = 8;
 
 // The warps that share a block, and which blocks are theirs. Numbers of warps and groups
@@ -19,8 +20,8 @@ struct WarpGroup {
 
   __device__ __forceinline__ explicit WarpGroup(unsigned log2_warps)
       : log2_warps(log2_warps),
-        warp(threadIdx.x / kWarp & ((1u << log2_warps) - 1)),
-        idx(threadIdx.x / kWarp >> log2_warps) {}
+        warp(threadIdx.x / kWarpSize & ((1u << log2_warps) - 1)),
+        idx(threadIdx.x / kWarpSize >> log2_warps) {}
   __device__ __forceinline__ unsigned num_groups() const { return kStraightWarps >> log2_warps; }
   __device__ __forceinline__ std::uint64_t first_block() const {
     return std::uint64_t{blockIdx.x} * num_groups() + idx;
@@ -43,35 +44,16 @@ struct ComingBlock {
   std::uint32_t checksum = 0;
 };
 
-// Loads that are not moved behind what does not need them.
-__device__ __forceinline__ uint4 load_now(const uint4* p) {
-  uint4 v;
-  asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(p));
-  return v;
-}
-__device__ __forceinline__ uint2 load_now(const uint2* p) {
-  uint2 v;
-  asm volatile("ld.global.nc.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
-  return v;
-}
-__device__ __forceinline__ std::uint32_t load_now(const std::uint32_t* p) {
-  std::uint32_t v;
-  asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(v) : "l"(p));
-  return v;
-}
-
 struct HeaderVecs {
   uint4 a{}, b{}, c{}, d{};  // zeros are no header
 
   __device__ __forceinline__ explicit HeaderVecs(const Work& work) {
     const uint4* vecs = static_cast<const uint4*>(work.single.frame);
     if (work.single.frame_bytes < frame::kHeaderBytes) return;
-    a = load_now(vecs);
-    b = load_now(vecs + 1);
-    c = load_now(vecs + 2);
-    d = load_now(vecs + 3);
+    a = load_read_only(vecs);
+    b = load_read_only(vecs + 1);
+    c = load_read_only(vecs + 2);
+    d = load_read_only(vecs + 3);
   }
   __device__ __forceinline__ DeviceHeader parse(const Work& work) const {
     return parse_device_header(a, b, c, d, work.single.frame_bytes, work.single.tensor_bytes,
@@ -111,8 +93,8 @@ struct EntryPair {
     const uint4* entry =
         static_cast<const uint4*>(work.single.frame) + frame::kHeaderBytes / 16 + block;
     const std::uint64_t end = frame::kHeaderBytes + (block + 1) * frame::kEntryBytes;
-    if (end <= work.single.frame_bytes) packed = load_now(entry);
-    if (end + frame::kEntryBytes <= work.single.frame_bytes) next = load_now(entry + 1);
+    if (end <= work.single.frame_bytes) packed = load_read_only(entry);
+    if (end + frame::kEntryBytes <= work.single.frame_bytes) next = load_read_only(entry + 1);
   }
 };
 
@@ -145,7 +127,7 @@ __device__ __forceinline__ void prefetch_entries(const Work& work, std::uint64_t
                                                  std::uint64_t step) {
   const std::uint64_t at = frame::kHeaderBytes + (block + lane_id() * step) * frame::kEntryBytes;
   if (at < work.single.frame_bytes)
-    prefetch_line(static_cast<const std::uint8_t*>(work.single.frame) + at);
+    prefetch_l2(static_cast<const std::uint8_t*>(work.single.frame) + at);
 }
 
 }  // namespace snug::cuda

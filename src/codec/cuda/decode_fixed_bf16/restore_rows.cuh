@@ -1,8 +1,9 @@
-// codec/cuda/decode_fixed_bf16/restore_rows.cuh - a warp's part of a `fixed` or raw block of BF16, straight from
-// memory through registers to memory; used by codec/cuda/decode_fixed_bf16/decode_fixed_bf16_kernel.cuh.
+// codec/cuda/decode_fixed_bf16/restore_rows.cuh - a warp's part of a `fixed` or raw block of BF16,
+// straight from memory through registers to memory; used by
+// codec/cuda/decode_fixed_bf16/decode_fixed_bf16_kernel.cuh.
 #pragma once
-#include "codec/cuda/decode_fixed_bf16/next_block.cuh"
 #include "codec/cuda/decode_any_block/decode_fixed_block.cuh"
+#include "codec/cuda/decode_fixed_bf16/next_block.cuh"
 
 namespace snug::cuda {
 
@@ -21,7 +22,7 @@ template <unsigned kBatch>
 __device__ __forceinline__ BlockResult restore_fixed_rows(const ComingBlock& b,
                                                           const std::uint8_t* frame,
                                                           const WarpGroup& group) {
-  constexpr unsigned kEscapes = 4;  // times kWarp are read ahead
+  constexpr unsigned kEscapes = 4;  // times kWarpSize are read ahead
   const unsigned lane = lane_id();
   const std::uint8_t* payload = frame + b.payload;
   const std::uint32_t n = b.n, count = n >> group.log2_warps, from = group.warp * count;
@@ -35,18 +36,18 @@ __device__ __forceinline__ BlockResult restore_fixed_rows(const ComingBlock& b,
   const auto load_rows = [&] {
 #pragma unroll
     for (unsigned i = 0; i < kBatch; ++i) {
-      low[i] = load_now(lows + i * kWarp);
-      word[i] = load_now(words + i * kWarp);
+      low[i] = load_read_only(lows + i * kWarpSize);
+      word[i] = load_read_only(words + i * kWarpSize);
     }
-    lows += kBatch * kWarp;
-    words += kBatch * kWarp;
+    lows += kBatch * kWarpSize;
+    words += kBatch * kWarpSize;
   };
   load_rows();
-  const uint4 head = load_now(reinterpret_cast<const uint4*>(payload) + head_vec);
+  const uint4 head = load_read_only(reinterpret_cast<const uint4*>(payload) + head_vec);
 #pragma unroll
   for (unsigned i = 0; i < kEscapes; ++i) {
     escapes[i] = 0;
-    if (i * kWarp + lane < num_words) escapes[i] = load_now(list + i * kWarp + lane);
+    if (i * kWarpSize + lane < num_words) escapes[i] = load_read_only(list + i * kWarpSize + lane);
   }
   FixedLayout layout;
   layout.escapes = 16 * head_vec + static_cast<std::uint32_t>(codec::FixedHeader::kBytes);
@@ -61,8 +62,8 @@ __device__ __forceinline__ BlockResult restore_fixed_rows(const ComingBlock& b,
       store_global(place + i * 512,
                    merge_low_high(low[i], fixed_high_bytes(word[i], layout.palette)));
       sum += checksum_terms(low[i], low_factor) + std::uint64_t{word[i]} * word_factor;
-      low_factor += 2 * kWarp * frame::kChecksumStep;
-      word_factor += kWarp * frame::kChecksumStep;
+      low_factor += 2 * kWarpSize * frame::kChecksumStep;
+      word_factor += kWarpSize * frame::kChecksumStep;
     }
     done += kBatch * kRowValues;
     if (done >= count) break;
@@ -72,16 +73,16 @@ __device__ __forceinline__ BlockResult restore_fixed_rows(const ComingBlock& b,
   __syncwarp();  // other lanes' stores come before escapes
   Reason reason = kReasonNone;
   const auto take = [&](std::uint32_t escape, std::uint32_t i) {
-    if ((i / kWarp & ((1u << group.log2_warps) - 1)) == group.warp)
+    if ((i / kWarpSize & ((1u << group.log2_warps) - 1)) == group.warp)
       sum += checksum_term(escape, 4 * head_vec + 4 + i);
     if (i < layout.num_escapes && !patch_escape(escape, from, count, n, b.place))
       reason = kReasonPayload;
   };
 #pragma unroll
   for (unsigned i = 0; i < kEscapes; ++i)
-    if (i * kWarp < num_words) take(escapes[i], i * kWarp + lane);
+    if (i * kWarpSize < num_words) take(escapes[i], i * kWarpSize + lane);
 #pragma unroll 4
-  for (std::uint32_t i = kEscapes * kWarp + lane; i < num_words; i += kWarp)
+  for (std::uint32_t i = kEscapes * kWarpSize + lane; i < num_words; i += kWarpSize)
     take(__ldg(list + i), i);
   if (group.warp == 0 && lane == 0) sum += checksum_term(head, head_vec);
   return {reason, sum};
@@ -102,13 +103,13 @@ __device__ __forceinline__ BlockResult restore_raw_rows(const ComingBlock& b,
   for (std::uint32_t done = 0; done < count; done += kBatch * kRowValues) {
     uint4 v[kBatch];
 #pragma unroll
-    for (unsigned i = 0; i < kBatch; ++i) v[i] = load_now(vecs + i * kWarp);
-    vecs += kBatch * kWarp;
+    for (unsigned i = 0; i < kBatch; ++i) v[i] = load_read_only(vecs + i * kWarpSize);
+    vecs += kBatch * kWarpSize;
 #pragma unroll
     for (unsigned i = 0; i < kBatch; ++i) {
       store_global(place + i * 512, v[i]);
       sum += checksum_terms(v[i], factor);
-      factor += 4 * kWarp * frame::kChecksumStep;
+      factor += 4 * kWarpSize * frame::kChecksumStep;
     }
     place += kBatch * 512;
   }

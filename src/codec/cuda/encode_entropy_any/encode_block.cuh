@@ -1,9 +1,9 @@
-// codec/cuda/encode_entropy_any/encode_block.cuh - one warp codes one block of any kind and writes it where it
-// belongs: raw, constant, or with planes that wait in scratch memory for their place.
+// codec/cuda/encode_entropy_any/encode_block.cuh - one warp codes one block of any kind and writes
+// it where it belongs: raw, constant, or with planes that wait in scratch memory for their place.
 #pragma once
 #include "codec/cuda/encode_entropy_any/encode_large_fixed.cuh"
-#include "codec/cuda/frame/encode_frame.cuh"
 #include "codec/cuda/encode_entropy_any/raw_planes.cuh"
+#include "codec/cuda/frame/encode_frame.cuh"
 
 namespace snug::cuda {
 
@@ -25,17 +25,18 @@ __device__ __noinline__ std::uint64_t copy_raw(Access src, std::uint64_t pos, st
   constexpr int kUnroll = 8;
   const auto full = static_cast<std::uint32_t>(raw / 16);
   std::uint32_t i = lane_id();
-  for (; i + (kUnroll - 1) * kWarp < full; i += kUnroll * kWarp) {
+  for (; i + (kUnroll - 1) * kWarpSize < full; i += kUnroll * kWarpSize) {
     uint4 v[kUnroll];
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) v[u] = src.load16(pos + 16 * std::uint64_t{i + u * kWarp});
+    for (int u = 0; u < kUnroll; ++u)
+      v[u] = src.load16(pos + 16 * std::uint64_t{i + u * kWarpSize});
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      if (write) __stcs(out + i + u * kWarp, v[u]);
-      sum += checksum_term(v[u], i + u * kWarp);
+      if (write) __stcs(out + i + u * kWarpSize, v[u]);
+      sum += checksum_term(v[u], i + u * kWarpSize);
     }
   }
-  for (; 16 * std::uint64_t{i} < raw; i += kWarp) {
+  for (; 16 * std::uint64_t{i} < raw; i += kWarpSize) {
     const uint4 v = load_upto16(src, pos + 16 * std::uint64_t{i},
                                 static_cast<std::int64_t>(raw - 16 * std::uint64_t{i}));
     if (write) __stcs(out + i, v);
@@ -108,7 +109,7 @@ __device__ __forceinline__ void fetch_raw_again(const Access& src, std::uint64_t
                                                 std::uint32_t n, const Encoded& e) {
   constexpr std::uint32_t kLinesBack = 64;
   if (e.origin != Origin::kTensor && e.raw_bytes == 0) return;
-  for (std::uint32_t line = lane_id(); line < min(n * kWidth / 128, kLinesBack); line += kWarp)
+  for (std::uint32_t line = lane_id(); line < min(n * kWidth / 128, kLinesBack); line += kWarpSize)
     src.prefetch(pos + 128 * std::uint64_t{line});
 }
 

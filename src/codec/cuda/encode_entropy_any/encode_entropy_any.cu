@@ -7,7 +7,7 @@
 #include "codec/cuda/encode_entropy_any/encode_block.cuh"
 #include "codec/cuda/frame/encode_verdict.cuh"
 #include "codec/cuda/kernels.cuh"
-#include "gpu/prepared_launch.cuh"
+#include "gpu/launch.h"
 
 namespace snug::cuda {
 namespace {
@@ -75,7 +75,7 @@ __device__ __forceinline__ void write_block(const Work& work, BlockInHand& block
   with_access<kWidth, Access>(work, job, [&](const auto& src, std::uint64_t pos) {
     sum = write_block_any<kWidth>(work, src, pos, job.n, e, scratch, payload, written);
   });
-  sum = warp_sum64(sum);
+  sum = warp_sum(sum);
   if (lane_id() == 0) {
     DeviceEntry entry = e.entry;
     entry.offset = offset;
@@ -88,11 +88,11 @@ __device__ __forceinline__ void write_block(const Work& work, BlockInHand& block
 // A warp writes a block when it has coded the next one: by then the blocks before it are
 // coded too, and nobody waits for its place.
 template <class Access, int kWidth>
-__global__ void __launch_bounds__(kWarp, max_warps_per_sm(kWidth))
+__global__ void __launch_bounds__(kWarpSize, max_warps_per_sm(kWidth))
     encode_kernel(const __grid_constant__ Work work) {
   extern __shared__ __align__(1024) std::uint8_t shared[];
   if (work.items == nullptr) let_next_kernel_start();  // the verdict
-  wait_for_preparation();
+  wait_for_previous_kernel();
   const std::uint64_t total = num_tickets(work);
   const unsigned lane = lane_id();
   std::uint8_t* scratch = work.scratch + blockIdx.x * work.scratch_bytes;
@@ -145,7 +145,8 @@ cudaError_t launch_warps(const Work& work, std::uint64_t slots, cudaStream_t str
                       : width_of(work.dtype) == 2 ? encode_kernel<Access, 2>
                       : width_of(work.dtype) == 4 ? encode_kernel<Access, 4>
                                                   : encode_kernel<Access, 8>;
-  const cudaError_t error = launch_prepared(kernel, slots, kWarp, kSmemBytes, stream, work);
+  const cudaError_t error =
+      launch_kernel(kernel, {slots, kWarpSize, kSmemBytes, stream, Start::kEarly}, work);
   return error == cudaSuccess ? launch_encode_verdict<Access>(work, slots, stream) : error;
 }
 

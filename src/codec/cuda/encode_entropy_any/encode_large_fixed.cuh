@@ -44,7 +44,7 @@ __device__ __noinline__ bool encode_fixed_any(const BlockValues<Access, kWidth>&
   const uint2 palette = make_fixed_palette<2>(smem->histogram);
   __syncwarp();
   auto* lut = reinterpret_cast<std::uint8_t*>(smem->lut);
-  for (unsigned i = lane; i < 128; i += kWarp) lut[i] = 7;
+  for (unsigned i = lane; i < 128; i += kWarpSize) lut[i] = 7;
   __syncwarp();
   if (lane == 0)
     for (int i = 7; i-- > 0;)
@@ -56,8 +56,8 @@ __device__ __noinline__ bool encode_fixed_any(const BlockValues<Access, kWidth>&
     for (unsigned p = 0; p < 3; ++p) {
       const std::uint32_t first = e.byte(0, p);
       bool same = true;
-      for (std::uint32_t i = lane; i < e.n; i += kWarp) same &= e.byte(i, p) == first;
-      if (__all_sync(kAll, same)) plane_modes |= 1u << (2 * p);
+      for (std::uint32_t i = lane; i < e.n; i += kWarpSize) same &= e.byte(i, p) == first;
+      if (__all_sync(kAllLanes, same)) plane_modes |= 1u << (2 * p);
     }
   for (unsigned pass = 0; pass < 2; ++pass)
     for (unsigned p = 0; p + 1 < e.width; ++p) {
@@ -65,7 +65,7 @@ __device__ __noinline__ bool encode_fixed_any(const BlockValues<Access, kWidth>&
       const std::uint32_t used = pass == 0 ? e.n : 1;
       std::uint8_t* at = out.take(align16(used));
       if (at == nullptr) return false;
-      for (std::uint32_t i = lane; i < align16(used); i += kWarp)
+      for (std::uint32_t i = lane; i < align16(used); i += kWarpSize)
         at[i] = i < used ? static_cast<std::uint8_t>(e.byte(i, p)) : 0;
     }
   std::uint8_t* nibbles = out.take(align16(codec::fixed_nibble_bytes(e.n)));
@@ -76,7 +76,7 @@ __device__ __noinline__ bool encode_fixed_any(const BlockValues<Access, kWidth>&
   std::uint32_t num_escapes = 0;
   const std::uint32_t num_words =
       static_cast<std::uint32_t>(align16(codec::fixed_nibble_bytes(e.n)) / 4);
-  for (std::uint32_t base = 0; base < num_words; base += kWarp) {
+  for (std::uint32_t base = 0; base < num_words; base += kWarpSize) {
     const std::uint32_t group = base + lane;
     std::uint32_t word = 0, flags = 0;
     for (unsigned i = 0; i < 8; ++i) {
@@ -87,8 +87,8 @@ __device__ __noinline__ bool encode_fixed_any(const BlockValues<Access, kWidth>&
       flags |= static_cast<std::uint32_t>(idx == 7) << i;
     }
     if (group < num_words) reinterpret_cast<std::uint32_t*>(nibbles)[group] = word;
-    std::uint32_t before = sum_up_to_lane(__popc(flags));
-    const std::uint32_t total = __shfl_sync(kAll, before, 31);
+    std::uint32_t before = warp_inclusive_sum(__popc(flags));
+    const std::uint32_t total = __shfl_sync(kAllLanes, before, 31);
     std::uint32_t next = num_escapes + before - __popc(flags);
     for (; flags != 0; flags &= flags - 1, ++next) {
       const std::uint32_t at =

@@ -1,6 +1,6 @@
-// codec/cuda/encode_entropy_any/encode_planes.cuh - one warp codes one block of any type with the entropy
-// codec, as codec/block_encode.cpp does: looks at a sample, chooses a mode for each
-// plane, and leaves the coded planes in scratch memory.
+// codec/cuda/encode_entropy_any/encode_planes.cuh - one warp codes one block of any type with the
+// entropy codec, as codec/block_encode.cpp does: looks at a sample, chooses a mode for each plane,
+// and leaves the coded planes in scratch memory.
 #pragma once
 #include "codec/cuda/encode_entropy_any/top_counts.cuh"
 #include "codec/cuda/encode_entropy_any/value_ring.cuh"
@@ -24,8 +24,8 @@ __device__ __forceinline__ CodedStream encode_byte_plane(BlockValues<Access, kWi
   uint2 symbols[8];
   std::uint32_t bytes = 0, firsts = 0;  // of the next group
   const auto look_up = [&](int step) {
-    symbols[2 * step] = load_symbol(__dp4a(firsts, 8u << (8 * step), lut));
-    symbols[2 * step + 1] = load_symbol(__dp4a(bytes, 8u << (8 * step), lut + 128));
+    symbols[2 * step] = load_shared_const_b64(__dp4a(firsts, 8u << (8 * step), lut));
+    symbols[2 * step + 1] = load_shared_const_b64(__dp4a(bytes, 8u << (8 * step), lut + 128));
   };
   const auto set_next = [&](std::uint32_t plane_bytes) {
     bytes = plane_bytes;
@@ -95,8 +95,8 @@ __device__ __forceinline__ CodedStream encode_palette_plane(
   uint2 symbols[8], bytes{}, next{};  // of this group and the next one
   const auto look_up = [&](int step) {
     const std::uint32_t pair = step < 2 ? next.x : next.y;
-    symbols[2 * step] = load_symbol(__dp4a(pair, 8u << (16 * (step & 1)), lut));
-    symbols[2 * step + 1] = load_symbol(__dp4a(pair, 2048u << (16 * (step & 1)), lut));
+    symbols[2 * step] = load_shared_const_b64(__dp4a(pair, 8u << (16 * (step & 1)), lut));
+    symbols[2 * step + 1] = load_shared_const_b64(__dp4a(pair, 2048u << (16 * (step & 1)), lut));
   };
   const auto look_up_all = [&] {
 #pragma unroll
@@ -107,7 +107,7 @@ __device__ __forceinline__ CodedStream encode_palette_plane(
     unsigned any = 0;
 #pragma unroll
     for (int i = 0; i < 8; ++i) any |= symbols[i].y;
-    if (!__any_sync(kAll, any & 128)) return;
+    if (!__any_sync(kAllLanes, any & 128)) return;
     unsigned flags = 0;
 #pragma unroll
     for (int i = 0; i < 8; ++i) flags |= (symbols[i].y >> 7 & 1) << i;
@@ -198,7 +198,7 @@ __device__ __forceinline__ bool put_palette_plane(const BlockValues<Access, kWid
     smem->table[16 + lane_id()] = static_cast<std::uint8_t>(palette.freq);
   }
   __syncwarp();
-  const std::uint32_t commonest = __shfl_sync(kAll, palette.value, 0);
+  const std::uint32_t commonest = __shfl_sync(kAllLanes, palette.value, 0);
   const std::uint32_t room = out.room - out.used;
   const CodedStream coded =
       exact ? encode_palette_plane<true>(values, plane, commonest, smem, out.sections_end,
@@ -224,10 +224,10 @@ __device__ __forceinline__ bool put_byte_plane(const BlockValues<Access, kWidth>
   std::uint32_t best = 0;  // commonest byte, the smallest of equals
 #pragma unroll
   for (unsigned i = 0; i < 8; ++i) {
-    const std::uint32_t v = i * kWarp + lane;
+    const std::uint32_t v = i * kWarpSize + lane;
     best = max(best, smem->histogram[v] << 8 | (255 - v));
   }
-  best = __reduce_max_sync(kAll, best);
+  best = __reduce_max_sync(kAllLanes, best);
   const std::uint32_t commonest = 255 - (best & 255);
   if (best >> 8 == values.n) {
     mode = 1;
@@ -254,10 +254,10 @@ inline __device__ __noinline__ bool pays_by_first_symbols(const std::uint32_t* h
 #pragma unroll
   for (unsigned i = 0; i < 8; ++i)
     count += histogram[(lane & 15) * 16 + lane / 16 * 8 + ((i + lane) & 7)];
-  count += __shfl_xor_sync(kAll, count, 16);
+  count += __shfl_xor_sync(kAllLanes, count, 16);
   if (lane >= 16) count = 0;
-  const std::uint32_t total = __reduce_add_sync(kAll, count);
-  const std::uint32_t cost = __reduce_add_sync(kAll, cost_of(count, normalize_one(count)));
+  const std::uint32_t total = __reduce_add_sync(kAllLanes, count);
+  const std::uint32_t cost = __reduce_add_sync(kAllLanes, cost_of(count, normalize_one(count)));
   return cost + total * 4 * 256 < total * (8 * 256 - 8 * 256 / 32);
 }
 
@@ -265,8 +265,8 @@ inline __device__ __noinline__ bool pays_by_first_symbols(const std::uint32_t* h
 __device__ __forceinline__ std::uint32_t num_sampled(const std::uint32_t* histogram) {
   std::uint32_t count = 0;
 #pragma unroll
-  for (unsigned i = 0; i < 256; i += kWarp) count += histogram[i + lane_id()];
-  return __reduce_add_sync(kAll, count);
+  for (unsigned i = 0; i < 256; i += kWarpSize) count += histogram[i + lane_id()];
+  return __reduce_add_sync(kAllLanes, count);
 }
 
 // block_encode.cpp's choose_top_mode; palette is that of the sample.

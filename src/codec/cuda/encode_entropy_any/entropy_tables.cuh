@@ -1,8 +1,8 @@
-// codec/cuda/encode_entropy_any/entropy_tables.cuh - codec/entropy/model.h by one warp: the same integer
-// decisions, symbol by lane.
+// codec/cuda/encode_entropy_any/entropy_tables.cuh - codec/entropy/model.h by one warp: the same
+// integer decisions, symbol by lane.
 #pragma once
-#include "codec/entropy/model.h"
 #include "codec/cuda/frame/device_frame.cuh"
+#include "codec/entropy/model.h"
 
 namespace snug::cuda {
 
@@ -19,11 +19,11 @@ static __device__ const CostTable kDeviceCost = make_cost_table();
 
 // Sum and maximum over the 16 lanes of a half-warp.
 __device__ __forceinline__ std::uint32_t half_sum(std::uint32_t v) {
-  for (int d = 8; d > 0; d /= 2) v += __shfl_xor_sync(kAll, v, d);
+  for (int d = 8; d > 0; d /= 2) v += __shfl_xor_sync(kAllLanes, v, d);
   return v;
 }
 __device__ __forceinline__ std::uint32_t half_max(std::uint32_t v) {
-  for (int d = 8; d > 0; d /= 2) v = max(v, __shfl_xor_sync(kAll, v, d));
+  for (int d = 8; d > 0; d /= 2) v = max(v, __shfl_xor_sync(kAllLanes, v, d));
   return v;
 }
 
@@ -36,7 +36,7 @@ inline __device__ __noinline__ std::uint32_t normalize_half(std::uint32_t count,
   std::uint32_t freq = 0;
   if (count != 0) freq = max((count * kTotal + total / 2) / total, 1u);
   std::int32_t sum = static_cast<std::int32_t>(half_sum(freq));
-  while (__any_sync(kAll, total != 0 && sum != kTotal)) {
+  while (__any_sync(kAllLanes, total != 0 && sum != kTotal)) {
     const std::uint32_t most = half_max(freq << 4 | (15 - symbol));
     if (total != 0 && sum != kTotal) {
       const std::int32_t change = sum > kTotal ? -1 : kTotal - sum;
@@ -51,13 +51,13 @@ inline __device__ __noinline__ std::uint32_t normalize_half(std::uint32_t count,
 // The same of one table, in the lower half-warp; counts of the upper one are zero.
 __device__ __forceinline__ std::uint32_t normalize_one(std::uint32_t count) {
   constexpr std::int32_t kTotal = codec::entropy::kFreqTotal;
-  const std::uint32_t total = __reduce_add_sync(kAll, count);
+  const std::uint32_t total = __reduce_add_sync(kAllLanes, count);
   std::uint32_t freq = 0;
   if (count != 0) freq = max((count * kTotal + total / 2) / total, 1u);
-  auto sum = static_cast<std::int32_t>(__reduce_add_sync(kAll, freq));
+  auto sum = static_cast<std::int32_t>(__reduce_add_sync(kAllLanes, freq));
   while (sum != kTotal) {
     // The most frequent symbol, the first of equals.
-    const std::uint32_t most = __reduce_max_sync(kAll, freq << 5 | (31 - lane_id()));
+    const std::uint32_t most = __reduce_max_sync(kAllLanes, freq << 5 | (31 - lane_id()));
     const std::int32_t change = sum > kTotal ? -1 : kTotal - sum;
     if (31 - lane_id() == (most & 31))
       freq = static_cast<std::uint32_t>(static_cast<std::int32_t>(freq) + change);
@@ -75,17 +75,17 @@ __device__ __forceinline__ std::uint32_t cost_of(std::uint32_t count, std::uint3
 inline __device__ __noinline__ bool worth_coding(std::uint32_t count) {
   const std::uint32_t total = half_sum(count);
   const std::uint32_t freq = normalize_half(count, total);
-  const std::uint32_t cost = __reduce_add_sync(kAll, cost_of(count, freq));
-  return cost < __reduce_add_sync(kAll, count) * (4 * 256 - 4 * 256 / 32);
+  const std::uint32_t cost = __reduce_add_sync(kAllLanes, cost_of(count, freq));
+  return cost < __reduce_add_sync(kAllLanes, count) * (4 * 256 - 4 * 256 / 32);
 }
 
 // Whether coding a plane cannot pay: its collision entropy, which is at most the
 // cost, is high enough. Few instructions; noise passes nearly always.
 __device__ __forceinline__ bool is_surely_noise(std::uint32_t count) {
   const bool low = lane_id() < 16;
-  const std::uint64_t total = __reduce_add_sync(kAll, low ? count : 0);
-  const std::uint64_t a = __reduce_add_sync(kAll, low ? count * count : 0);
-  const std::uint64_t b = __reduce_add_sync(kAll, low ? 0 : count * count);
+  const std::uint64_t total = __reduce_add_sync(kAllLanes, low ? count : 0);
+  const std::uint64_t a = __reduce_add_sync(kAllLanes, low ? count * count : 0);
+  const std::uint64_t b = __reduce_add_sync(kAllLanes, low ? 0 : count * count);
   // Two symbols of 7.75 bits together are what worth_coding() asks for: 2^7.75 < 216.
   return a * b * 216 <= total * total * total * total;
 }
@@ -109,16 +109,16 @@ inline __device__ __noinline__ DevicePalette make_palette(const std::uint32_t* h
   std::uint32_t total = 0;
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
-    const std::uint32_t count = histogram[i * kWarp + lane];
+    const std::uint32_t count = histogram[i * kWarpSize + lane];
     total += count;
-    keys[i] = count << 8 | (255 - (i * kWarp + lane));
+    keys[i] = count << 8 | (255 - (i * kWarpSize + lane));
   }
-  total = __reduce_add_sync(kAll, total);
+  total = __reduce_add_sync(kAllLanes, total);
   std::uint32_t num_keys = 0;
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     const bool common = std::uint64_t{keys[i] >> 8} * 1024 >= total && keys[i] >> 8 != 0;
-    const unsigned mask = __ballot_sync(kAll, common);
+    const unsigned mask = __ballot_sync(kAllLanes, common);
     if (common) list[num_keys + __popc(mask & ((1u << lane) - 1))] = keys[i];
     num_keys += __popc(mask);
   }
@@ -126,11 +126,11 @@ inline __device__ __noinline__ DevicePalette make_palette(const std::uint32_t* h
   DevicePalette palette{};
   palette.total = total;
   std::uint32_t key = 0;
-  if (num_keys <= kWarp) {
+  if (num_keys <= kWarpSize) {
     // Sorting by counting those above.
     std::uint32_t* sorted = list + 256;
     const std::uint32_t mine = lane < num_keys ? list[lane] : 0;
-    std::uint32_t rank = lane < num_keys ? 0 : kWarp;
+    std::uint32_t rank = lane < num_keys ? 0 : kWarpSize;
 #pragma unroll 8
     for (std::uint32_t k = 0; k < num_keys; ++k) rank += list[k] > mine;
     if (lane < 16) sorted[lane] = 0;
@@ -144,7 +144,7 @@ inline __device__ __noinline__ DevicePalette make_palette(const std::uint32_t* h
     std::uint32_t squares = 0;
 #pragma unroll
     for (int i = 0; i < 8; ++i) squares += (keys[i] >> 8) * (keys[i] >> 8);
-    squares = __reduce_add_sync(kAll, squares);
+    squares = __reduce_add_sync(kAllLanes, squares);
     if (std::uint64_t{squares} * 216 <= std::uint64_t{total} * total) {
       palette.cost = total * 8 * 256;
       palette.is_noise = true;
@@ -156,7 +156,7 @@ inline __device__ __noinline__ DevicePalette make_palette(const std::uint32_t* h
       std::uint32_t most = 0;
 #pragma unroll
       for (int i = 0; i < 8; ++i) most = max(most, keys[i]);
-      most = __reduce_max_sync(kAll, most);
+      most = __reduce_max_sync(kAllLanes, most);
       if (lane == k) key = most;
 #pragma unroll
       for (int i = 0; i < 8; ++i) keys[i] = keys[i] == most ? 0 : keys[i];
@@ -164,13 +164,13 @@ inline __device__ __noinline__ DevicePalette make_palette(const std::uint32_t* h
   }
   palette.size = min(num_keys, static_cast<std::uint32_t>(codec::entropy::kMaxPalette));
   palette.value = key != 0 ? 255 - (key & 255) : 0;
-  const std::uint32_t escapes = total - __reduce_add_sync(kAll, key >> 8);
+  const std::uint32_t escapes = total - __reduce_add_sync(kAllLanes, key >> 8);
   std::uint32_t count = key >> 8;
   if (lane == palette.size) count = max(escapes, 1u);
   palette.freq = normalize_one(count);
   if (lane == palette.size) count = escapes;
-  palette.cost =
-      __reduce_add_sync(kAll, lane < 16 ? cost_of(count, palette.freq) : 0) + escapes * 8 * 256;
+  palette.cost = __reduce_add_sync(kAllLanes, lane < 16 ? cost_of(count, palette.freq) : 0) +
+                 escapes * 8 * 256;
   __syncwarp();
   return palette;
 }
@@ -197,12 +197,12 @@ inline __device__ __noinline__ std::uint32_t make_byte_model(const std::uint32_t
 #pragma unroll 4
   for (unsigned i = 0; i < 16; ++i) row_total += histogram[16 * first + ((i + first) & 15)];
   if (!has_seconds) row_total = 0;
-  const std::uint32_t all = __reduce_add_sync(kAll, row_total);
+  const std::uint32_t all = __reduce_add_sync(kAllLanes, row_total);
   const std::uint32_t total = lane == 0 ? all : row_total;
   const auto symbol_at = [&](unsigned i) { return (i + first) & 15; };
   const auto count_at = [&](unsigned i) {
     const std::uint32_t of_first =
-        __shfl_sync(kAll, row_total, static_cast<int>(1 + ((i + 15) & 15)));
+        __shfl_sync(kAllLanes, row_total, static_cast<int>(1 + ((i + 15) & 15)));
     if (lane == 0) return of_first;
     return has_seconds ? histogram[16 * first + symbol_at(i)] : 0;
   };
@@ -223,7 +223,7 @@ inline __device__ __noinline__ std::uint32_t make_byte_model(const std::uint32_t
   __syncwarp();
   if (total == 0) sum = kTotal;
 #pragma unroll 1
-  while (__any_sync(kAll, sum != kTotal)) {
+  while (__any_sync(kAllLanes, sum != kTotal)) {
     std::uint32_t most = 0;  // the most frequent symbol, the first of equals
 #pragma unroll 8
     for (unsigned i = 0; i < 16; ++i)
@@ -259,7 +259,7 @@ inline __device__ __noinline__ std::uint32_t make_byte_model(const std::uint32_t
     start += freq;
   }
   __syncwarp();
-  return __reduce_add_sync(kAll, lane < 17 ? cost : 0);
+  return __reduce_add_sync(kAllLanes, lane < 17 ? cost : 0);
 }
 
 }  // namespace snug::cuda

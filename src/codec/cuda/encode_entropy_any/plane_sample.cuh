@@ -1,9 +1,9 @@
-// codec/cuda/encode_entropy_any/plane_sample.cuh - how a warp reads a block of any type: its values, planes of
-// them, and what it counts before it chooses modes and tables.
+// codec/cuda/encode_entropy_any/plane_sample.cuh - how a warp reads a block of any type: its
+// values, planes of them, and what it counts before it chooses modes and tables.
 #pragma once
-#include "codec/sample.h"
-#include "codec/cuda/frame/plane_merge.cuh"
 #include "codec/cuda/encode_entropy_any/plane_section.cuh"
+#include "codec/cuda/frame/plane_merge.cuh"
+#include "codec/sample.h"
 
 namespace snug::cuda {
 
@@ -62,34 +62,35 @@ __device__ __noinline__ bool is_constant_block(Access src, std::uint64_t pos,
   for (unsigned i = 0; i < 8; ++i)
     first[i / 4] |= std::uint32_t{src.load_byte(pos + i % width)} << (i % 4 * 8);
   bool same = true;
-  for (std::uint32_t i = num_bytes / 16 * 16 + lane_id(); i < num_bytes; i += kWarp)
+  for (std::uint32_t i = num_bytes / 16 * 16 + lane_id(); i < num_bytes; i += kWarpSize)
     same &= src.load_byte(pos + i) == static_cast<std::uint8_t>(first[i % 8 / 4] >> (i % 4 * 8));
   constexpr std::uint32_t kUnroll = 4;
 #pragma unroll 1
-  for (std::uint32_t base = lane_id(); base < num_bytes / 16 + lane_id(); base += kUnroll * kWarp) {
+  for (std::uint32_t base = lane_id(); base < num_bytes / 16 + lane_id();
+       base += kUnroll * kWarpSize) {
 #pragma unroll
     for (std::uint32_t u = 0; u < kUnroll; ++u) {
-      if (base + u * kWarp >= num_bytes / 16) continue;
-      const uint4 v = src.peek16(pos + 16 * std::uint64_t{base + u * kWarp});
+      if (base + u * kWarpSize >= num_bytes / 16) continue;
+      const uint4 v = src.peek16(pos + 16 * std::uint64_t{base + u * kWarpSize});
       same &= v.x == first[0] && v.y == first[1] && v.z == first[0] && v.w == first[1];
     }
-    if (!__all_sync(kAll, same)) return false;
+    if (!__all_sync(kAllLanes, same)) return false;
   }
-  return __all_sync(kAll, same);
+  return __all_sync(kAllLanes, same);
 }
 
 // The histogram is aligned: an address is one logical operation.
 __device__ __forceinline__ void count_bytes(std::uint32_t bytes, std::uint32_t histogram) {
-  count_shared((bytes << 2 & 0x3FC) | histogram);
-  count_shared((bytes >> 6 & 0x3FC) | histogram);
-  count_shared((bytes >> 14 & 0x3FC) | histogram);
-  count_shared((bytes >> 22 & 0x3FC) | histogram);
+  increment_shared((bytes << 2 & 0x3FC) | histogram);
+  increment_shared((bytes >> 6 & 0x3FC) | histogram);
+  increment_shared((bytes >> 14 & 0x3FC) | histogram);
+  increment_shared((bytes >> 22 & 0x3FC) | histogram);
 }
 __device__ __forceinline__ void count_nibbles(std::uint32_t bytes, std::uint32_t counts) {
 #pragma unroll
   for (unsigned k = 0; k < 32; k += 8) {
-    count_shared(counts + (bytes >> k & 15) * 4);
-    count_shared(counts + 64 + (bytes >> k >> 4 & 15) * 4);
+    increment_shared(counts + (bytes >> k & 15) * 4);
+    increment_shared(counts + 64 + (bytes >> k >> 4 & 15) * 4);
   }
 }
 
@@ -98,10 +99,11 @@ inline __device__ __noinline__ void turn_histogram(std::uint32_t* histogram) {
   const unsigned lane = lane_id();
   std::uint32_t counts[8];
 #pragma unroll
-  for (unsigned i = 0; i < 8; ++i) counts[i] = histogram[(i * kWarp + lane) / 2 + lane % 2 * 128];
+  for (unsigned i = 0; i < 8; ++i)
+    counts[i] = histogram[(i * kWarpSize + lane) / 2 + lane % 2 * 128];
   __syncwarp();
 #pragma unroll
-  for (unsigned i = 0; i < 8; ++i) histogram[i * kWarp + lane] = counts[i];
+  for (unsigned i = 0; i < 8; ++i) histogram[i * kWarpSize + lane] = counts[i];
   __syncwarp();
 }
 
@@ -123,7 +125,7 @@ __device__ __noinline__ void take_odd_sample(BlockValues<Access, kWidth> values,
   const std::uint32_t histogram = shared_address(smem->histogram),
                       nibbles = shared_address(smem->nibbles);
 #pragma unroll 1
-  for (std::uint32_t i = lane_id(); i / 4 * stride * 16 < values.n; i += kWarp) {
+  for (std::uint32_t i = lane_id(); i / 4 * stride * 16 < values.n; i += kWarpSize) {
     const std::uint32_t at = sampled_four(i, stride);
     if (at >= values.n) continue;
     const std::uint32_t here = min(values.n - at, 4u);
@@ -131,7 +133,8 @@ __device__ __noinline__ void take_odd_sample(BlockValues<Access, kWidth> values,
     values.load(at, words);
     values.turn(words);
     const std::uint32_t top = plane_of<kWidth>(words, kWidth - 1);
-    for (std::uint32_t k = 0; k < here; ++k) count_shared(histogram + (top >> (8 * k) & 255) * 4);
+    for (std::uint32_t k = 0; k < here; ++k)
+      increment_shared(histogram + (top >> (8 * k) & 255) * 4);
     if constexpr (kWidth > 1) {
       if (i / 4 % 4 != 0) continue;
 #pragma unroll
@@ -139,8 +142,8 @@ __device__ __noinline__ void take_odd_sample(BlockValues<Access, kWidth> values,
         const std::uint32_t bytes = plane_of<kWidth>(words, static_cast<unsigned>(p)),
                             counts = nibbles + 128 * static_cast<unsigned>(p);
         for (std::uint32_t k = 0; k < here; ++k) {
-          count_shared(counts + (bytes >> (8 * k) & 15) * 4);
-          count_shared(counts + 64 + (bytes >> (8 * k + 4) & 15) * 4);
+          increment_shared(counts + (bytes >> (8 * k) & 15) * 4);
+          increment_shared(counts + 64 + (bytes >> (8 * k + 4) & 15) * 4);
         }
       }
     }
@@ -156,11 +159,11 @@ __device__ __forceinline__ void sample_planes_below(const BlockValues<Access, kW
   if constexpr (kWidth > 1) {
     constexpr std::uint32_t kNoiseBatch = kWidth == 8 ? 2 : 4;
 #pragma unroll 1
-    for (std::uint32_t base = lane_id(); base < num_fours / 4; base += kNoiseBatch * kWarp) {
+    for (std::uint32_t base = lane_id(); base < num_fours / 4; base += kNoiseBatch * kWarpSize) {
       std::uint32_t words[kNoiseBatch][kWidth];
 #pragma unroll
       for (std::uint32_t u = 0; u < kNoiseBatch; ++u) {
-        const std::uint32_t i = base + u * kWarp;
+        const std::uint32_t i = base + u * kWarpSize;
         values.load_whole(sampled_four(i / 4 * 16 + i % 4, stride), words[u]);
       }
 #pragma unroll
@@ -179,12 +182,12 @@ template <int kWidth>
 __device__ __forceinline__ bool may_be_constant(const std::uint32_t (&first)[kWidth],
                                                 std::uint32_t differs) {
 #pragma unroll
-  for (int i = 0; i < kWidth; ++i) differs |= first[i] ^ __shfl_sync(kAll, first[i], 0);
+  for (int i = 0; i < kWidth; ++i) differs |= first[i] ^ __shfl_sync(kAllLanes, first[i], 0);
   if constexpr (kWidth == 1) differs |= first[0] ^ __byte_perm(first[0], 0, 0);
   if constexpr (kWidth == 2) differs |= first[0] ^ __byte_perm(first[1], 0, 0x1010);
   if constexpr (kWidth == 4) differs |= first[0] ^ first[1];
   if constexpr (kWidth == 8) differs |= (first[0] ^ first[2]) | (first[1] ^ first[3]);
-  return !__any_sync(kAll, differs != 0);
+  return !__any_sync(kAllLanes, differs != 0);
 }
 
 // Counts the sampled values: top bytes, and the nibbles of the planes below. Returns whether
@@ -195,9 +198,9 @@ __device__ __noinline__ bool take_sample(BlockValues<Access, kWidth> values, Pla
   const std::uint32_t histogram = shared_address(smem->histogram),
                       nibbles = shared_address(smem->nibbles);
 #pragma unroll
-  for (unsigned i = 0; i < 256; i += kWarp) store_shared(histogram + 4 * (i + lane), 0u);
+  for (unsigned i = 0; i < 256; i += kWarpSize) store_shared(histogram + 4 * (i + lane), 0u);
 #pragma unroll
-  for (unsigned p = 0; p + 1 < kWidth; ++p) store_shared(nibbles + 4 * (p * kWarp + lane), 0u);
+  for (unsigned p = 0; p + 1 < kWidth; ++p) store_shared(nibbles + 4 * (p * kWarpSize + lane), 0u);
   __syncwarp();
   const auto stride = static_cast<std::uint32_t>(codec::sample_stride(values.n));
   if (!has_even_sample(values.n)) {
@@ -210,11 +213,11 @@ __device__ __noinline__ bool take_sample(BlockValues<Access, kWidth> values, Pla
   const std::uint32_t num_fours = values.n / stride / 4;
   std::uint32_t first[kWidth], differs = 0;
 #pragma unroll 1
-  for (std::uint32_t base = lane; base < num_fours; base += kBatch * kWarp) {
+  for (std::uint32_t base = lane; base < num_fours; base += kBatch * kWarpSize) {
     std::uint32_t words[kBatch][kWidth];
 #pragma unroll
     for (std::uint32_t u = 0; u < kBatch; ++u)
-      values.load_whole(sampled_four(base + u * kWarp, stride), words[u]);
+      values.load_whole(sampled_four(base + u * kWarpSize, stride), words[u]);
     if (base == lane)
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) first[i] = words[0][i];
@@ -237,11 +240,11 @@ __device__ __noinline__ void count_plane(BlockValues<Access, kWidth> values, uns
                                          PlaneSmem* smem) {
   const std::uint32_t histogram = shared_address(smem->histogram);
 #pragma unroll
-  for (unsigned i = 0; i < 256; i += kWarp) store_shared(histogram + 4 * (i + lane_id()), 0u);
+  for (unsigned i = 0; i < 256; i += kWarpSize) store_shared(histogram + 4 * (i + lane_id()), 0u);
   __syncwarp();
   // Four values at a time, or vectors where they hold more; any order will do.
   constexpr std::uint32_t kFours = kWidth == 1 ? 4 : kWidth == 2 ? 2 : 1;
-  constexpr std::uint32_t kBatch = kWidth == 8 ? 2 : 4, kStep = 4 * kFours * kWarp;
+  constexpr std::uint32_t kBatch = kWidth == 8 ? 2 : 4, kStep = 4 * kFours * kWarpSize;
   std::uint32_t first = 0;
 #pragma unroll 1
   for (; first + kBatch * kStep <= values.n; first += kBatch * kStep) {
@@ -268,7 +271,7 @@ __device__ __noinline__ void count_plane(BlockValues<Access, kWidth> values, uns
   for (std::uint32_t value = first + 4 * lane_id(); value < values.n; value += 128) {
     const std::uint32_t bytes = values.plane(value, plane);
     for (unsigned k = 0; k < 4 && value + k < values.n; ++k)
-      count_shared(histogram + (bytes >> (8 * k) & 255) * 4);
+      increment_shared(histogram + (bytes >> (8 * k) & 255) * 4);
   }
   __syncwarp();
   if (kWidth == 1 && values.rotate) turn_histogram(smem->histogram);

@@ -1,9 +1,9 @@
-// codec/cuda/encode_entropy_any/plane_section.cuh - what a warp that codes planes keeps in shared and scratch
-// memory, and how a coded plane becomes a section of the payload.
+// codec/cuda/encode_entropy_any/plane_section.cuh - what a warp that codes planes keeps in shared
+// and scratch memory, and how a coded plane becomes a section of the payload.
 #pragma once
-#include "codec/sections.h"
 #include "codec/cuda/encode_entropy_any/entropy_tables.cuh"
 #include "codec/cuda/encode_entropy_any/symbol_coder.cuh"
+#include "codec/sections.h"
 
 namespace snug::cuda {
 
@@ -94,7 +94,7 @@ inline __device__ __noinline__ std::uint32_t write_byte_table(PlaneSmem* smem) {
   }
   if (uniform) mask = 0;
   const std::uint32_t num_bytes = has_row ? 2 + static_cast<std::uint32_t>(__popc(mask)) : 0;
-  std::uint32_t end = sum_up_to_lane(num_bytes);
+  std::uint32_t end = warp_inclusive_sum(num_bytes);
   if (has_row) {
     std::uint8_t* at = smem->table + (end - num_bytes);
     *at++ = static_cast<std::uint8_t>(mask);
@@ -104,7 +104,7 @@ inline __device__ __noinline__ std::uint32_t write_byte_table(PlaneSmem* smem) {
       if (mask >> i & 1) *at++ = static_cast<std::uint8_t>(freq[i] - 1);
   }
   __syncwarp();
-  return __shfl_sync(kAll, end, 31);
+  return __shfl_sync(kAllLanes, end, 31);
 }
 
 // Puts header, states and table below the words, which end at out.sections_end.
@@ -125,7 +125,7 @@ inline __device__ __noinline__ bool finish_section(std::uint32_t table_bytes,
   }
   halves[codec::kStatesOffset / 2 + 2 * lane] = static_cast<std::uint16_t>(coded.state);
   halves[codec::kStatesOffset / 2 + 2 * lane + 1] = static_cast<std::uint16_t>(coded.state >> 16);
-  for (std::uint32_t i = lane; i < align16(table_bytes); i += kWarp)
+  for (std::uint32_t i = lane; i < align16(table_bytes); i += kWarpSize)
     start[codec::kTableOffset + i] = i < table_bytes ? out.smem->table[i] : 0;
   __syncwarp();
   return true;
@@ -148,11 +148,11 @@ inline __device__ __noinline__ std::uint64_t copy_section(Section section,
   // All loads of a batch are under way before the first store.
   constexpr std::uint32_t kBatch = 4;
 #pragma unroll 1
-  for (std::uint32_t base = lane; base < whole; base += kBatch * kWarp) {
+  for (std::uint32_t base = lane; base < whole; base += kBatch * kWarpSize) {
     uint2 v[kBatch][3];
 #pragma unroll
     for (std::uint32_t u = 0; u < kBatch; ++u) {
-      const std::uint32_t from = 2 * min(base + u * kWarp, whole - 1);
+      const std::uint32_t from = 2 * min(base + u * kWarpSize, whole - 1);
       v[u][0] = aligned[from];
       v[u][1] = aligned[from + 1];
       v[u][2] = aligned[min(from + 2, last)];
@@ -165,16 +165,17 @@ inline __device__ __noinline__ std::uint64_t copy_section(Section section,
                                   high ? v[u][2].y : v[u][2].x};
       const uint4 all = {__funnelshift_r(w[0], w[1], shift), __funnelshift_r(w[1], w[2], shift),
                          __funnelshift_r(w[2], w[3], shift), __funnelshift_r(w[3], w[4], shift)};
-      if (base + u * kWarp < whole) {
-        __stcs(reinterpret_cast<uint4*>(out) + base + u * kWarp, all);
+      if (base + u * kWarpSize < whole) {
+        __stcs(reinterpret_cast<uint4*>(out) + base + u * kWarpSize, all);
         sum += checksum_terms(all, factor);
       }
-      factor += 4 * kWarp * frame::kChecksumStep;
+      factor += 4 * kWarpSize * frame::kChecksumStep;
     }
   }
   // What is left of it, the escapes, and zeros.
 #pragma unroll 1
-  for (std::uint32_t at = 16 * whole + 4 * lane; at < section.payload_bytes(); at += 4 * kWarp) {
+  for (std::uint32_t at = 16 * whole + 4 * lane; at < section.payload_bytes();
+       at += 4 * kWarpSize) {
     std::uint32_t word = 0;
 #pragma unroll
     for (std::uint32_t k = 0; k < 4; ++k) {

@@ -1,5 +1,5 @@
-// codec/cuda/encode_entropy_any/raw_planes.cuh - the raw planes of a block: straight from the tensor to the frame, once
-// the block's place is known.
+// codec/cuda/encode_entropy_any/raw_planes.cuh - the raw planes of a block: straight from the
+// tensor to the frame, once the block's place is known.
 #pragma once
 #include "codec/cuda/encode_entropy_any/plane_sample.cuh"
 

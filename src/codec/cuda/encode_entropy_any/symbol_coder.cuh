@@ -1,9 +1,9 @@
-// codec/cuda/encode_entropy_any/symbol_coder.cuh - what the encoding kernels share: symbols prepared for
-// coding, one step of the coder, and where its words go.
+// codec/cuda/encode_entropy_any/symbol_coder.cuh - what the encoding kernels share: symbols
+// prepared for coding, one step of the coder, and where its words go.
 #pragma once
-#include "codec/entropy/rans.h"
-#include "codec/cuda/frame/device_frame.cuh"
 #include "codec/cuda/encode_entropy_any/entropy_tables.cuh"
+#include "codec/cuda/frame/device_frame.cuh"
+#include "codec/entropy/rans.h"
 
 namespace snug::cuda {
 
@@ -55,7 +55,7 @@ __device__ __forceinline__ uint2 make_symbol(std::uint32_t freq, std::uint32_t s
 
 // The lane's running sum over the lower 16 lanes, its own value not counted.
 __device__ __forceinline__ std::uint32_t start_of(std::uint32_t freq) {
-  std::uint32_t end = sum_up_to_lane<16>(lane_id() < 16 ? freq : 0);
+  std::uint32_t end = warp_inclusive_sum<16>(lane_id() < 16 ? freq : 0);
   return end - freq;
 }
 
@@ -67,15 +67,15 @@ __device__ __noinline__ bool fill_palette_lut(std::uint32_t freq, std::uint32_t 
   const unsigned lane = lane_id();
   freq = lane < 16 ? freq : 0;
   const uint2 own = kMakeSymbol(freq, start_of(freq), lane == size);
-  const uint2 escape = {__shfl_sync(kAll, own.x, static_cast<int>(size)),
-                        __shfl_sync(kAll, own.y, static_cast<int>(size))};
+  const uint2 escape = {__shfl_sync(kAllLanes, own.x, static_cast<int>(size)),
+                        __shfl_sync(kAllLanes, own.y, static_cast<int>(size))};
   __syncwarp();
 #pragma unroll
-  for (unsigned i = 0; i < 256; i += kWarp) lut[i + lane] = escape;
+  for (unsigned i = 0; i < 256; i += kWarpSize) lut[i + lane] = escape;
   __syncwarp();
   if (lane < size) lut[value] = own;
   __syncwarp();
-  return __all_sync(kAll, kReciprocals.exact[freq]);
+  return __all_sync(kAllLanes, kReciprocals.exact[freq]);
 }
 
 // 16 first symbols, then the second one of each byte, rotated right by one bit if `turned`.
@@ -83,7 +83,7 @@ inline __device__ __noinline__ bool fill_byte_lut(const ByteModel& model, bool t
   bool exact = true;
   __syncwarp();
 #pragma unroll 3
-  for (unsigned i = lane_id(); i < 17 * 16; i += kWarp) {
+  for (unsigned i = lane_id(); i < 17 * 16; i += kWarpSize) {
     const std::uint32_t freq = model.freq[i / 16][i % 16];
     const uint2 symbol = make_symbol(freq, model.start[i / 16][i % 16], false);
     const unsigned byte = i - 16;
@@ -91,7 +91,7 @@ inline __device__ __noinline__ bool fill_byte_lut(const ByteModel& model, bool t
     exact &= symbol.y >> 31 == 0;
   }
   __syncwarp();
-  return __all_sync(kAll, exact);
+  return __all_sync(kAllLanes, exact);
 }
 
 // The state of one lane's coder and its words, which are put below the address `end` in
@@ -128,13 +128,6 @@ struct CoderState {
   }
 };
 
-// What a symbol takes, from a table that does not change while it is used.
-__device__ __forceinline__ uint2 load_symbol(std::uint32_t address) {
-  uint2 v;
-  asm("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address));
-  return v;
-}
-
 // The state of one lane's coder. Words are put below the address `end` in shared memory, which
 // moves down.
 struct Coder {
@@ -142,9 +135,8 @@ struct Coder {
   std::uint32_t end;
   unsigned lanes_below;  // their words come before this lane's
 
-  __device__ __forceinline__ explicit Coder(std::uint32_t words_end) : end(words_end) {
-    asm volatile("mov.u32 %0, %%lanemask_lt;" : "=r"(lanes_below));
-  }
+  __device__ __forceinline__ explicit Coder(std::uint32_t words_end)
+      : end(words_end), lanes_below(lanes_below_mask()) {}
 
   template <bool kExact>
   __device__ __forceinline__ void code_symbol(uint2 symbol, std::uint32_t freq) {
@@ -156,7 +148,7 @@ struct Coder {
 
   // Puts the low halves of the states that are full.
   __device__ __forceinline__ void put_words(bool full) {
-    const unsigned mask = __ballot_sync(kAll, full);
+    const unsigned mask = __ballot_sync(kAllLanes, full);
     end -= 2 * __popc(mask);
     asm volatile(
         "{\n\t"
@@ -207,9 +199,10 @@ struct WordSink {
     __syncwarp();
     auto* out = reinterpret_cast<uint4*>(words_end - num_flushed) + lane_id();
     const std::uint32_t mine = top + 16 * lane_id();
-    const uint4 low = load_shared16(mine - kWordChunk), high = load_shared16(mine - kWordChunk / 2);
+    const uint4 low = load_shared_b128(mine - kWordChunk),
+                high = load_shared_b128(mine - kWordChunk / 2);
     out[0] = low;
-    out[kWarp] = high;
+    out[kWarpSize] = high;
   }
   // After two groups at the latest: each takes at most 256 bytes. False where more than `room`
   // bytes have left the buffer.
@@ -217,7 +210,7 @@ struct WordSink {
     if (top - coder.end < kWordChunk) return true;
     write_out();
     const std::uint32_t mine = top + 16 * lane_id();
-    const uint4 rest = load_shared16(mine - kWordBuffer);
+    const uint4 rest = load_shared_b128(mine - kWordBuffer);
     __syncwarp();
     store_shared(mine - kWordChunk / 2, rest);
     coder.end += kWordChunk;
@@ -240,8 +233,8 @@ inline __device__ __noinline__ std::uint32_t push_escapes(uint2 bytes, unsigned 
                                                           std::uint32_t used) {
   const unsigned lane = lane_id();
   const std::uint32_t count = __popc(flags);
-  std::uint32_t before = sum_up_to_lane(count);
-  const std::uint32_t total = __shfl_sync(kAll, before, 31);
+  std::uint32_t before = warp_inclusive_sum(count);
+  const std::uint32_t total = __shfl_sync(kAllLanes, before, 31);
   std::uint8_t* at = escapes_end - used - total + (before - count);
   for (; flags != 0; flags &= flags - 1) {
     const int i = __ffs(static_cast<int>(flags)) - 1;

@@ -1,4 +1,5 @@
-// codec/cuda/encode_entropy_any/top_counts.cuh - sample and exact counts of a block's top bytes in one reading.
+// codec/cuda/encode_entropy_any/top_counts.cuh - sample and exact counts of a block's top bytes in
+// one reading.
 #pragma once
 #include "codec/cuda/encode_entropy_any/plane_sample.cuh"
 
@@ -8,9 +9,9 @@ namespace snug::cuda {
 __device__ __forceinline__ bool looks_like_noise(const PlaneSmem* smem, std::uint32_t total) {
   std::uint32_t most = 0;
 #pragma unroll
-  for (unsigned i = 0; i < 256; i += kWarp)
+  for (unsigned i = 0; i < 256; i += kWarpSize)
     most = max(most, smem->histogram[i + lane_id()] + smem->list[i + lane_id()]);
-  return __reduce_max_sync(kAll, most) < total / 256 * 4;
+  return __reduce_max_sync(kAllLanes, most) < total / 256 * 4;
 }
 
 // As take_sample, and counts the top bytes that are not sampled too, in smem->list: coding them as
@@ -24,7 +25,7 @@ __device__ __noinline__ bool count_top(BlockValues<Access, kWidth> values, Plane
   const std::uint32_t histogram = shared_address(smem->histogram);
   if (!has_even_sample(values.n)) return false;
 #pragma unroll
-  for (unsigned i = 0; i < 512; i += 4 * kWarp)
+  for (unsigned i = 0; i < 512; i += 4 * kWarpSize)
     store_shared(histogram + 4 * (i + 4 * lane), uint4{});
   if (kWidth > 1) store_shared(shared_address(smem->nibbles) + 4 * lane, 0u);
   __syncwarp();
@@ -34,11 +35,11 @@ __device__ __noinline__ bool count_top(BlockValues<Access, kWidth> values, Plane
   std::uint32_t first[kWidth], differs = 0;
   // All loads of a batch are under way before the first count.
 #pragma unroll 1
-  for (std::uint32_t base = 0; base < values.n; base += kBatch * kVecValues * kWarp) {
+  for (std::uint32_t base = 0; base < values.n; base += kBatch * kVecValues * kWarpSize) {
     uint4 v[kBatch];
 #pragma unroll
     for (std::uint32_t u = 0; u < kBatch; ++u)
-      v[u] = values.src.peek16(values.pos + kWidth * base + 16 * (u * kWarp + lane));
+      v[u] = values.src.peek16(values.pos + kWidth * base + 16 * (u * kWarpSize + lane));
     if (base == 0) {
       first[0] = v[0].x;
       first[kWidth - 1] = v[0].y;
@@ -47,7 +48,7 @@ __device__ __noinline__ bool count_top(BlockValues<Access, kWidth> values, Plane
     for (std::uint32_t u = 0; u < kBatch; ++u) {
       differs |= (v[u].x ^ first[0]) | (v[u].y ^ first[kWidth - 1]) | (v[u].z ^ first[0]) |
                  (v[u].w ^ first[kWidth - 1]);
-      const std::uint32_t run = (base + kVecValues * (u * kWarp + lane)) / codec::kRun;
+      const std::uint32_t run = (base + kVecValues * (u * kWarpSize + lane)) / codec::kRun;
       const bool sampled = ((run ^ run >> log2_stride) & (stride - 1)) == 0;
       const std::uint32_t counts = histogram + (sampled ? 0 : 1024);
       const std::uint32_t all[4] = {v[u].x, v[u].y, v[u].z, v[u].w};
@@ -61,7 +62,7 @@ __device__ __noinline__ bool count_top(BlockValues<Access, kWidth> values, Plane
     }
     if (base == 0) {
       __syncwarp();
-      const bool is_noise = looks_like_noise(smem, kBatch * kVecValues * kWarp);
+      const bool is_noise = looks_like_noise(smem, kBatch * kVecValues * kWarpSize);
       __syncwarp();
       if (is_noise) return false;
     }
@@ -76,7 +77,7 @@ __device__ __noinline__ bool count_top(BlockValues<Access, kWidth> values, Plane
 // Adds the counts of the other values to those of the sampled ones.
 __device__ __forceinline__ void add_other_counts(bool turned, PlaneSmem* smem) {
 #pragma unroll
-  for (unsigned i = 0; i < 256; i += kWarp) {
+  for (unsigned i = 0; i < 256; i += kWarpSize) {
     const unsigned byte = i + lane_id();
     smem->histogram[byte] += smem->list[turned ? byte / 2 + byte % 2 * 128 : byte];
   }

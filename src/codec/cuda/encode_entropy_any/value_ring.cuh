@@ -1,5 +1,5 @@
-// codec/cuda/encode_entropy_any/value_ring.cuh - the values of a block on their way to the coder, which takes them from
-// shared memory: no loads keep its registers busy.
+// codec/cuda/encode_entropy_any/value_ring.cuh - the values of a block on their way to the coder,
+// which takes them from shared memory: no loads keep its registers busy.
 #pragma once
 #include "codec/cuda/encode_entropy_any/plane_sample.cuh"
 
@@ -47,12 +47,12 @@ struct ValueRing {
     if constexpr (kWidth == 1) {
       words[0] = load_shared_u32(at);
     } else if constexpr (kWidth == 2) {
-      const uint2 v = load_shared8(at);
+      const uint2 v = load_shared_b64(at);
       words[0] = v.x, words[1] = v.y;
     } else {
 #pragma unroll
       for (int i = 0; i < kWidth; i += 4) {
-        const uint4 v = load_shared16(at + 4 * i);
+        const uint4 v = load_shared_b128(at + 4 * i);
         words[i] = v.x, words[i + 1] = v.y, words[i + 2] = v.z, words[i + 3] = v.w;
       }
     }

@@ -1,5 +1,5 @@
-// codec/cuda/encode_entropy_bf16/bf16_block.cuh - one warp codes one BF16 block with the entropy codec, and writes it when
-// its place is known.
+// codec/cuda/encode_entropy_bf16/bf16_block.cuh - one warp codes one BF16 block with the entropy
+// codec, and writes it when its place is known.
 #pragma once
 #include "codec/cuda/encode_entropy_any/encode_block.cuh"
 #include "codec/cuda/encode_entropy_bf16/encode_palette.cuh"
@@ -103,7 +103,7 @@ __device__ __forceinline__ Coding code_bf16(const Work& work, const Access& src,
   }
   if (!fill_palette_lut<make_pair_symbol>(palette.freq, palette.value, palette.size, smem.lut))
     return Coding::kGeneral;
-  const std::uint32_t commonest = __shfl_sync(kAll, palette.value, 0);
+  const std::uint32_t commonest = __shfl_sync(kAllLanes, palette.value, 0);
   const CodedStream coded = n % 512 == 0
                                 ? encode_palette_bf16<true>(src, pos, n, 1u << work.log2_block,
                                                             commonest, &smem, block.room())

@@ -6,7 +6,7 @@
 #include "codec/cuda/encode_entropy_bf16/bf16_block.cuh"
 #include "codec/cuda/frame/encode_verdict.cuh"
 #include "codec/cuda/kernels.cuh"
-#include "gpu/prepared_launch.cuh"
+#include "gpu/launch.h"
 
 namespace snug::cuda {
 namespace {
@@ -29,7 +29,7 @@ __device__ __forceinline__ DeviceEntry encode_and_write(const Work& work, const 
   const std::uint64_t sum =
       coded ? write_coded(work, src, pos, block, e, scratch, place)
             : write_block_any<2>(work, src, pos, job.n, e, scratch, place.payload, place.fits);
-  e.entry.checksum = checksum_finish(warp_sum64(sum), e.entry.num_bytes);
+  e.entry.checksum = checksum_finish(warp_sum(sum), e.entry.num_bytes);
   written = place.fits;
   return e.entry;
 }
@@ -49,12 +49,12 @@ struct StaggeredStart {
 };
 
 template <class Access>
-__global__ void __launch_bounds__(kWarp, kMaxWarps)
+__global__ void __launch_bounds__(kWarpSize, kMaxWarps)
     encode_palette_kernel(const __grid_constant__ Work work, const StaggeredStart start) {
   extern __shared__ __align__(1024) std::uint8_t shared[];
   const unsigned lane = lane_id();
   if (work.items == nullptr) let_next_kernel_start();  // the verdict
-  wait_for_preparation();
+  wait_for_previous_kernel();
   start.wait();
   const std::uint64_t total = num_tickets(work);
   std::uint8_t* scratch = work.scratch + blockIdx.x * work.scratch_bytes;
@@ -97,8 +97,10 @@ template <class Access>
 cudaError_t launch_palette(const Work& work, std::uint64_t slots, StaggeredStart start,
                            cudaStream_t stream) {
   const cudaError_t error =
-      launch_prepared(encode_palette_kernel<Access>, slots, kWarp,
-                      encode_smem_bytes(static_cast<int>(work.log2_block)), stream, work, start);
+      launch_kernel(encode_palette_kernel<Access>,
+                    {slots, kWarpSize, encode_smem_bytes(static_cast<int>(work.log2_block)), stream,
+                     Start::kEarly},
+                    work, start);
   return error == cudaSuccess ? launch_encode_verdict<Access>(work, slots, stream) : error;
 }
 

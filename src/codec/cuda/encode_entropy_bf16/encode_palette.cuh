@@ -31,12 +31,12 @@ inline __device__ __noinline__ std::uint32_t push_exponents(uint4 v, unsigned fl
                                                             std::uint32_t used,
                                                             std::uint32_t room) {
   const unsigned lane = lane_id();
-  const unsigned holders = __ballot_sync(kAll, flags != 0);
+  const unsigned holders = __ballot_sync(kAllLanes, flags != 0);
   std::uint32_t before = __popc(holders & ((1u << lane) - 1)), total = __popc(holders);
-  if (__any_sync(kAll, (flags & (flags - 1)) != 0)) {
+  if (__any_sync(kAllLanes, (flags & (flags - 1)) != 0)) {
     const std::uint32_t count = __popc(flags);
-    before = sum_up_to_lane(count);
-    total = __shfl_sync(kAll, before, 31);
+    before = warp_inclusive_sum(count);
+    total = __shfl_sync(kAllLanes, before, 31);
     before -= count;
   }
   if (used + total <= room) {
@@ -79,8 +79,8 @@ inline __device__ __noinline__ std::uint32_t push_escaped(uint4 v, std::int32_t 
   unsigned flags = 0;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    flags |= (load_shared8(lut + (w[i] >> 4 & 0x7F8)).y >> 7 & 1) << 2 * i;
-    flags |= (load_shared8(lut + (w[i] >> 20 & 0x7F8)).y >> 7 & 1) << (2 * i + 1);
+    flags |= (load_shared_b64(lut + (w[i] >> 4 & 0x7F8)).y >> 7 & 1) << 2 * i;
+    flags |= (load_shared_b64(lut + (w[i] >> 20 & 0x7F8)).y >> 7 & 1) << (2 * i + 1);
   }
   const std::int32_t here = num_values - 8 * static_cast<std::int32_t>(lane_id());
   if (here < 8) flags &= here > 0 ? (1u << here) - 1 : 0;
@@ -105,7 +105,7 @@ __device__ __forceinline__ void ask_for_end(const Access& src, std::uint64_t pos
   constexpr std::uint32_t kLines = 2;  // a lane
 #pragma unroll
   for (std::uint32_t i = 0; i < kLines; ++i) {
-    const std::int64_t at = 2 * std::int64_t{n} - 128 * std::int64_t{i * kWarp + lane_id() + 1};
+    const std::int64_t at = 2 * std::int64_t{n} - 128 * std::int64_t{i * kWarpSize + lane_id() + 1};
     if (at >= 0) src.prefetch(pos + static_cast<std::uint64_t>(at));
   }
 }
@@ -140,8 +140,8 @@ __device__ __noinline__ CodedStream encode_palette_bf16(Access src, std::uint64_
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const std::uint32_t shifted = w[i] << 1;  // exponents are bytes 1 and 3
-      symbols[2 * i] = load_shared8(__dp4a(shifted, 0x800u, lut));
-      symbols[2 * i + 1] = load_shared8(__dp4a(shifted, 0x8000000u, lut));
+      symbols[2 * i] = load_shared_b64(__dp4a(shifted, 0x800u, lut));
+      symbols[2 * i + 1] = load_shared_b64(__dp4a(shifted, 0x8000000u, lut));
     }
   };
   const auto push = [&](std::int32_t g, uint4 v, const uint2(&symbols)[8]) {
@@ -153,7 +153,7 @@ __device__ __noinline__ CodedStream encode_palette_bf16(Access src, std::uint64_
     unsigned flags = 0;
 #pragma unroll
     for (int i = 0; i < 8; ++i) flags |= (symbols[i].y >> 7 & 1) << i;
-    if ((!kWhole && g >= num_full) || __any_sync(kAll, (flags & (flags - 1)) != 0)) {
+    if ((!kWhole && g >= num_full) || __any_sync(kAllLanes, (flags & (flags - 1)) != 0)) {
       num_escapes += push_escaped(v, static_cast<std::int32_t>(n) - 256 * g, lut, escapes_end,
                                   num_escapes, max_escapes);
     } else {
@@ -180,7 +180,7 @@ __device__ __noinline__ CodedStream encode_palette_bf16(Access src, std::uint64_
   };
   const auto take = [&](std::int32_t g) {
     wait_copies<kRingGroups - 1>();
-    const uint4 v = load_shared16(ring_at(g));
+    const uint4 v = load_shared_b128(ring_at(g));
     fetch(g - static_cast<std::int32_t>(kRingGroups));
     return v;
   };
@@ -235,33 +235,35 @@ __device__ __noinline__ std::uint64_t write_low_plane(Access src, std::uint64_t 
   std::uint32_t i = lane_id();
   // Batches of vectors; each is loaded when the one a batch before it is through.
   constexpr unsigned kBatch = 8;
-  const auto has_batch = [&](std::uint32_t first) { return first + (kBatch - 1) * kWarp < n / 8; };
+  const auto has_batch = [&](std::uint32_t first) {
+    return first + (kBatch - 1) * kWarpSize < n / 8;
+  };
   if (has_batch(i)) {
     uint4 v[kBatch];
 #pragma unroll
     for (unsigned u = 0; u < kBatch; ++u)
-      v[u] = src.load16(pos + 16 * std::uint64_t{i + u * kWarp});
+      v[u] = src.load16(pos + 16 * std::uint64_t{i + u * kWarpSize});
     // Of an even word: odd as it is.
     std::uint32_t factor = 2 * i * frame::kChecksumStep + frame::kChecksumStart;
     bool more;
 #pragma unroll 1
     do {
-      const std::uint32_t next = i + kBatch * kWarp;
+      const std::uint32_t next = i + kBatch * kWarpSize;
       more = has_batch(next);
 #pragma unroll
       for (unsigned u = 0; u < kBatch; ++u) {
         const uint2 low = low_bytes(v[u]);
-        if (more) v[u] = src.load16(pos + 16 * std::uint64_t{next + u * kWarp});
-        __stcs(reinterpret_cast<uint2*>(payload) + i + u * kWarp, low);
+        if (more) v[u] = src.load16(pos + 16 * std::uint64_t{next + u * kWarpSize});
+        __stcs(reinterpret_cast<uint2*>(payload) + i + u * kWarpSize, low);
         sum = mad_wide(low.x, factor, sum);
         sum = mad_wide(low.y, factor + frame::kChecksumStep + 1, sum);
-        factor += 2 * kWarp * frame::kChecksumStep;
+        factor += 2 * kWarpSize * frame::kChecksumStep;
       }
       i = next;
     } while (more);
   }
 #pragma unroll 1
-  for (; 8 * i < align16(n); i += kWarp) {
+  for (; 8 * i < align16(n); i += kWarpSize) {
     const uint2 low =
         low_bytes(load_upto16(src, pos + 16 * std::uint64_t{i},
                               2 * (static_cast<std::int64_t>(n) - 8 * std::int64_t{i})));
@@ -274,7 +276,7 @@ __device__ __noinline__ std::uint64_t write_low_plane(Access src, std::uint64_t 
 // Header, states and table of a section.
 struct alignas(16) SectionHead {
   std::uint32_t num_words, num_escapes, sizes, zero;
-  std::uint32_t states[kWarp];
+  std::uint32_t states[kWarpSize];
   std::uint8_t values[16], freqs[16];
 
   __device__ __forceinline__ std::uint32_t section_bytes() const {
@@ -311,7 +313,7 @@ inline __device__ __noinline__ std::uint64_t write_palette_section(std::uint8_t*
   const std::uint32_t low_vecs = done / 16;
   constexpr unsigned kHeadVecs = kSectionHeadBytes / 16;
   if (lane < kHeadVecs) {
-    const uint4 v = load_shared16(shared_address(head) + 16 * lane);
+    const uint4 v = load_shared_b128(shared_address(head) + 16 * lane);
     __stcs(out + low_vecs + lane, v);
     sum += checksum_term(v, low_vecs + lane);
   }
@@ -319,7 +321,7 @@ inline __device__ __noinline__ std::uint64_t write_palette_section(std::uint8_t*
   std::uint8_t* words_end = room + words_room(block_elems);
   const std::uint8_t* escapes = words_end + escapes_room(block_elems) - num_escapes;
 #pragma unroll 1
-  for (std::uint32_t base = 0; base < num_escapes + 16; base += kWarp) {
+  for (std::uint32_t base = 0; base < num_escapes + 16; base += kWarpSize) {
     const std::uint32_t i = base + lane;
     const std::uint8_t byte = i < num_escapes ? escapes[i] : 0;
     __syncwarp();
@@ -331,7 +333,7 @@ inline __device__ __noinline__ std::uint64_t write_palette_section(std::uint8_t*
   // Words are at even addresses: whole registers, or registers shifted by half.
   const std::uint32_t start = shared_address(words_end) - word_bytes, odd = (start & 2) * 8;
 #pragma unroll 2
-  for (std::uint32_t i = lane; 16 * i < all_bytes; i += kWarp) {
+  for (std::uint32_t i = lane; 16 * i < all_bytes; i += kWarpSize) {
     std::uint32_t w[5];
 #pragma unroll
     for (unsigned k = 0; k < 5; ++k) w[k] = load_shared_u32((start & ~3u) + 16 * i + 4 * k);

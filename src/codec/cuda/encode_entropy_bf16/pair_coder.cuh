@@ -1,5 +1,5 @@
-// codec/cuda/encode_entropy_bf16/pair_coder.cuh - coding pairs of palette symbols, as exponents are coded: what a
-// symbol takes, and four steps of the coder at once.
+// codec/cuda/encode_entropy_bf16/pair_coder.cuh - coding pairs of palette symbols, as exponents are
+// coded: what a symbol takes, and four steps of the coder at once.
 #pragma once
 #include "codec/cuda/encode_entropy_any/symbol_coder.cuh"
 
@@ -49,7 +49,7 @@ struct PairCoder : CoderState {
       const std::uint32_t high = x >> 16;
       const bool full = high >= product;  // of the two frequencies
       new_words[step] = x;
-      new_masks[step] = __ballot_sync(kAll, full);
+      new_masks[step] = __ballot_sync(kAllLanes, full);
       if (step == 3) {
         meanwhile();
         put_words();

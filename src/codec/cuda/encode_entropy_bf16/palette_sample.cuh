@@ -1,11 +1,11 @@
-// codec/cuda/encode_entropy_bf16/palette_sample.cuh - what an encoding warp keeps in shared memory, and how
-// it looks at a BF16 block before coding it: statistics of a sample, and whether
-// all values are one.
+// codec/cuda/encode_entropy_bf16/palette_sample.cuh - what an encoding warp keeps in shared memory,
+// and how it looks at a BF16 block before coding it: statistics of a sample, and whether all values
+// are one.
 #pragma once
-#include "codec/sample.h"
-#include "codec/sections.h"
 #include "codec/cuda/encode_entropy_any/entropy_tables.cuh"
 #include "codec/cuda/frame/tensor_access.cuh"
+#include "codec/sample.h"
+#include "codec/sections.h"
 
 namespace snug::cuda {
 
@@ -51,8 +51,8 @@ __device__ __forceinline__ void count_exponents(uint4 v, std::uint32_t histogram
 #pragma unroll
   for (unsigned i = 0; i < 4; ++i) {
     const std::uint32_t shifted = words[i] << 1;  // exponents are bytes 1 and 3
-    count_shared(__dp4a(shifted, 0x400u, histogram));
-    count_shared(__dp4a(shifted, 0x4000000u, histogram));
+    increment_shared(__dp4a(shifted, 0x400u, histogram));
+    increment_shared(__dp4a(shifted, 0x4000000u, histogram));
   }
 }
 __device__ __forceinline__ void count_low_nibbles(uint4 v, std::uint32_t nibbles) {
@@ -63,7 +63,7 @@ __device__ __forceinline__ void count_low_nibbles(uint4 v, std::uint32_t nibbles
   for (unsigned i = 0; i < 4; ++i)
 #pragma unroll
     for (unsigned k = 0; k < 4; ++k)
-      count_shared(__dp4a(words[i], 4u << 8 * k, nibbles) + i / 2 * 64);
+      increment_shared(__dp4a(words[i], 4u << 8 * k, nibbles) + i / 2 * 64);
 }
 
 // Sampling value by value: only the last block of a tensor comes here.
@@ -72,16 +72,16 @@ __device__ __noinline__ void sample_values(Access src, std::uint64_t pos, std::u
                                            std::uint32_t histogram, std::uint32_t nibbles) {
   const auto stride = static_cast<std::uint32_t>(codec::sample_stride(n));
 #pragma unroll 1
-  for (std::uint32_t i = lane_id();; i += kWarp) {
+  for (std::uint32_t i = lane_id();; i += kWarpSize) {
     const std::uint32_t run = i / 16, at = (run * stride + run % stride) * 16 + i % 16;
     if (at >= n) break;
     const std::uint32_t v =
         src.load_byte(pos + 2 * at) | std::uint32_t{src.load_byte(pos + 2 * at + 1)} << 8;
     const std::uint32_t low = (v << 1 & 0xFE) | v >> 15;
-    count_shared(histogram + (v >> 5 & 0x3FC));
+    increment_shared(histogram + (v >> 5 & 0x3FC));
     if (run % 4 != 0) continue;
-    count_shared(nibbles + (low & 15) * 4);
-    count_shared(nibbles + 64 + (low >> 4) * 4);
+    increment_shared(nibbles + (low & 15) * 4);
+    increment_shared(nibbles + 64 + (low >> 4) * 4);
   }
 }
 
@@ -110,7 +110,7 @@ __device__ __noinline__ void sample_bf16(Access src, std::uint64_t pos, std::uin
                       nibbles = kept_shared_address(smem->nibbles), sample = shared_address(room);
   if (n % 4096 == 0) fetch_sample(src, pos, n, sample);
 #pragma unroll
-  for (unsigned i = 0; i < 256; i += 4 * kWarp)
+  for (unsigned i = 0; i < 256; i += 4 * kWarpSize)
     store_shared(histogram + 4 * (i + 4 * lane), uint4{});
   store_shared(nibbles + 4 * lane, 0u);
   __syncwarp();
@@ -124,12 +124,12 @@ __device__ __noinline__ void sample_bf16(Access src, std::uint64_t pos, std::uin
   wait_copies<0>();
 #pragma unroll 2
   for (std::uint32_t at = sample + 16 * lane; at < sample_end; at += 512)
-    count_exponents(load_shared16(at), histogram);
+    count_exponents(load_shared_b128(at), histogram);
   __syncwarp();
   // One run in four once more, for the low bytes: 32 bytes of 128.
 #pragma unroll 1
   for (std::uint32_t at = sample + lane / 2 * 128 + lane % 2 * 16; at < sample_end; at += 2048)
-    count_low_nibbles(load_shared16(at), nibbles);
+    count_low_nibbles(load_shared_b128(at), nibbles);
   __syncwarp();
 }
 
@@ -139,14 +139,14 @@ __device__ __noinline__ bool is_constant_bf16(Access src, std::uint64_t pos, std
   const std::uint32_t first = __byte_perm(src.peek16(pos).x, 0, 0x1010);
   constexpr unsigned kUnroll = 8;
 #pragma unroll 1
-  for (std::uint32_t vec = lane_id(); vec < n / 8 + lane_id(); vec += kUnroll * kWarp) {
+  for (std::uint32_t vec = lane_id(); vec < n / 8 + lane_id(); vec += kUnroll * kWarpSize) {
     std::uint32_t differs = 0;
 #pragma unroll
     for (unsigned u = 0; u < kUnroll; ++u) {
-      const uint4 v = src.peek16(pos + 16 * std::uint64_t{min(vec + u * kWarp, n / 8 - 1)});
+      const uint4 v = src.peek16(pos + 16 * std::uint64_t{min(vec + u * kWarpSize, n / 8 - 1)});
       differs |= (v.x ^ first) | (v.y ^ first) | (v.z ^ first) | (v.w ^ first);
     }
-    if (__any_sync(kAll, differs != 0)) return false;
+    if (__any_sync(kAllLanes, differs != 0)) return false;
   }
   return true;
 }

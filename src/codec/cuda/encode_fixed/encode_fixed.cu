@@ -1,10 +1,10 @@
 // The encode kernel of the `fixed` codec and of raw frames, and its launch.
 #include <cuda_runtime.h>
 
-#include "codec/cuda/frame/encode_verdict.cuh"
 #include "codec/cuda/encode_fixed/encode_fixed_kernel.cuh"
+#include "codec/cuda/frame/encode_verdict.cuh"
 #include "codec/cuda/kernels.cuh"
-#include "gpu/prepared_launch.cuh"
+#include "gpu/launch.h"
 
 namespace snug::cuda {
 namespace {
@@ -21,8 +21,9 @@ cudaError_t launch(const Work& work, std::uint64_t num_blocks, int num_sms, cuda
   if (num_units < block_units) return cudaErrorInvalidConfiguration;  // it would wait forever
   const auto most = static_cast<std::uint64_t>(num_sms);
   const std::uint64_t num_ctas = num_blocks < most ? num_blocks : most;
-  error = launch_prepared(kernel, num_ctas, kEncodeWideThreads, num_units * kRingUnit, stream, work,
-                          num_units);
+  error = launch_kernel(
+      kernel, {num_ctas, kEncodeWideThreads, num_units * kRingUnit, stream, Start::kEarly}, work,
+      num_units);
   return error == cudaSuccess ? launch_encode_verdict<Access>(work, num_ctas, stream) : error;
 }
 

@@ -1,21 +1,20 @@
-// codec/cuda/encode_fixed/encode_fixed_kernel.cuh - the `fixed` codec for BF16 and F32, and raw and constant
-// blocks of every type: one thread block a multiprocessor, whose warps have roles.
-// A producer keeps blocks of the tensor on their way to shared memory, surveyors find
-// out what becomes of each, placers where it goes, writers write it. So loads, the
-// wait for the sizes of other blocks, and stores go on at the same time.
+// codec/cuda/encode_fixed/encode_fixed_kernel.cuh - the `fixed` codec for BF16 and F32, and raw and
+// constant blocks of every type: one thread block a multiprocessor, whose warps have roles. A
+// producer keeps blocks of the tensor on their way to shared memory, surveyors find out what
+// becomes of each, placers where it goes, writers write it. So loads, the wait for the sizes of
+// other blocks, and stores go on at the same time.
 #pragma once
 #include <type_traits>
 
 #include "codec/cuda/encode_fixed/place_block.cuh"
 #include "codec/cuda/encode_fixed/survey_block.cuh"
 #include "codec/cuda/encode_fixed/write_block.cuh"
-#include "gpu/prepared_launch.cuh"
 
 namespace snug::cuda {
 
 inline constexpr std::uint32_t kMaxWideBlock = 64 * 1024;  // the ring holds one to three
 inline constexpr unsigned kFirstPlacer = kWriters + kSurveyors, kProducer = kFirstPlacer + kPlacers,
-                          kEncodeWideThreads = (kProducer + 1) * kWarp;
+                          kEncodeWideThreads = (kProducer + 1) * kWarpSize;
 
 // Whole elements of the single tensor.
 template <int kWidth>
@@ -50,7 +49,7 @@ template <class Access, int kWidth>
 __device__ __forceinline__ bool take_job(const Work& work, std::uint64_t num_tickets,
                                          std::uint32_t ticket, EncodeJob& job) {
   for (;; ticket = warp_ticket(work.ticket)) {
-    ticket = __shfl_sync(kAll, ticket, 0);
+    ticket = __shfl_sync(kAllLanes, ticket, 0);
     if (ticket >= num_tickets || upstream_failed(work)) return false;
     if (lane_id() == 0) {
       if (work.items == nullptr)
@@ -93,7 +92,7 @@ template <class Access, int kWidth>
 __device__ __forceinline__ void load_to_ring(const Work& work, const RingCursor& cursor,
                                              std::uint64_t page, unsigned ahead, BlockInfo& info,
                                              std::uint32_t full, EncodeWideSmem& smem) {
-  static_assert(kRingUnit == kPieceBytes && 2 * kMaxWideBlock <= kWarp * kRingUnit);
+  static_assert(kRingUnit == kPieceBytes && 2 * kMaxWideBlock <= kWarpSize * kRingUnit);
   const Access src = access_item<Access>(work, info.job.w.item);
   const unsigned lane = lane_id(), num_units = cursor.ring.block_units;
   const std::uint32_t num_bytes = info.job.n * width_in<kWidth>(work) & ~15u,
@@ -112,22 +111,22 @@ __device__ __forceinline__ void load_to_ring(const Work& work, const RingCursor&
   const std::uint8_t* at = here == 0 ? nullptr : find_piece(src, pos, here, page);
   bool one_copy = true, in_bulk = true;
   if constexpr (std::is_same_v<Access, ScatteredAccess>) {
-    one_copy = __all_sync(kAll, is_later || here == 0 || at != nullptr);
+    one_copy = __all_sync(kAllLanes, is_later || here == 0 || at != nullptr);
     in_bulk = one_copy || can_move_in_bulk(src, info.job.pos, num_bytes);
   }
   if (lane == 0) {
     info.by_hand = !in_bulk;
-    expect_load(full, in_bulk ? num_bytes : 0);
+    barrier_expect(full, in_bulk ? num_bytes : 0);
   } else {
-    arrive(full);
+    barrier_arrive(full);
   }
   __syncwarp();
   // Each as soon as there is room for it.
   bool waits = !is_later;
   const bool is_new = cursor.is_new(lane);
   const std::uint32_t empty = shared_address(&smem.empty[cursor.barrier(lane)]);
-  while (__any_sync(kAll, waits)) {
-    if (!waits || !(is_new || has_passed(empty, cursor.parity(lane)))) continue;
+  while (__any_sync(kAllLanes, waits)) {
+    if (!waits || !(is_new || barrier_test(empty, cursor.parity(lane)))) continue;
     waits = false;
     if (here == 0 || !in_bulk) continue;
     if (one_copy)
@@ -139,7 +138,7 @@ __device__ __forceinline__ void load_to_ring(const Work& work, const RingCursor&
                      });
   }
   __syncwarp();
-  if (lane == 0) finish_load(full);
+  if (lane == 0) barrier_loads_issued(full);
   // After the loads, since both go through the same queue.
   if (is_later && at != nullptr) bulk_prefetch(at, kRingUnit);
   __syncwarp();
@@ -153,7 +152,7 @@ struct FrameWriter {
   template <class Access>
   __device__ __forceinline__ void add(const Work& work, const BlockInfo& info,
                                       const BlockInfo& before) {
-    const std::uint64_t sum = warp_sum64(lane_id() < kWriters ? info.sums[lane_id()] : 0);
+    const std::uint64_t sum = warp_sum(lane_id() < kWriters ? info.sums[lane_id()] : 0);
     if (lane_id() == 0) {
       if (tally.done != 0 && tally.item != info.job.w.idx) flush<Access>(work, before);
       const DeviceEntry entry{info.offset, info.codec, info.plane_modes, info.payload_bytes,
@@ -210,9 +209,9 @@ __device__ __forceinline__ void produce_blocks(const Work& work, RingCursor curs
                                    shared_address(&smem.full[j % kBlockInfos]), smem);
     } else {
       for (unsigned k = 0; k < kSurveyors; ++k)
-        arrive(shared_address(&smem.counted[j % kBlockInfos]));
-      arrive(shared_address(&smem.placed[j % kBlockInfos]));
-      arrive(shared_address(&smem.full[j % kBlockInfos]));
+        barrier_arrive(shared_address(&smem.counted[j % kBlockInfos]));
+      barrier_arrive(shared_address(&smem.placed[j % kBlockInfos]));
+      barrier_arrive(shared_address(&smem.full[j % kBlockInfos]));
     }
   }
   while (finished < num_jobs) finish_next();
@@ -229,7 +228,7 @@ __global__ void __launch_bounds__(kEncodeWideThreads, 1)
   if (work.items == nullptr) let_next_kernel_start();  // the verdict
   const std::uint32_t block_bytes = width_in<kWidth>(work) << work.log2_block;
   const BlockRing ring{kept_shared_address(units), num_ring_units, block_bytes / kRingUnit};
-  const unsigned warp = threadIdx.x / kWarp, lane = lane_id();
+  const unsigned warp = threadIdx.x / kWarpSize, lane = lane_id();
   // Somebody needs this block first of all.
   if (std::is_same_v<Access, DirectAccess> && work.items == nullptr && warp == kProducer) {
     const std::uint64_t pos = blockIdx.x * std::uint64_t{block_bytes} + lane * kRingUnit;
@@ -238,32 +237,32 @@ __global__ void __launch_bounds__(kEncodeWideThreads, 1)
   }
   // Each warp one kind of barriers, each lane one.
   const auto init = [&](unsigned long long& barrier, unsigned count) {
-    set_barrier(shared_address(&barrier), count);
+    barrier_init(shared_address(&barrier), count);
   };
   if (lane < kBlockInfos) {
-    if (warp == 0) init(smem.full[lane], kWarp);
+    if (warp == 0) init(smem.full[lane], kWarpSize);
     if (warp == 1) init(smem.counted[lane], kSurveyThreads);
-    if (warp == 2) init(smem.placed[lane], kWarp);
-    if (warp == 3) init(smem.written[lane], kWriters * kWarp);
+    if (warp == 2) init(smem.placed[lane], kWarpSize);
+    if (warp == 3) init(smem.written[lane], kWriters * kWarpSize);
   }
   if (warp == 4)
-    for (unsigned unit = lane; unit < num_ring_units; unit += kWarp)
+    for (unsigned unit = lane; unit < num_ring_units; unit += kWarpSize)
       init(smem.empty[unit],
-           kRingUnit / Pieces::of<kWidth>(block_bytes).template part_bytes<kWidth>() * kWarp);
-  fence_for_bulk();
+           kRingUnit / Pieces::of<kWidth>(block_bytes).template part_bytes<kWidth>() * kWarpSize);
+  fence_async_proxy();
   __syncthreads();
   if (warp == kProducer) {
     if (work.items == nullptr && lane < kBlockInfos)
       smem.infos[lane].job = make_single_job<kWidth>(work);
     __syncwarp();
   }
-  wait_for_preparation();
+  wait_for_previous_kernel();
   const RingCursor cursor{ring};
   const unsigned num_placers = ring.num_blocks() < kPlacers ? ring.num_blocks() : kPlacers;
   if (warp < kWriters) {
     write_blocks<kWidth>(work, cursor, smem);
   } else if (warp < kFirstPlacer) {
-    survey_blocks<Access, kWidth>(work, cursor, threadIdx.x - kWriters * kWarp, smem);
+    survey_blocks<Access, kWidth>(work, cursor, threadIdx.x - kWriters * kWarpSize, smem);
   } else if (warp < kProducer) {
     place_blocks<kWidth>(work, num_placers, warp - kFirstPlacer, smem);
   } else {

@@ -1,16 +1,17 @@
-// codec/cuda/encode_fixed/encode_ring.cuh - what the warps of codec/cuda/encode_fixed/encode_fixed_kernel.cuh have in common: the ring in shared
-// memory that blocks arrive in, what is known about each, and the barriers that it passes.
+// codec/cuda/encode_fixed/encode_ring.cuh - what the warps of
+// codec/cuda/encode_fixed/encode_fixed_kernel.cuh have in common: the ring in shared memory that
+// blocks arrive in, what is known about each, and the barriers that it passes.
 #pragma once
-#include "gpu/bulk_copy.cuh"
-#include "codec/cuda/frame/encode_frame.cuh"
 #include "codec/cuda/encode_fixed/fixed_pack.cuh"
 #include "codec/cuda/encode_fixed/fixed_palette.cuh"
+#include "codec/cuda/frame/bulk_copy.cuh"
+#include "codec/cuda/frame/encode_frame.cuh"
 
 namespace snug::cuda {
 
 inline constexpr unsigned kWriters = 16;   // warps that write payloads
 inline constexpr unsigned kSurveyors = 8;  // warps that survey one block after the other
-inline constexpr unsigned kSurveyThreads = kSurveyors * kWarp;
+inline constexpr unsigned kSurveyThreads = kSurveyors * kWarpSize;
 inline constexpr unsigned kPartsOfSurveyor = kWriters / kSurveyors;  // of each piece, see below
 inline constexpr unsigned kPlacers = 3;           // warps that find places, block by block in turn
 inline constexpr unsigned kBlockInfos = 16;       // blocks that warps may know about,
@@ -34,13 +35,13 @@ struct Pieces {
   // kWidth as in encode_wide_kernel.
   template <int kWidth>
   static __device__ __forceinline__ Pieces of(std::uint32_t block_bytes) {
-    const std::uint32_t rows = block_bytes / ((kWidth == 4 ? 32 : 16) * kWarp * kWriters);
+    const std::uint32_t rows = block_bytes / ((kWidth == 4 ? 32 : 16) * kWarpSize * kWriters);
     return {rows < 2 ? 1 : rows / 2, rows < 2 ? 1u : 2u};
   }
   // Bytes of a part; a whole number of them is a unit of the ring.
   template <int kWidth>
   __device__ __forceinline__ std::uint32_t part_bytes() const {
-    return rows * (kWidth == 4 ? 32 : 16) * kWarp;
+    return rows * (kWidth == 4 ? 32 : 16) * kWarpSize;
   }
 };
 
@@ -128,8 +129,8 @@ struct SurveyTotals {
   // Not by the first warp, which others wait for meanwhile.
   __device__ __forceinline__ void clear(unsigned thread) {
     constexpr unsigned kVecs = sizeof(histogram) / 16;
-    static_assert(kVecs + 2 + kWarp <= kSurveyThreads);
-    const unsigned i = thread - kWarp;
+    static_assert(kVecs + 2 + kWarpSize <= kSurveyThreads);
+    const unsigned i = thread - kWarpSize;
     if (i < kVecs) reinterpret_cast<uint4*>(histogram)[i] = {};
     if (i - kVecs < 2) differs[i - kVecs] = 0;
   }
@@ -149,7 +150,7 @@ struct EncodeWideSmem {
 // Waits at one of kBlockInfos barriers for block j.
 __device__ __forceinline__ void await_block(unsigned long long (&barriers)[kBlockInfos],
                                             unsigned j) {
-  wait_barrier(shared_address(&barriers[j % kBlockInfos]), j / kBlockInfos & 1);
+  barrier_wait(shared_address(&barriers[j % kBlockInfos]), j / kBlockInfos & 1);
 }
 
 }  // namespace snug::cuda

@@ -1,22 +1,9 @@
-// codec/cuda/encode_fixed/fixed_escapes.cuh - values that the first table of a palette does not have: their indices,
-// and the list of escapes in a payload.
+// codec/cuda/encode_fixed/fixed_escapes.cuh - values that the first table of a palette does not
+// have: their indices, and the list of escapes in a payload.
 #pragma once
 #include "codec/cuda/encode_fixed/encode_ring.cuh"
 
 namespace snug::cuda {
-
-// Stores to global memory that nobody reads soon.
-__device__ __forceinline__ void store_once(void* address, std::uint32_t v) {
-  asm volatile("st.global.cs.u32 [%0], %1;" ::"l"(address), "r"(v) : "memory");
-}
-__device__ __forceinline__ void store_once(void* address, uint2 v) {
-  asm volatile("st.global.cs.v2.u32 [%0], {%1, %2};" ::"l"(address), "r"(v.x), "r"(v.y) : "memory");
-}
-__device__ __forceinline__ void store_once(void* address, uint4 v) {
-  asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(v.x), "r"(v.y),
-               "r"(v.z), "r"(v.w)
-               : "memory");
-}
 
 // Looks the values up that missed; sets their indices and returns the flags (bit 4i)
 // of those that are escapes.
@@ -59,28 +46,28 @@ struct EscapeList {
                                                   unsigned part) {
     std::uint32_t before = 0;
 #pragma unroll
-    for (unsigned i = 0; i < kMaxParts; i += kWarp)
+    for (unsigned i = 0; i < kMaxParts; i += kWarpSize)
       if (i + lane_id() < part) before += info.escapes_of[i + lane_id()];
     return {payload, FixedParts(info.job.n, kWidth, info.plane_modes).head +
                          static_cast<std::uint32_t>(codec::FixedHeader::kBytes) +
-                         4 * __reduce_add_sync(kAll, before)};
+                         4 * __reduce_add_sync(kAllLanes, before)};
   }
 
   // By a whole warp: those (bit 4i) of the values from `first` on. Returns checksum terms.
   __device__ __forceinline__ std::uint64_t add(const Lookup& look, std::uint32_t flags,
                                                std::uint32_t first) {
-    const unsigned lanes = __ballot_sync(kAll, flags != 0);
+    const unsigned lanes = __ballot_sync(kAllLanes, flags != 0);
     if (lanes == 0) return 0;
     const std::uint32_t below = (1u << lane_id()) - 1;
     std::uint64_t sum = 0;
     const auto put = [&](std::uint32_t where) {
       const std::uint32_t value = first_set(flags) / 4;
       const std::uint32_t escape = (first + value) | look.top_byte(value) << 24;
-      store_once(payload + where, escape);
+      store_streaming(payload + where, escape);
       sum = mad_wide(escape, checksum_factor(where / 4), sum);
     };
     // Mostly no lane has two.
-    if (!__any_sync(kAll, (flags & (flags - 1)) != 0)) {
+    if (!__any_sync(kAllLanes, (flags & (flags - 1)) != 0)) {
       if (flags != 0) put(at + 4 * __popc(lanes & below));
       at += 4 * __popc(lanes);
       return sum;
@@ -89,7 +76,7 @@ struct EscapeList {
     std::uint32_t mine = at;
 #pragma unroll
     for (unsigned b = 0; b < 4; ++b) {
-      const unsigned some = __ballot_sync(kAll, (count >> b & 1) != 0);
+      const unsigned some = __ballot_sync(kAllLanes, (count >> b & 1) != 0);
       mine += __popc(some & below) << (b + 2);
       at += __popc(some) << (b + 2);
     }

@@ -1,9 +1,9 @@
-// codec/cuda/encode_fixed/fixed_pack.cuh - the arithmetic of the `fixed` encoder: eight values (a unit)
-// to planes and one word of nibbles, without a table lookup per value.
+// codec/cuda/encode_fixed/fixed_pack.cuh - the arithmetic of the `fixed` encoder: eight values (a
+// unit) to planes and one word of nibbles, without a table lookup per value.
 #pragma once
-#include "codec/sections.h"
 #include "codec/cuda/frame/device_frame.cuh"
 #include "codec/cuda/frame/plane_merge.cuh"
+#include "codec/sections.h"
 
 namespace snug::cuda {
 
@@ -36,7 +36,7 @@ struct UnitVecs {
   __device__ __forceinline__ void load(std::uint32_t stage, std::uint32_t unit) {
 #pragma unroll
     for (int i = 0; i < kWidth / 2; ++i)
-      v[i] = load_shared16(stage + 8 * kWidth * unit + 16 * static_cast<unsigned>(i));
+      v[i] = load_shared_b128(stage + 8 * kWidth * unit + 16 * static_cast<unsigned>(i));
   }
   // Bits in which values differ from the first, given in every element of a word.
   __device__ __forceinline__ std::uint32_t differs(std::uint32_t first) const {

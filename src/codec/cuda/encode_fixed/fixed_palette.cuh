@@ -1,4 +1,5 @@
-// codec/cuda/encode_fixed/fixed_palette.cuh - which upper exponent bits the `fixed` codec gives an index.
+// codec/cuda/encode_fixed/fixed_palette.cuh - which upper exponent bits the `fixed` codec gives an
+// index.
 #pragma once
 #include "codec/cuda/frame/device_frame.cuh"
 
@@ -18,7 +19,7 @@ __device__ inline uint2 make_fixed_palette(const std::uint32_t* histogram,
   std::uint32_t keys[4];
 #pragma unroll
   for (unsigned i = 0; i < 4; ++i) {
-    const unsigned v = i * kWarp + lane;
+    const unsigned v = i * kWarpSize + lane;
     std::uint32_t count = 0;
 #pragma unroll
     for (unsigned c = 0; c < kCopies; ++c) count += histogram[v * kCopies + c];
@@ -38,7 +39,7 @@ __device__ inline uint2 make_fixed_palette(const std::uint32_t* histogram,
   std::uint64_t palette = 0;
 #pragma unroll
   for (int s = 0; s < 7; ++s) {
-    const std::uint32_t best = __reduce_max_sync(kAll, keys[0]);
+    const std::uint32_t best = __reduce_max_sync(kAllLanes, keys[0]);
     palette |= std::uint64_t{127 - ((best - 1) & 127)} << (8 * s);
     if (s == 0 && most_common != nullptr) *most_common = (best - 1) >> 7;
     if (keys[0] == best) {

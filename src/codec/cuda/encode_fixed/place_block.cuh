@@ -1,5 +1,5 @@
-// codec/cuda/encode_fixed/place_block.cuh - codec, size and place in the frame of a surveyed block. The work of the
-// placers of codec/cuda/encode_fixed/encode_fixed_kernel.cuh.
+// codec/cuda/encode_fixed/place_block.cuh - codec, size and place in the frame of a surveyed block.
+// The work of the placers of codec/cuda/encode_fixed/encode_fixed_kernel.cuh.
 #pragma once
 #include "codec/cuda/encode_fixed/encode_ring.cuh"
 
@@ -49,7 +49,7 @@ __device__ __forceinline__ void place_blocks(const Work& work, unsigned num_plac
     if (info.ends) return;
     settle_block<kWidth>(work, info);
     __syncwarp();
-    arrive(shared_address(&smem.placed[j % kBlockInfos]));
+    barrier_arrive(shared_address(&smem.placed[j % kBlockInfos]));
   }
 }
 

@@ -1,8 +1,8 @@
-// codec/cuda/encode_fixed/survey_block.cuh - what becomes of a block in the ring: its palette and its escapes. The
-// work of the surveyors of codec/cuda/encode_fixed/encode_fixed_kernel.cuh.
+// codec/cuda/encode_fixed/survey_block.cuh - what becomes of a block in the ring: its palette and
+// its escapes. The work of the surveyors of codec/cuda/encode_fixed/encode_fixed_kernel.cuh.
 #pragma once
-#include "codec/sample.h"
 #include "codec/cuda/encode_fixed/encode_ring.cuh"
+#include "codec/sample.h"
 
 namespace snug::cuda {
 
@@ -23,7 +23,7 @@ __device__ __forceinline__ std::uint32_t sample_block(const RingBlock& block, st
   };
   const std::uint32_t mine = histogram + 4 * (thread % kHistogramCopies);
   const auto count = [&](std::uint32_t top) {
-    count_shared(mine + (top & 127) * (4 * kHistogramCopies));
+    increment_shared(mine + (top & 127) * (4 * kHistogramCopies));
   };
   if (n % 4096 != 0) {  // the last block of a tensor, value by value
 #pragma unroll 1
@@ -66,7 +66,7 @@ inline __device__ __noinline__ std::uint32_t compare_values(RingBlock block,
   std::uint32_t differs = 0;
 #pragma unroll 4
   for (std::uint32_t vec = thread; vec < num_bytes / 16; vec += kSurveyThreads) {
-    const uint4 v = load_shared16(block.at(16 * vec));
+    const uint4 v = load_shared_b128(block.at(16 * vec));
     differs |= (v.x ^ first[0]) | (v.y ^ first[1]) | (v.z ^ first[0]) | (v.w ^ first[1]);
   }
   for (std::uint32_t i = num_bytes / 16 * 16 + thread; i < num_bytes; i += kSurveyThreads)
@@ -101,9 +101,10 @@ __device__ __forceinline__ void make_tables(const std::uint32_t* histogram, std:
   const uint2 palette = make_fixed_palette<kHistogramCopies>(histogram, &most_common);
   const std::uint32_t entry = (lane < 4 ? palette.x : palette.y) >> (lane % 4 * 8) & 255;
   const std::uint32_t slot = lane < 7 ? entry & 7 : lane + 1;
-  const unsigned below = __match_any_sync(kAll, slot) & ((1u << lane) - 1);
+  const unsigned below = __match_any_sync(kAllLanes, slot) & ((1u << lane) - 1);
   const auto rank = static_cast<unsigned>(__popc(below));
-  const bool needs_second = __any_sync(kAll, rank == 1), needs_more = __any_sync(kAll, rank > 1);
+  const bool needs_second = __any_sync(kAllLanes, rank == 1),
+             needs_more = __any_sync(kAllLanes, rank > 1);
   if (lane < 7) {
     info.lut[entry] = static_cast<std::uint8_t>(lane);
     if (rank < 2) {
@@ -132,18 +133,18 @@ __device__ __forceinline__ void count_escapes(const RingBlock& block, BlockInfo&
 #pragma unroll 1
   for (unsigned part = kPartsOfSurveyor * warp * num_pieces; part < last_part; part += 2) {
     // Both parts are in the same unit of the ring.
-    const std::uint32_t rows = block.at(8 * kWidth * kWarp * kRows * part);
+    const std::uint32_t rows = block.at(8 * kWidth * kWarpSize * kRows * part);
     std::uint32_t misses = 0, both = 0;
     UnitVecs<kWidth> u[2 * kRows];
 #pragma unroll
-    for (unsigned i = 0; i < 2 * kRows; ++i) u[i].load(rows, i * kWarp + lane);
+    for (unsigned i = 0; i < 2 * kRows; ++i) u[i].load(rows, i * kWarpSize + lane);
     Lookup look[2 * kRows];
 #pragma unroll
     for (unsigned i = 0; i < 2 * kRows; ++i) {
       look[i] = Lookup(u[i].high(), first);
       misses |= look[i].even_misses | look[i].odd_misses;
     }
-    if (__any_sync(kAll, misses != 0)) {
+    if (__any_sync(kAllLanes, misses != 0)) {
       std::uint32_t flags[2 * kRows];
 #pragma unroll
       for (unsigned i = 0; i < 2 * kRows; ++i) flags[i] = look[i].miss_flags();
@@ -156,7 +157,7 @@ __device__ __forceinline__ void count_escapes(const RingBlock& block, BlockInfo&
 #pragma unroll
       for (unsigned i = 0; i < 2 * kRows; ++i)
         count[i / kRows] += static_cast<std::uint32_t>(__popc(flags[i]));
-      both = __reduce_add_sync(kAll, count[0] | count[1] << 16);
+      both = __reduce_add_sync(kAllLanes, count[0] | count[1] << 16);
       total += (both & 0xFFFF) + (both >> 16);
     }
     if (lane == 0) {
@@ -176,7 +177,7 @@ __device__ __forceinline__ void count_with_care(const RingBlock& block, BlockInf
   const unsigned lane = lane_id();
   const std::uint32_t n = info.job.n, lut = kept_shared_address(info.lut);
   // Of the values of a part of a whole block; sure_escapes has their escapes already.
-  const auto sampled = static_cast<int>(pieces.rows * 8 * kWarp / codec::sample_stride(n));
+  const auto sampled = static_cast<int>(pieces.rows * 8 * kWarpSize / codec::sample_stride(n));
   const auto is_escape = [&](std::uint32_t top) {
     return load_shared_u8(lut + (top & 127)) == 7 ? 1u : 0u;
   };
@@ -187,7 +188,7 @@ __device__ __forceinline__ void count_with_care(const RingBlock& block, BlockInf
     std::uint32_t count = 0;
 #pragma unroll 1
     for (std::uint32_t row = part * pieces.rows; row < (part + 1) * pieces.rows; ++row) {
-      const std::uint32_t unit = row * kWarp + lane;
+      const std::uint32_t unit = row * kWarpSize + lane;
       UnitVecs<kWidth> u;
       u.load(block.at(8 * kWidth * unit), 0);
       const Lookup look(u.high(), value);
@@ -200,7 +201,7 @@ __device__ __forceinline__ void count_with_care(const RingBlock& block, BlockInf
         for (std::uint32_t v = 0; 8 * unit + v < n; ++v) count += is_escape(look.top_byte(v));
       }
     }
-    count = __reduce_add_sync(kAll, count);
+    count = __reduce_add_sync(kAllLanes, count);
     bool is_enough = false;
     if (lane == 0) {
       info.escapes_of[part] = static_cast<std::uint16_t>(count);
@@ -211,7 +212,7 @@ __device__ __forceinline__ void count_with_care(const RingBlock& block, BlockInf
       if (is_sure) atomicMax(&info.num_escapes, n);  // more than it may have
       is_enough = is_sure || total > n / 8;
     }
-    if (may_stop && __shfl_sync(kAll, is_enough, 0)) return;
+    if (may_stop && __shfl_sync(kAllLanes, is_enough, 0)) return;
   }
 }
 
@@ -227,13 +228,13 @@ __device__ __noinline__ void complete_block(Access src, const BlockInfo& info, R
     store_shared(block.at(at),
                  load_end(src, info.job.pos + at,
                           static_cast<std::int32_t>(num_bytes) - static_cast<std::int32_t>(at)));
-  fence_for_bulk();  // the next block comes by a bulk copy
+  fence_async_proxy();  // the next block comes by a bulk copy
 }
 
 template <class Access, int kWidth>
 __device__ __forceinline__ void survey_blocks(const Work& work, RingCursor cursor, unsigned thread,
                                               EncodeWideSmem& smem) {
-  const unsigned warp = thread / kWarp, width = width_in<kWidth>(work);
+  const unsigned warp = thread / kWarpSize, width = width_in<kWidth>(work);
   const std::uint32_t block_bytes = cursor.ring.block_units * kRingUnit;
   const std::uint32_t block_elems = 1u << work.log2_block;
   const Pieces pieces = Pieces::of<kWidth>(block_bytes);
@@ -252,14 +253,14 @@ __device__ __forceinline__ void survey_blocks(const Work& work, RingCursor curso
       // `full` does not say that there is room: the producer arrives there before it waits.
       for (unsigned unit = 0; unit < cursor.ring.block_units; ++unit)
         if (!cursor.is_new(unit))
-          wait_barrier(shared_address(&smem.empty[cursor.barrier(unit)]), cursor.parity(unit));
+          barrier_wait(shared_address(&smem.empty[cursor.barrier(unit)]), cursor.parity(unit));
       complete_block(access_item<Access>(work, info.job.w.item), info, block, num_bytes,
                      block_bytes, thread);
       sync_surveyors();
     }
     std::uint32_t differs = 0;
     const auto add_differences = [&](unsigned of) {
-      differs = __reduce_or_sync(kAll, differs);
+      differs = __reduce_or_sync(kAllLanes, differs);
       if (lane_id() == 0 && differs != 0) atomicOr(&totals.differs[of], differs);
       sync_surveyors();
       differs = totals.differs[of];
@@ -284,7 +285,7 @@ __device__ __forceinline__ void survey_blocks(const Work& work, RingCursor curso
                          : count_escapes<kWidth, 1>(block, info, warp, pieces.num);
     }
     if (thread == 0) info.differs = differs;
-    arrive(shared_address(&smem.counted[j % kBlockInfos]));
+    barrier_arrive(shared_address(&smem.counted[j % kBlockInfos]));
   }
 }
 

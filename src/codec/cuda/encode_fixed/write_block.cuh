@@ -14,7 +14,7 @@ __device__ __noinline__ std::uint64_t write_fixed_rest(std::uint32_t block, cons
   const FixedParts parts(info.job.n, kWidth, info.plane_modes);
   std::uint64_t sum = 0;
   const auto put = [&](std::uint32_t at, uint4 v) {
-    store_once(payload + at, v);
+    store_streaming(payload + at, v);
     sum += checksum_term(v, at / 16);
   };
   if (lane == 0) put(parts.head, {info.num_escapes, info.palette.x, info.palette.y, 0});
@@ -24,7 +24,7 @@ __device__ __noinline__ std::uint64_t write_fixed_rest(std::uint32_t block, cons
       put(parts.plane[p], {load_shared_u32(block) >> (8 * p) & 255, 0, 0, 0});
   const std::uint32_t end = parts.head + static_cast<std::uint32_t>(codec::FixedHeader::kBytes) +
                             4 * (info.num_escapes + lane);
-  if (end < info.payload_bytes) store_once(payload + end, 0u);
+  if (end < info.payload_bytes) store_streaming(payload + end, 0u);
   return sum;
 }
 
@@ -34,7 +34,7 @@ template <int kWidth, unsigned kRows, class Read>
 __device__ __forceinline__ std::uint64_t write_parts(const RingBlock& block, const BlockInfo& info,
                                                      std::uint8_t* payload, unsigned warp,
                                                      unsigned num_pieces, Read read) {
-  constexpr std::uint32_t kPartUnits = kRows * kWarp, kPieceUnits = kPartUnits * kWriters;
+  constexpr std::uint32_t kPartUnits = kRows * kWarpSize, kPieceUnits = kPartUnits * kWriters;
   const FixedParts parts(info.job.n, kWidth, info.plane_modes);
   const PackTables table = info.tables[0];
   const std::uint32_t modes = info.plane_modes;
@@ -54,7 +54,7 @@ __device__ __forceinline__ std::uint64_t write_parts(const RingBlock& block, con
   for (unsigned piece = 0; piece < num_pieces; ++piece) {
     UnitVecs<kWidth> u[kRows];
 #pragma unroll
-    for (unsigned i = 0; i < kRows; ++i) u[i].load(rows, i * kWarp + lane_id());
+    for (unsigned i = 0; i < kRows; ++i) u[i].load(rows, i * kWarpSize + lane_id());
     read(rows);
     std::uint32_t words[kRows], misses = 0;
     Lookup look[kRows];
@@ -70,29 +70,29 @@ __device__ __forceinline__ std::uint64_t write_parts(const RingBlock& block, con
 #pragma unroll
       for (int p = 0; p < kWidth - 1; ++p) {
         if (kWidth == 4 && (modes >> (2 * p) & 3) != 0) continue;
-        store_once(low_at[p] + 8 * kWarp * i, lows[p]);
-        const std::uint32_t factor = low_factor[p] + 2 * kWarp * i * frame::kChecksumStep;
+        store_streaming(low_at[p] + 8 * kWarpSize * i, lows[p]);
+        const std::uint32_t factor = low_factor[p] + 2 * kWarpSize * i * frame::kChecksumStep;
         sum = mad_wide(lows[p].y, factor + kNextFactor, mad_wide(lows[p].x, factor, sum));
       }
     }
-    if (__any_sync(kAll, misses != 0)) {
+    if (__any_sync(kAllLanes, misses != 0)) {
       std::uint32_t flags[kRows], any = 0;
 #pragma unroll
       for (unsigned i = 0; i < kRows; ++i) {
         flags[i] = mend_indices(info, look[i], words[i]);
         any |= flags[i];
       }
-      if (__any_sync(kAll, any != 0)) {
+      if (__any_sync(kAllLanes, any != 0)) {
         EscapeList list = EscapeList::of<kWidth>(info, payload, piece * kWriters + warp);
 #pragma unroll
         for (unsigned i = 0; i < kRows; ++i)
-          sum += list.add(look[i], flags[i], 8 * (unit + i * kWarp));
+          sum += list.add(look[i], flags[i], 8 * (unit + i * kWarpSize));
       }
     }
 #pragma unroll
     for (unsigned i = 0; i < kRows; ++i) {
-      store_once(word_at + 4 * kWarp * i, words[i]);
-      sum = mad_wide(words[i], word_factor + kWarp * i * frame::kChecksumStep, sum);
+      store_streaming(word_at + 4 * kWarpSize * i, words[i]);
+      sum = mad_wide(words[i], word_factor + kWarpSize * i * frame::kChecksumStep, sum);
     }
     unit += kPieceUnits;
     rows += 8 * kWidth * kPieceUnits;
@@ -119,7 +119,7 @@ __device__ __noinline__ std::uint64_t write_part_of_partial(RingBlock block, con
   std::uint64_t sum = 0;
 #pragma unroll 1
   for (std::uint32_t row = part * rows; row < (part + 1) * rows; ++row) {
-    const std::uint32_t unit = row * kWarp + lane_id();
+    const std::uint32_t unit = row * kWarpSize + lane_id();
     const auto left = static_cast<std::int32_t>(info.job.n) - 8 * static_cast<std::int32_t>(unit);
     UnitVecs<kWidth> u;
     u.load(block.at(8 * kWidth * unit), 0);
@@ -133,11 +133,11 @@ __device__ __noinline__ std::uint64_t write_part_of_partial(RingBlock block, con
 #pragma unroll
     for (int p = 0; p < kWidth - 1; ++p) {
       if ((info.plane_modes >> (2 * p) & 3) != 0 || 8 * unit >= align16(info.job.n)) continue;
-      store_once(payload + parts.plane[p] + 8 * unit, lows[p]);
+      store_streaming(payload + parts.plane[p] + 8 * unit, lows[p]);
       sum += checksum_terms(lows[p], checksum_factor(parts.plane[p] / 4 + 2 * unit));
     }
     if (4 * unit < parts.head - parts.nibbles) {
-      store_once(payload + parts.nibbles + 4 * unit, word);
+      store_streaming(payload + parts.nibbles + 4 * unit, word);
       sum += checksum_term(word, parts.nibbles / 4 + unit);
     }
     __syncwarp();
@@ -174,38 +174,40 @@ __device__ __forceinline__ std::uint64_t write_plain(const RingBlock& block, con
                                                      std::uint8_t* payload, unsigned warp,
                                                      unsigned width, unsigned num_pieces,
                                                      std::uint32_t block_bytes, Read read) {
-  const std::uint32_t rows = block_bytes / (16 * kWarp * kWriters) / num_pieces;
+  const std::uint32_t rows = block_bytes / (16 * kWarpSize * kWriters) / num_pieces;
   const auto read_part = [&](unsigned p) {
-    read(block.at((p * kWriters + warp) * rows * (16 * kWarp)));
+    read(block.at((p * kWriters + warp) * rows * (16 * kWarpSize)));
   };
   constexpr unsigned kBatch = 2;
   if (info.codec == static_cast<std::uint32_t>(Codec::kConstant)) {
-    uint4 v = load_shared16(block.start);
+    uint4 v = load_shared_b128(block.start);
     for (unsigned p = 0; p < num_pieces; ++p) read_part(p);
     if (warp != 0 || lane_id() != 0) return 0;
     if (width < 4) v.x &= (1u << (8 * width)) - 1;
     v = {v.x, width == 8 ? v.y : 0, 0, 0};
-    store_once(payload, v);
+    store_streaming(payload, v);
     return checksum_term(v, 0);
   }
   const std::uint32_t num_vecs = info.payload_bytes / 16;
   std::uint64_t sum = 0;
 #pragma unroll 1
   for (unsigned p = 0; p < num_pieces; ++p) {
-    std::uint32_t vec = (p * kWriters + warp) * rows * kWarp + lane_id();
+    std::uint32_t vec = (p * kWriters + warp) * rows * kWarpSize + lane_id();
 #pragma unroll 1
-    for (std::uint32_t row = 0; row < rows; row += kBatch, vec += kBatch * kWarp) {
+    for (std::uint32_t row = 0; row < rows; row += kBatch, vec += kBatch * kWarpSize) {
       uint4 v[kBatch];
-      const auto exists = [&](unsigned i) { return row + i < rows && vec + i * kWarp < num_vecs; };
+      const auto exists = [&](unsigned i) {
+        return row + i < rows && vec + i * kWarpSize < num_vecs;
+      };
 #pragma unroll
       for (unsigned i = 0; i < kBatch; ++i)
-        if (exists(i)) v[i] = load_shared16(block.at(16 * (vec + i * kWarp)));
+        if (exists(i)) v[i] = load_shared_b128(block.at(16 * (vec + i * kWarpSize)));
       if (row + kBatch >= rows) read_part(p);
 #pragma unroll
       for (unsigned i = 0; i < kBatch; ++i) {
         if (!exists(i)) break;
-        store_once(payload + 16 * (vec + i * kWarp), v[i]);
-        sum += checksum_term(v[i], vec + i * kWarp);
+        store_streaming(payload + 16 * (vec + i * kWarpSize), v[i]);
+        sum += checksum_term(v[i], vec + i * kWarpSize);
       }
     }
   }
@@ -215,7 +217,7 @@ __device__ __forceinline__ std::uint64_t write_plain(const RingBlock& block, con
 template <int kWidth>
 __device__ __forceinline__ void write_blocks(const Work& work, RingCursor cursor,
                                              EncodeWideSmem& smem) {
-  const unsigned warp = threadIdx.x / kWarp;
+  const unsigned warp = threadIdx.x / kWarpSize;
   const std::uint32_t block_bytes = cursor.ring.block_units * kRingUnit;
   const Pieces pieces = Pieces::of<kWidth>(block_bytes);
   const std::uint32_t part_bytes = pieces.part_bytes<kWidth>();
@@ -231,7 +233,7 @@ __device__ __forceinline__ void write_blocks(const Work& work, RingCursor cursor
     std::uint8_t* payload = static_cast<std::uint8_t*>(info.job.w.item.frame) + info.offset;
     // Every thread arrives for itself: tools that look for races understand that.
     const auto read = [&](std::uint32_t address) {
-      arrive(empty + (address - cursor.ring.address) / kRingUnit * 8);
+      barrier_arrive(empty + (address - cursor.ring.address) / kRingUnit * 8);
     };
     std::uint64_t sum = 0;
     if (info.written) {
@@ -249,9 +251,9 @@ __device__ __forceinline__ void write_blocks(const Work& work, RingCursor cursor
       for (unsigned p = 0; p < pieces.num; ++p) read(block.at((p * kWriters + warp) * part_bytes));
     }
     __syncwarp();
-    sum = warp_sum64(sum);
+    sum = warp_sum(sum);
     if (lane_id() == 0) info.sums[warp] = sum;
-    arrive(shared_address(&smem.written[j % kBlockInfos]));
+    barrier_arrive(shared_address(&smem.written[j % kBlockInfos]));
     __syncwarp();
   }
 }

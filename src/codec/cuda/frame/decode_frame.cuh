@@ -71,7 +71,7 @@ __device__ __forceinline__ DecodeJob open_decode_job(const Work& work, std::uint
 template <unsigned kWidth, unsigned kRawLines>
 __device__ __forceinline__ void prefetch_block(const DecodeJob& job) {
   const auto prefetch = [&](std::uint32_t at) {
-    if (at < job.entry.num_bytes) prefetch_line(job.payload + at);
+    if (at < job.entry.num_bytes) prefetch_l2(job.payload + at);
   };
   const auto section = (kWidth - 1) * static_cast<std::uint32_t>(align16(job.n));
   if constexpr (kWidth > 1)

@@ -27,21 +27,21 @@ __global__ void __launch_bounds__(kVerdictThreads)
     }
   }
   sum = sum_all(sum);
-  if (threadIdx.x >= kWarp) return;
+  if (threadIdx.x >= kWarpSize) return;
   unsigned long long error = 0;
   if (h.code != Code::kOk)
     error = error_key(h.code, h.reason, kNowhere);
   else if (checksum_finish(sum, h.payload_start()) != h.checksum)
     error = error_key(Code::kCorrupt, kReasonHeadChecksum, kNowhere);
-  wait_for_kernel_before();
+  wait_for_previous_kernel();
   unsigned long long worst = 0;
 #pragma unroll 8
-  for (unsigned i = lane_id(); i < num_errors; i += kWarp)
+  for (unsigned i = lane_id(); i < num_errors; i += kWarpSize)
     worst = max(worst, __ldcg(work.errors + i));
-  if (__any_sync(kAll, worst != 0)) {
+  if (__any_sync(kAllLanes, worst != 0)) {
 #pragma unroll
-    for (unsigned d = kWarp / 2; d != 0; d /= 2)
-      worst = max(worst, __shfl_xor_sync(kAll, worst, d));
+    for (unsigned d = kWarpSize / 2; d != 0; d /= 2)
+      worst = max(worst, __shfl_xor_sync(kAllLanes, worst, d));
   }
   if (lane_id() != 0) return;
   if (h.code == Code::kOk) error = max(error, worst);
@@ -61,10 +61,13 @@ cudaError_t launch_decoder(Kernel kernel, std::uint64_t num_ctas, unsigned num_t
                            std::uint32_t smem_bytes, cudaStream_t stream, const Work& work,
                            const Args&... args) {
   const bool prepared = work.items != nullptr || work.segments != nullptr;
-  const cudaError_t error =
-      launch_kernel(prepared, kernel, num_ctas, num_threads, smem_bytes, stream, work, args...);
+  const cudaError_t error = launch_kernel(
+      kernel,
+      {num_ctas, num_threads, smem_bytes, stream, prepared ? Start::kEarly : Start::kInOrder}, work,
+      args...);
   if (error != cudaSuccess || work.items != nullptr) return error;
-  return launch_kernel(true, decode_verdict_kernel<Access>, 1, kVerdictThreads, 0, stream, work,
+  return launch_kernel(decode_verdict_kernel<Access>,
+                       {1, kVerdictThreads, 0, stream, Start::kEarly}, work,
                        static_cast<unsigned>(num_ctas));
 }
 

@@ -1,16 +1,15 @@
-// codec/cuda/frame/device_frame.cuh - what every kernel shares: warps, checksums, headers
-// and index entries as the device reads them, and the state of one call.
+// codec/cuda/frame/device_frame.cuh - frames as kernels see them: checksums, headers, index
+// entries, errors, and the state of one call.
 #pragma once
 #include <cstdint>
 
 #include "frame/checksum.h"
 #include "frame/frame.h"
+#include "gpu/ptx_barrier.cuh"
+#include "gpu/warp.cuh"
 #include "snug/cuda.h"
 
 namespace snug::cuda {
-
-inline constexpr unsigned kAll = 0xFFFFFFFFu;
-inline constexpr unsigned kWarp = 32;
 
 // Why a frame was refused; to_status() in gpu_codec.cu has the words.
 enum Reason : std::uint32_t {
@@ -44,125 +43,6 @@ struct ItemState {
   unsigned long long frame_end;    // encode: set by the last block
   unsigned done;                   // blocks finished
   unsigned pad;
-};
-
-__device__ __forceinline__ unsigned lane_id() { return threadIdx.x % kWarp; }
-
-// The sum of the values of this lane and of those below it, kLanes in all at most.
-template <int kLanes = kWarp>
-__device__ __forceinline__ std::uint32_t sum_up_to_lane(std::uint32_t v) {
-#pragma unroll
-  for (int d = 1; d < kLanes; d *= 2) {
-    const std::uint32_t below = __shfl_up_sync(kAll, v, d);
-    if (lane_id() >= static_cast<unsigned>(d)) v += below;
-  }
-  return v;
-}
-
-// In parts of 27 bits, whose sums fit the 32 bits of the instruction for it.
-__device__ __forceinline__ std::uint64_t warp_sum64(std::uint64_t v) {
-  constexpr unsigned kPart = 27, kMask = (1u << kPart) - 1;
-  const std::uint64_t low = __reduce_add_sync(kAll, static_cast<unsigned>(v) & kMask);
-  const std::uint64_t middle = __reduce_add_sync(kAll, static_cast<unsigned>(v >> kPart) & kMask);
-  const std::uint64_t high = __reduce_add_sync(kAll, static_cast<unsigned>(v >> 2 * kPart));
-  return low + (middle << kPart) + (high << 2 * kPart);
-}
-
-// Shared memory by its own 32-bit addresses: functions that are called, not
-// inlined, see generic pointers, which cost more.
-__device__ __forceinline__ std::uint32_t shared_address(const void* p) {
-  return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
-}
-// The same for loops: the compiler does not work it out again at every use.
-__device__ __forceinline__ std::uint32_t kept_shared_address(const void* p) {
-  std::uint32_t address;
-  asm volatile("mov.u32 %0, %1;" : "=r"(address) : "r"(shared_address(p)));
-  return address;
-}
-__device__ __forceinline__ void store_shared(std::uint32_t address, std::uint32_t v) {
-  asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
-}
-__device__ __forceinline__ void store_shared(std::uint32_t address, uint2 v) {
-  asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(address), "r"(v.x), "r"(v.y) : "memory");
-}
-__device__ __forceinline__ void store_shared(std::uint32_t address, uint4 v) {
-  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v.x), "r"(v.y),
-               "r"(v.z), "r"(v.w)
-               : "memory");
-}
-__device__ __forceinline__ void store_shared_u16(std::uint32_t address, std::uint32_t v) {
-  asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(static_cast<std::uint16_t>(v))
-               : "memory");
-}
-__device__ __forceinline__ void store_shared_u8(std::uint32_t address, std::uint32_t v) {
-  asm volatile("st.shared.u8 [%0], %1;" ::"r"(address), "r"(v) : "memory");
-}
-__device__ __forceinline__ uint4 load_shared16(std::uint32_t address) {
-  uint4 v;
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "r"(address)
-               : "memory");
-  return v;
-}
-__device__ __forceinline__ uint2 load_shared8(std::uint32_t address) {
-  uint2 v;
-  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address) : "memory");
-  return v;
-}
-__device__ __forceinline__ std::uint32_t load_shared_u32(std::uint32_t address) {
-  std::uint32_t v;
-  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address));
-  return v;
-}
-__device__ __forceinline__ std::uint32_t load_shared_u8(std::uint32_t address) {
-  std::uint32_t v;
-  asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(address));
-  return v;
-}
-__device__ __forceinline__ void prefetch_line(const void* address) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
-}
-// Global memory by addresses that the compiler may not know to be global.
-__device__ __forceinline__ void store_global(void* address, uint4 v) {
-  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(v.x), "r"(v.y),
-               "r"(v.z), "r"(v.w)
-               : "memory");
-}
-__device__ __forceinline__ void count_shared(std::uint32_t address) {
-  asm volatile("red.shared.add.u32 [%0], 1;" ::"r"(address) : "memory");
-}
-
-// Copies 16 bytes ahead of the code that uses them, without holding registers and past the
-// first-level cache, which what is read once need not pass. kDrop: the one behind it is to
-// forget them first.
-template <bool kDrop = false>
-__device__ __forceinline__ void copy_async_once(std::uint32_t shared, const void* global) {
-  if constexpr (kDrop) {
-    std::uint64_t policy;
-    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(shared),
-                 "l"(global), "l"(policy)
-                 : "memory");
-  } else {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
-  }
-}
-__device__ __forceinline__ void commit_copies() {
-  asm volatile("cp.async.commit_group;" ::: "memory");
-}
-// Waits until all but the last kPending groups are there; for this thread's copies.
-template <int kPending>
-__device__ __forceinline__ void wait_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-}
-
-// Who works on one block together: a warp here, many of them in BarrierTeam.
-struct WarpTeam {
-  static constexpr unsigned kSize = kWarp;
-  __device__ static unsigned idx() { return lane_id(); }
-  __device__ static void sync() { __syncwarp(); }
-  __device__ static bool all(bool v) { return __all_sync(kAll, v); }
 };
 
 // Errors as numbers: that of the lowest block is the largest and wins, so that all runs

@@ -1,4 +1,5 @@
-// codec/cuda/frame/encode_verdict.cuh - what the encoding of one tensor ends with: header and result.
+// codec/cuda/frame/encode_verdict.cuh - what the encoding of one tensor ends with: header and
+// result.
 #pragma once
 #include "codec/cuda/frame/encode_frame.cuh"
 #include "codec/cuda/frame/verdict.cuh"
@@ -16,7 +17,7 @@ __global__ void __launch_bounds__(kVerdictThreads)
   for (unsigned round = 0; round < 2; ++round) {
     const bool counts = round == 1;
     if (counts) {
-      wait_for_kernel_before();
+      wait_for_previous_kernel();
       __syncthreads();  // before sum_all() again
     }
     const ItemState state = counts ? *work.states : ItemState{};
@@ -42,7 +43,8 @@ __global__ void __launch_bounds__(kVerdictThreads)
 template <class Access>
 cudaError_t launch_encode_verdict(const Work& work, std::uint64_t num_ctas, cudaStream_t stream) {
   if (work.items != nullptr) return cudaSuccess;
-  return launch_kernel(true, encode_verdict_kernel<Access>, 1, kVerdictThreads, 0, stream, work,
+  return launch_kernel(encode_verdict_kernel<Access>,
+                       {1, kVerdictThreads, 0, stream, Start::kEarly}, work,
                        static_cast<unsigned>(num_ctas));
 }
 

@@ -34,7 +34,7 @@ inline __device__ __noinline__ std::uint64_t find_place(unsigned long long* size
   const unsigned lane = lane_id();
   if (block == 0) return before_item;
   constexpr int kWindows = 8;
-  constexpr auto kStep = static_cast<std::int64_t>(kWarp);
+  constexpr auto kStep = static_cast<std::int64_t>(kWarpSize);
   std::uint64_t before = 0;
   for (std::int64_t last = static_cast<std::int64_t>(block) - 1 - lane;; last -= kWindows * kStep) {
     unsigned long long seen[kWindows];
@@ -48,15 +48,15 @@ inline __device__ __noinline__ std::uint64_t find_place(unsigned long long* size
 #pragma unroll
       for (int w = 0; w < kWindows; ++w) {
         if (ends || !complete) break;
-        const unsigned sums = __ballot_sync(kAll, (seen[w] & kSumSize) != 0),
-                       missing = __ballot_sync(kAll, seen[w] == 0),
-                       needed = sums == 0 ? kAll : sums ^ (sums - 1);
+        const unsigned sums = __ballot_sync(kAllLanes, (seen[w] & kSumSize) != 0),
+                       missing = __ballot_sync(kAllLanes, seen[w] == 0),
+                       needed = sums == 0 ? kAllLanes : sums ^ (sums - 1);
         complete = (missing & needed) == 0;
         ends = sums != 0;
         if ((needed >> lane & 1) != 0) sum += seen[w] & kSizeMask;
       }
       if (complete) {
-        before += warp_sum64(sum);
+        before += warp_sum(sum);
         if (!ends) break;
         if (lane == 0) publish_size(sizes + block, kSumSize | (before + units));
         return before;

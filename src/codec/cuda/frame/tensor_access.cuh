@@ -32,15 +32,15 @@ struct DirectAccess {
   __device__ __forceinline__ void store(std::uint64_t pos, T v) const {
     *reinterpret_cast<T*>(data + pos) = v;
   }
-  // Starts copying a vector to shared memory; see copy_async_once.
+  // Starts copying a vector to shared memory; see copy_async_b128.
   __device__ __forceinline__ void fetch16(std::uint64_t pos, std::uint32_t shared) const {
-    copy_async_once(shared, data + pos);
+    copy_async_b128(shared, data + pos);
   }
   __device__ __forceinline__ std::uint8_t load_byte(std::uint64_t pos) const { return data[pos]; }
   __device__ __forceinline__ void store_byte(std::uint64_t pos, std::uint8_t b) const {
     data[pos] = b;
   }
-  __device__ __forceinline__ void prefetch(std::uint64_t pos) const { prefetch_line(data + pos); }
+  __device__ __forceinline__ void prefetch(std::uint64_t pos) const { prefetch_l2(data + pos); }
 };
 
 // Any number of pieces of any length at any address.

@@ -3,7 +3,7 @@
 // and writes the result. So thread blocks of the latter need not find out which is last.
 #pragma once
 #include "codec/cuda/frame/device_frame.cuh"
-#include "gpu/prepared_launch.cuh"
+#include "gpu/launch.h"
 
 namespace snug::cuda {
 
@@ -11,13 +11,13 @@ inline constexpr unsigned kVerdictThreads = 256;
 
 // The sum of what all threads have.
 __device__ __forceinline__ std::uint64_t sum_all(std::uint64_t v) {
-  __shared__ std::uint64_t of_warps[kVerdictThreads / kWarp];
-  v = warp_sum64(v);
-  if (lane_id() == 0) of_warps[threadIdx.x / kWarp] = v;
+  __shared__ std::uint64_t of_warps[kVerdictThreads / kWarpSize];
+  v = warp_sum(v);
+  if (lane_id() == 0) of_warps[threadIdx.x / kWarpSize] = v;
   __syncthreads();
   v = 0;
 #pragma unroll
-  for (unsigned w = 0; w < kVerdictThreads / kWarp; ++w) v += of_warps[w];
+  for (unsigned w = 0; w < kVerdictThreads / kWarpSize; ++w) v += of_warps[w];
   return v;
 }
 

@@ -30,7 +30,8 @@ struct Work {
   unsigned long long* head_sums;  // encode, one tensor: one a thread block
   std::uint8_t* scratch;          // scratch_bytes a warp
   std::uint64_t scratch_bytes;
-  unsigned long long* errors;    // decode: at most kMaxErrors, see codec/cuda/frame/decode_verdict.cuh
+  unsigned long long*
+      errors;  // decode: at most kMaxErrors, see codec/cuda/frame/decode_verdict.cuh
   const DeviceResult* upstream;  // encode only if this call went well, or null
 };
 
@@ -66,7 +67,7 @@ __device__ inline ScatteredAccess access_item<ScatteredAccess>(const Work& work,
 __device__ inline unsigned warp_ticket(unsigned* counter) {
   unsigned ticket = 0;
   if (lane_id() == 0) ticket = atomicAdd(counter, 1u);
-  return __shfl_sync(kAll, ticket, 0);
+  return __shfl_sync(kAllLanes, ticket, 0);
 }
 
 }  // namespace snug::cuda

@@ -1,7 +1,6 @@
-// codec/cuda/frame/workspace.cuh - what is where in a call's workspace, and the kernel that makes it
-// ready.
+// codec/cuda/frame/workspace.cuh - what is where in a call's workspace, and the kernel that makes
+// it ready.
 #pragma once
-#include "gpu/prepared_launch.cuh"
 #include "codec/cuda/frame/work.cuh"
 
 namespace snug::cuda {
@@ -44,8 +43,8 @@ static __global__ void __launch_bounds__(kPrepareThreads)
     zeroed[i] = {};
   const bool batch = work.items != nullptr;
   if (blockIdx.x != 0 || (!batch && work.segments == nullptr)) return;
-  __shared__ unsigned long long part[kPrepareThreads / kWarp];
-  const unsigned lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  __shared__ unsigned long long part[kPrepareThreads / kWarpSize];
+  const unsigned lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
   const std::uint64_t count = batch ? work.num_items : work.num_segments;
   std::uint64_t* out = batch ? first_block : segment_starts;
   const auto size_of = [&](std::uint64_t i) -> std::uint64_t {
@@ -68,14 +67,14 @@ static __global__ void __launch_bounds__(kPrepareThreads)
 #pragma unroll 8
   for (std::uint64_t i = first; i < last; ++i) sum += size_of(i);
   unsigned long long upto = sum;
-  for (unsigned d = 1; d < kWarp; d *= 2) {
-    const unsigned long long below = __shfl_up_sync(kAll, upto, d);
+  for (unsigned d = 1; d < kWarpSize; d *= 2) {
+    const unsigned long long below = __shfl_up_sync(kAllLanes, upto, d);
     if (lane >= d) upto += below;
   }
-  if (lane == kWarp - 1) part[warp] = upto;
+  if (lane == kWarpSize - 1) part[warp] = upto;
   __syncthreads();
   std::uint64_t next = upto - sum, all = 0;
-  for (unsigned w = 0; w < kPrepareThreads / kWarp; ++w) {
+  for (unsigned w = 0; w < kPrepareThreads / kWarpSize; ++w) {
     if (w < warp) next += part[w];
     all += part[w];
   }

@@ -1,5 +1,4 @@
-// gpu/prepared_launch.cuh - launches of kernels that start while the one before them on
-// the stream still runs, and wait for its end when they need it.
+// gpu/launch.h - the launch of a kernel, with programmatic dependent launch and clusters.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -7,62 +6,47 @@
 
 namespace snug::cuda {
 
-// By all threads, before they touch what the kernel before wrote: they may have started
-// before its end. What was on the stream before it has ended then.
-__device__ __forceinline__ void wait_for_kernel_before() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-// The same where that is prepare_kernel (codec/cuda/frame/workspace.cuh).
-__device__ __forceinline__ void wait_for_preparation() { wait_for_kernel_before(); }
-// By the kernel before: the next one may start to start.
-__device__ __forceinline__ void let_next_kernel_start() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
+// kEarly: the kernel may start, where the hardware can, when all thread blocks of the previous one
+// have called let_next_kernel_start(); it calls wait_for_previous_kernel() (gpu/ptx_barrier.cuh).
+enum class Start { kInOrder, kEarly };
 
-// `early`: the kernel may start, where the hardware can, when all thread blocks of the one
-// before have called let_next_kernel_start().
+struct Launch {
+  std::uint64_t num_ctas;
+  unsigned num_threads;
+  std::uint32_t smem_bytes;  // dynamic
+  cudaStream_t stream;
+  Start start = Start::kInOrder;
+};
+
 template <class... Params, class... Args>
-cudaError_t launch_kernel(bool early, void (*kernel)(Params...), std::uint64_t num_ctas,
-                          unsigned num_threads, std::uint32_t smem_bytes, cudaStream_t stream,
-                          const Args&... args) {
-  int device = 0, major = 0, most_smem = 0;
+cudaError_t launch_kernel(void (*kernel)(Params...), const Launch& launch, const Args&... args) {
+  int device = 0, major = 0, max_smem = 0;
   cudaFuncAttributes attributes;
   cudaError_t error = cudaGetDevice(&device);
   if (error == cudaSuccess)
     error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
   if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, kernel);
   // Always the same limit: other threads may be launching with other sizes.
-  if (error == cudaSuccess && smem_bytes + attributes.sharedSizeBytes > 48 * 1024) {
-    error = cudaDeviceGetAttribute(&most_smem, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  if (error == cudaSuccess && launch.smem_bytes + attributes.sharedSizeBytes > 48 * 1024) {
+    error = cudaDeviceGetAttribute(&max_smem, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
     if (error == cudaSuccess)
       error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                   most_smem - static_cast<int>(attributes.sharedSizeBytes));
+                                   max_smem - static_cast<int>(attributes.sharedSizeBytes));
   }
   if (error != cudaSuccess) return error;
-  // Code translated from that of older GPUs does not wait.
+  // Code translated from PTX of older GPUs does not wait.
   const bool waits = major >= 9 && (attributes.ptxVersion == 0 || attributes.ptxVersion >= 90);
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(num_ctas));
-  config.blockDim = dim3(num_threads);
-  config.dynamicSmemBytes = smem_bytes;
-  config.stream = stream;
+  config.gridDim = dim3(static_cast<unsigned>(launch.num_ctas));
+  config.blockDim = dim3(launch.num_threads);
+  config.dynamicSmemBytes = launch.smem_bytes;
+  config.stream = launch.stream;
   config.attrs = &attribute;
-  config.numAttrs = early && waits ? 1 : 0;
+  config.numAttrs = launch.start == Start::kEarly && waits ? 1 : 0;
   return cudaLaunchKernelEx(&config, kernel, args...);
-}
-
-// Starting takes a while: that runs beside the preparation.
-template <class... Params, class... Args>
-cudaError_t launch_prepared(void (*kernel)(Params...), std::uint64_t num_ctas, unsigned num_threads,
-                            std::uint32_t smem_bytes, cudaStream_t stream, const Args&... args) {
-  return launch_kernel(true, kernel, num_ctas, num_threads, smem_bytes, stream, args...);
 }
 
 // Shared memory that a thread block of `kernel` can have for stages.
