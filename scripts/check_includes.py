@@ -3,8 +3,9 @@
 
 The table says which library a folder belongs to, which public headers are its own, and what it
 may include. Includes, links between libraries and the place of CUDA code must agree with it;
-an arrow that nothing uses is an error too. Sizes are checked as well: the number of public
-headers, the lines of a source file, the columns of a page. Prints file:line of every violation.
+an arrow that nothing uses is an error too. So are files that pages or comments name and that are
+not there, too many public headers, and too long source files and lines of pages. Prints file:line
+of every violation.
 """
 import os
 import re
@@ -17,6 +18,7 @@ MAX_COLUMNS = 100
 TABLE_HEADER = ["folder", "library", "its public headers", "may include", "public headers only"]
 SOURCES = {".h", ".c", ".cpp", ".cu", ".cuh"}
 EXTERNAL = ("hwy/",)  # included in quotes, but not ours
+NAMED_FILE = re.compile(r"\b((?:src|include|docs|tests|bench|scripts|python)/[\w./-]+\.\w+)")
 CUDA_HEADER = re.compile(r"cuda|cublas|cooperative_groups")
 
 
@@ -73,6 +75,10 @@ class Tree:
             below.sort()
             paths = (Path(folder, name) for name in sorted(found))
             yield from (path for path in paths if path.suffix in suffixes)
+
+    def pages(self):
+        return [*self.root.glob("*.md"), *self.files("docs", {".md"}),
+                *self.files("bench", {".md"})]
 
     def parts(self, path):
         return path.relative_to(self.root).parts
@@ -175,12 +181,27 @@ class Tree:
 
     def check_columns(self):
         """Tables are exempt, and so are the targets of links."""
-        for page in [*self.root.glob("*.md"), *self.files("docs", {".md"}),
-                     *self.files("bench", {".md"})]:
+        for page in self.pages():
             for number, line in enumerate(page.read_text().splitlines(), 1):
                 width = len(re.sub(r"\]\([^)]*\)", "]", line))
                 if width > MAX_COLUMNS and not line.lstrip().startswith("|"):
                     self.report(page, number, f"{width} columns, at most {MAX_COLUMNS}")
+
+    def check_references(self):
+        """Files that pages and comments name are there; a header's first line names itself."""
+        for page in [*self.pages(), *self.files("include", SOURCES), *self.files("src", SOURCES)]:
+            for number, line in enumerate(page.read_text().splitlines(), 1):
+                links = re.findall(r"\]\((?!\w+:)([^)#\s]+)", line) if page.suffix == ".md" else []
+                for name in links:
+                    if not (page.parent / name).exists():
+                        self.report(page, number, f"link to {name}, which is not there")
+                for name in NAMED_FILE.findall(line):
+                    if not (self.root / name).exists():
+                        self.report(page, number, f"names {name}, which is not there")
+        for header in self.files("src", {".h", ".cuh"}):
+            first = re.match(r"// ([\w/.-]+) - ", header.read_text())
+            if first and self.root / "src" / first.group(1) != header:
+                self.report(header, 1, f"calls itself {first.group(1)}")
 
     def check_table(self):
         for row in self.folders.values():
@@ -196,6 +217,7 @@ class Tree:
         self.check_links()
         self.check_sizes()
         self.check_columns()
+        self.check_references()
         return self.problems
 
 

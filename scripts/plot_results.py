@@ -83,7 +83,8 @@ class Chart:
 
     def text(self, x, y, text, css="", anchor="start"):
         css = f' class="{css}"' if css else ""
-        self.parts.append(f'<text{css} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{text}</text>')
+        self.parts.append(
+            f'<text{css} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{text}</text>')
 
     def level(self, value):
         self.rule("even", self.LEFT, self.y(value), self.WIDTH - self.RIGHT, self.y(value))
@@ -132,8 +133,8 @@ class Chart:
         body = "\n".join(self.parts)
         (IMAGES / name).write_text(
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.WIDTH} {self.HEIGHT}" '
-            f'width="{self.WIDTH}" height="{self.HEIGHT}" role="img">\n<title>{description}</title>\n'
-            f"<style>{STYLE}</style>\n{body}\n</svg>\n")
+            f'width="{self.WIDTH}" height="{self.HEIGHT}" role="img">\n'
+            f"<title>{description}</title>\n<style>{STYLE}</style>\n{body}\n</svg>\n")
         print(f"{(IMAGES / name).relative_to(ROOT)}")
 
 
@@ -208,14 +209,16 @@ def plot_links():
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     chart = Chart("GPU link: gain over sending BF16 weights raw, by message size",
                   "message size, MB (paced link between two processes on one H200)",
-                  [2 ** i for i in range(11)], (0.9, 1150), [0, 10, 20, 30, 40, 50], (-4, 52), lambda y: f"{y:+d} %" if y else "0 %")
+                  [2 ** i for i in range(11)], (0.9, 1150),
+                  [0, 10, 20, 30, 40, 50], (-4, 52), lambda y: f"{y:+d} %" if y else "0 %")
     chart.level(0)
     entries = []
     for color, rate in enumerate([12.5, 25.0, 50.0, 100.0, None]):
         points = [(row["mb"], row["gain_percent"]) for row in rows
                   if row["data"] == "weights" and row["link_gbps"] == rate]
         chart.line(points, color)
-        entries.append((f"link of {rate:g} GB/s" if rate else "not paced: on one GPU", color, "line"))
+        name = f"link of {rate:g} GB/s" if rate else "not paced: on one GPU"
+        entries.append((name, color, "line"))
     chart.legend(540, 206, 220, entries)
     chart.save("links.svg", "Gain of the GPU link over raw transfers against message size")
 

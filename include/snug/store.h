@@ -194,7 +194,7 @@ class Reader {
 // A patch turns BASE into NEW, two files or two folders, byte for byte. Tensors that exist in
 // both are stored as deltas (snug/delta.h), wherever they are in the files; new tensors as
 // frames; everything else (headers, other files) under zstd. BASE may be compressed by Snug:
-// its plain content counts. NEW is taken as it is. src/store/patch_spec.md is the format.
+// its plain content counts. NEW is taken as it is. docs/patch.md is the format.
 //
 // Trust:   no name in a hostile patch leads out of the output folder.
 // Output:  is verified against the recorded hash of NEW before it gets its name.

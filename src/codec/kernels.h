@@ -66,7 +66,7 @@ struct Kernels {
   // Returns a bit mask of the streams that are intact.
   unsigned (*rans_decode)(const entropy::Stream* streams, int num_streams);
 
-  // The nibble plane of the `fixed` codec (codec/fixed/spec.md): groups of 8
+  // The nibble plane of the `fixed` codec (docs/format.md): groups of 8
   // high bytes to 4 bytes, n rounded up to whole groups (values past n are coded
   // as 0). Values outside the palette get index
   // 7 and are appended to `escapes` as position | byte << 24; stops writing at

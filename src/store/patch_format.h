@@ -1,4 +1,4 @@
-// store/patch_format.h - the bytes of a patch file; patch_spec.md describes them.
+// store/patch_format.h - the bytes of a patch file; docs/patch.md describes them.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -56,13 +56,13 @@ class CheckIncludesTest(unittest.TestCase):
         self.plant("src/frame/frame.h", '\n#include "codec/encode.h"\n', allowed)
         self.plant("src/cli/main.cpp", '#include "codec/encode.h"\n', "src/cli/main.cpp:1: ")
         self.plant("src/net/socket.h", '#include "snug/codec.h"\n', "src/net/socket.h:1: ")
-        self.plant("include/snug/tensor.h", "#include <snug/codec.h>\n", "include/snug/tensor.h:1: ")
+        self.plant("include/snug/tensor.h", "#include <snug/codec.h>\n", "snug/tensor.h:1: ")
         self.plant("src/net/socket.h", '#include "net/none.h"\n', "neither src/ nor include/")
         self.plant("src/net/socket.h", '#include "../net/socket.h"\n', "name the path below src/")
         self.plant("src/codec/decode.h", '#include "codec/encode.h"\n', "never includes encoding")
 
     def test_places(self):
-        self.plant("src/codec/host.cpp", "#include <cuda_runtime.h>\n", "src/codec/host.cpp:1: <cuda")
+        self.plant("src/codec/host.cpp", "#include <cuda_runtime.h>\n", "host.cpp:1: <cuda")
         self.plant("src/codec/kernel.cu", "\n", "src/codec/kernel.cu:1: needs nvcc")
         self.plant("src/new/new.h", "\n", "src/new/new.h:1: belongs to no row")
         self.plant("include/snug/new.h", "\n", "include/snug/new.h:1: belongs to no row")
@@ -78,8 +78,14 @@ class CheckIncludesTest(unittest.TestCase):
         many = {f"include/snug/h{i}.h": "" for i in range(layout.MAX_PUBLIC_HEADERS - 1)}
         count = f"{layout.MAX_PUBLIC_HEADERS + 1} public headers"
         self.assertTrue(any(count in problem for problem in problems_with(**many)))
-        exempt = f"| {LONG_LINE} |\n[a]({LONG_LINE.replace(' ', '/')})\n"
+        exempt = f"| {LONG_LINE} |\n[a](https://{LONG_LINE.replace(' ', '/')})\n"
         self.assertEqual(problems_with(**{"docs/page.md": exempt}), [])
+
+    def test_references(self):
+        self.plant("docs/page.md", "See [it](none.md).\n", "docs/page.md:1: link to none.md")
+        self.plant("docs/page.md", "See `src/net/none.h`.\n", "page.md:1: names src/net/none.h")
+        self.plant("src/net/socket.h", "// docs/none.md says more\n", "names docs/none.md")
+        self.plant("src/net/socket.h", "// net/old.h - sockets\n", "calls itself net/old.h")
 
     def test_table(self):
         unused = TABLE.replace("`snug_net` | | |", "`snug_net` | | `frame` |")
