@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "gpu_link/cuda/codec_graph.h"
+#include "gpu_link/cuda/link_graphs.h"
 #include "gpu_link/cuda/link_gpu_parts.h"
 
 namespace snug::cuda {

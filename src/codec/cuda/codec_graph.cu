@@ -1,13 +1,14 @@
 #include <cstring>
 #include <utility>
 
+#include "codec/cuda/codec_graph.h"
 #include "codec/cuda/frame/work.cuh"
-#include "gpu_link/cuda/codec_graph.h"
 
 namespace snug::cuda {
 namespace {
 
-// All kernels of the codecs take it as their first argument. 0: this one does not.
+// The arguments of a kernel, the first of which is Work; 0 where it is not, as of no kernel of the
+// codec.
 std::size_t count_arguments(const void* kernel) {
   std::size_t count = 0, offset = 0, size = 0;
   while (cudaFuncGetParamInfo(kernel, count, &offset, &size) == cudaSuccess)
@@ -46,18 +47,18 @@ bool CodecGraph::find_nodes(const Call& call) {
       return false;
     const std::size_t count = count_arguments(found.params.func);
     if (count == 0) return false;
-    // The arguments are found where they are expected, or there is no graph.
+    // A kernel of another call would have other values here: then there is no graph.
     Work work;
     std::memcpy(&work, found.params.kernelParams[0], sizeof work);
     if (work.single.tensor != call.tensor || work.single.frame != call.frame ||
         work.single.frame_bytes != call.frame_bytes || work.results != call.result ||
         work.num_segments != call.num_pieces)
       return false;
-    std::memcpy(found.first.data(), &work, sizeof work);
+    std::memcpy(found.work.data(), &work, sizeof work);
     found.arguments.assign(found.params.kernelParams, found.params.kernelParams + count);
     nodes_.push_back(std::move(found));
     Node& kept = nodes_.back();
-    kept.arguments[0] = kept.first.data();
+    kept.arguments[0] = kept.work.data();
     kept.params.kernelParams = kept.arguments.data();
   }
   return true;
@@ -65,7 +66,7 @@ bool CodecGraph::find_nodes(const Call& call) {
 
 bool CodecGraph::launch(const Call& call, cudaStream_t stream) {
   for (Node& node : nodes_) {
-    Work& work = *reinterpret_cast<Work*>(node.first.data());
+    Work& work = *reinterpret_cast<Work*>(node.work.data());
     work.single.tensor = call.tensor;
     work.single.frame = call.frame;
     work.single.frame_bytes = call.frame_bytes;
@@ -79,28 +80,6 @@ bool CodecGraph::launch(const Call& call, cudaStream_t stream) {
   if (cudaGraphLaunch(exec_, stream) == cudaSuccess) return true;
   (void)cudaGetLastError();
   return false;
-}
-
-CopyGraph::~CopyGraph() {
-  if (exec_ != nullptr) cudaGraphExecDestroy(exec_);
-  if (graph_ != nullptr) cudaGraphDestroy(graph_);
-}
-
-cudaError_t CopyGraph::copy(void* to, const void* from, std::size_t num_bytes,
-                            cudaStream_t stream) {
-  constexpr auto kWay = cudaMemcpyDeviceToDevice;
-  if (!std::exchange(is_tried_, true) &&
-      (cudaGraphCreate(&graph_, 0) != cudaSuccess ||
-       cudaGraphAddMemcpyNode1D(&node_, graph_, nullptr, 0, to, from, num_bytes, kWay) !=
-           cudaSuccess ||
-       cudaGraphInstantiate(&exec_, graph_, 0) != cudaSuccess))
-    exec_ = nullptr;
-  if (exec_ != nullptr &&
-      cudaGraphExecMemcpyNodeSetParams1D(exec_, node_, to, from, num_bytes, kWay) == cudaSuccess &&
-      cudaGraphLaunch(exec_, stream) == cudaSuccess)
-    return cudaSuccess;
-  (void)cudaGetLastError();
-  return cudaMemcpyAsync(to, from, num_bytes, cudaMemcpyDefault, stream);
 }
 
 }  // namespace snug::cuda
