@@ -1,5 +1,7 @@
 // gemm/cuda/linear_params.cuh - what every kernel is told, and how it writes y.
 #pragma once
+#include <cuda_bf16.h>
+
 #include "gemm/cuda/tile_decode.cuh"
 
 namespace snug::gemm {
@@ -102,7 +104,7 @@ __device__ __forceinline__ void write_strip_wide(const LinearParams& p,
 #pragma unroll
   for (int i = 0; i < kPairs; ++i)
     if (token + i * 16 < p.m)
-      store_global_16(y + i * 16 * p.ldy, {v[i][0], v[i][1], v[i][2], v[i][3]});
+      store_global(y + i * 16 * p.ldy, {v[i][0], v[i][1], v[i][2], v[i][3]});
 }
 
 }  // namespace snug::gemm

@@ -74,7 +74,7 @@ __device__ __forceinline__ void patch_tile(const PackParams& p, std::uint64_t ro
   __syncwarp();  // the words are zero before any patch is written
   std::uint32_t at = values.num_missing();
   for (std::uint32_t d = 1; d < 32; d *= 2) {
-    const std::uint32_t below = __shfl_up_sync(~0u, at, d);
+    const std::uint32_t below = __shfl_up_sync(kAllLanes, at, d);
     if (lane >= d) at += below;
   }
   at -= values.num_missing();
@@ -150,12 +150,12 @@ __device__ __forceinline__ TileResult pack_tile(const PackParams& p, std::uint64
     out[32] = {low[4], low[5], low[6], low[7]};
     out[64] = {nibbles[0], nibbles[1], nibbles[2], nibbles[3]};
   }
-  if (!__any_sync(~0u, indices >> kPaletteSize != 0)) return {0, false};
+  if (!__any_sync(kAllLanes, indices >> kPaletteSize != 0)) return {0, false};
   std::uint32_t num_missing = 0;
   const LaneValues values = lane_values(p, row0, col0, index_of, lane, &num_missing);
-  num_missing = __reduce_add_sync(~0u, num_missing);
-  const bool needs_plane = __any_sync(~0u, !values.fits()) ||
-                           __reduce_add_sync(~0u, values.num_missing()) > kTilePatches;
+  num_missing = __reduce_add_sync(kAllLanes, num_missing);
+  const bool needs_plane = __any_sync(kAllLanes, !values.fits()) ||
+                           __reduce_add_sync(kAllLanes, values.num_missing()) > kTilePatches;
   if (!needs_plane)
     patch_tile(p, row0, col0, index_of, values, tile, reinterpret_cast<std::uint16_t*>(words),
                lane);
@@ -213,7 +213,7 @@ __global__ void __launch_bounds__(kPackThreads) pack_strips(const __grid_constan
     for (std::uint32_t v = 0; v < 128; ++v)
       rank += counts[v] > total || (counts[v] == total && v < threadIdx.x);
     chosen = total != 0 && rank < kPaletteSize;
-    const std::uint32_t members = __ballot_sync(~0u, chosen);
+    const std::uint32_t members = __ballot_sync(kAllLanes, chosen);
     if (lane == 0) counts[128 + warp] = members;
   }
   __syncthreads();
@@ -254,8 +254,8 @@ __global__ void __launch_bounds__(1024) finish_pack(const __grid_constant__ Pack
     const unsigned long long mine = there ? p.strip_planes[i] : 0;
     unsigned long long sum = mine, patch_sum = there ? p.strip_patches[i] : 0;
     for (int d = 1; d < 32; d *= 2) {
-      const unsigned long long below = __shfl_up_sync(~0u, sum, d),
-                               also = __shfl_up_sync(~0u, patch_sum, d);
+      const unsigned long long below = __shfl_up_sync(kAllLanes, sum, d),
+                               also = __shfl_up_sync(kAllLanes, patch_sum, d);
       if (lane >= d) sum += below, patch_sum += also;
     }
     if (lane == 31) sums[warp] = sum, patches[warp] = patch_sum;

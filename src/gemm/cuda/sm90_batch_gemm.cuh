@@ -34,9 +34,9 @@ __device__ __forceinline__ void copy_weights(const BatchParams& b, std::uint32_t
         p.tiles + (std::uint64_t{strip} * p.tiles_per_strip + s.begin) * Shape::kTileBytes;
     for (std::uint32_t step = s.begin; step < s.end; ++step, tile += Shape::kTileBytes) {
       const std::uint32_t full = base + Shape::kWFull + at.slot * 8;
-      barrier_wait(base + Shape::kWEmpty + at.slot * 8, at.phase);
+      barrier_wait_hinted(base + Shape::kWEmpty + at.slot * 8, at.phase);
       if (copied >= kAtOnce && copied < Shape::kWStages)
-        barrier_wait(base + Shape::kWFull + (copied - kAtOnce) * 8, 0);
+        barrier_wait_hinted(base + Shape::kWFull + (copied - kAtOnce) * 8, 0);
       ++copied;
       if (lane == 0) barrier_expect(full, Shape::kWBytes);
       __syncwarp();
@@ -59,9 +59,9 @@ __device__ __forceinline__ void copy_x(const BatchParams& b, std::uint32_t base,
         s.token_tile * Shape::kCols + rank.in_team() * (Shape::kCols / kTeam);
     for (std::uint32_t half = 2 * s.begin; half < 2 * s.end; ++half) {
       const std::uint32_t full = base + Shape::kXFull + at.slot * 8;
-      barrier_wait(base + Shape::kXEmpty + at.slot * 8, at.phase);
+      barrier_wait_hinted(base + Shape::kXEmpty + at.slot * 8, at.phase);
       barrier_expect(full, Shape::kXBytes);
-      tensor_copy_to(
+      tensor_copy_multicast(
           blocks,
           base + Shape::kX + at.slot * Shape::kXBytes + rank.in_team() * (Shape::kXBytes / kTeam),
           &b.x_map, half * 64, token0, full);
@@ -103,10 +103,11 @@ __device__ __forceinline__ void batch_consume(const BatchParams& b, std::uint32_
   // All blocks of the team must know that x in a stage is no longer needed: that of the
   // half tile before, once the wgmma after it is on its way.
   std::uint32_t last_x = Shape::kXStages;
-  std::uint32_t x_empty = address_in(base + Shape::kXEmpty, rank.first_of_team() + lane % kTeam);
+  std::uint32_t x_empty =
+      cluster_address(base + Shape::kXEmpty, rank.first_of_team() + lane % kTeam);
   asm volatile("" : "+r"(my_tile), "+r"(x_empty));  // computed once, not at every use
   const auto release_x = [&] {
-    if (lane < kTeam && last_x != Shape::kXStages) barrier_arrive_in_cluster(x_empty + last_x * 8);
+    if (lane < kTeam && last_x != Shape::kXStages) barrier_arrive_cluster(x_empty + last_x * 8);
   };
   line.for_each_segment(rank.team, [&](const Segment& s) {
     const std::uint32_t strip0 = (s.row_tile * kTeam + rank.in_team()) * Shape::kStrips + my_strip;
@@ -152,10 +153,10 @@ __device__ __forceinline__ void batch_consume(const BatchParams& b, std::uint32_
               : 0;
       barrier_arrive_if(lane == 0, base + Shape::kWEmpty + w_at.slot * 8 + zero);
       w_at.advance();
-      barrier_wait_if(step + 1 < s.end, base + Shape::kWFull + w_at.slot * 8, w_at.phase);
+      barrier_wait_hinted(base + Shape::kWFull + w_at.slot * 8, w_at.phase, step + 1 < s.end);
       load_codes(0);  // after the last step: whatever is there, and not used
     };
-    barrier_wait(base + Shape::kWFull + w_at.slot * 8, w_at.phase);
+    barrier_wait_hinted(base + Shape::kWFull + w_at.slot * 8, w_at.phase);
     load_codes(0);
     for (std::uint32_t step = s.begin; step < s.end; ++step) {
       const std::uint32_t nth = (step - s.begin) % 8;
@@ -180,7 +181,7 @@ __device__ __forceinline__ void batch_consume(const BatchParams& b, std::uint32_
           HalfFragments& regs = a[(half * Shape::kSubs + sub) & 1];
           input[sub].decode(regs, half, lane_palettes[sub], p.planes, lane);
           if (Shape::kAhead && sub + 1 == Shape::kSubs) next_codes(half, step, regs);
-          if (sub == 0) barrier_wait(base + Shape::kXFull + x_at.slot * 8, x_at.phase);
+          if (sub == 0) barrier_wait_hinted(base + Shape::kXFull + x_at.slot * 8, x_at.phase);
           wgmma_fence();
 #pragma unroll
           for (int i = 0; i < 4; ++i)
@@ -216,7 +217,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     batch_gemm(const __grid_constant__ BatchParams b) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) std::uint8_t smem[];
-  std::uint32_t base = smem_address(smem);
+  std::uint32_t base = shared_address(smem);
   if (base % 1024 != 0) __trap();  // swizzled rows need it
   asm volatile("" : "+r"(base));   // computed once, not at every use
   const std::uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -228,7 +229,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
       if (lane < Shape::kWStages) {
         barrier_init(base + Shape::kWFull + 8 * lane, 1);
         barrier_init(base + Shape::kWEmpty + 8 * lane, Shape::kWarps);
-        barrier_init_done();
+        barrier_init_fence();
       }
       __syncwarp();
       cluster_arrive_relaxed();
@@ -239,7 +240,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
       if (copies_x && lane < Shape::kXStages) {
         barrier_init(base + Shape::kXFull + 8 * lane, 1);
         barrier_init(base + Shape::kXEmpty + 8 * lane, kTeam * Shape::kWarps);
-        barrier_init_done();
+        barrier_init_fence();
       }
       if (copies_x && lane == 0) prefetch_tensor_map(&b.x_map);
       __syncwarp();

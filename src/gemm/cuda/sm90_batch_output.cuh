@@ -76,7 +76,7 @@ __device__ __forceinline__ void add_parts(const LinearParams& p, Sums<Shape>& su
   __syncwarp();
   std::uint32_t arrived = 0;
   if (lane == 0) arrived = atomicAdd(counter, 1u);
-  if (__shfl_sync(~0u, arrived, 0) != last - first) return;
+  if (__shfl_sync(kAllLanes, arrived, 0) != last - first) return;
   fence_gpu();
   if (lane == 0) *counter = 0;  // ready for the next call
 #pragma unroll
@@ -122,9 +122,9 @@ __device__ __forceinline__ void add_in_cluster(const LinearParams& p, const Sums
   cluster_sync();  // no block needs its rings any more
 #pragma unroll
   for (std::uint32_t i = 0; i < Shape::kQuads; ++i)
-    store_in_cluster_16(address_in(place(mine, i / 2 >> log_splits) + i % 2 * (kThreads * 16),
-                                   (i / 2 & (p.splits - 1)) * kTeam + rank.in_team()),
-                        sums.quad(i));
+    store_cluster(cluster_address(place(mine, i / 2 >> log_splits) + i % 2 * (kThreads * 16),
+                                  (i / 2 & (p.splits - 1)) * kTeam + rank.in_team()),
+                  sums.quad(i));
   cluster_sync();
   for (std::uint32_t share = 0; share < shares; ++share) {
     const std::uint32_t quad = (share * p.splits + mine) * 2;
@@ -133,7 +133,7 @@ __device__ __forceinline__ void add_in_cluster(const LinearParams& p, const Sums
     for (std::uint32_t split = 0; split < p.splits; ++split)
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const float4 part = load_shared_quad(place(split, share) + i * (kThreads * 16));
+        const float4 part = load_shared_f32x4(place(split, share) + i * (kThreads * 16));
         sum[i] = split == 0 ? part : add(sum[i], part);
       }
     write_quads<Shape>(p, sum, quad, strip0, token0);

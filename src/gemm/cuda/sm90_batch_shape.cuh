@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "gemm/cuda/linear_params.cuh"
+#include "gpu/ptx_cluster.cuh"
 
 namespace snug::gemm {
 

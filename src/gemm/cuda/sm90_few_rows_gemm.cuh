@@ -103,7 +103,7 @@ __device__ __forceinline__ bool add_splits(const LinearParams& p, float4 (&sums)
   __syncwarp();
   std::uint32_t arrived = 0;
   if (lane == 0) arrived = atomicAdd(p.counters + strip, 1u);
-  if (__shfl_sync(~0u, arrived, 0) != p.splits - 1) return false;
+  if (__shfl_sync(kAllLanes, arrived, 0) != p.splits - 1) return false;
   __threadfence();
   if (lane == 0) p.counters[strip] = 0;  // ready for the next call
 #pragma unroll
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(DecodeSmem<kTokenTiles, kWarps, kKind>::kThrea
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   using Smem = DecodeSmem<kTokenTiles, kWarps, kKind>;
   extern __shared__ __align__(128) std::uint8_t smem[];
-  const std::uint32_t base = smem_address(smem), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const std::uint32_t base = shared_address(smem), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const std::uint32_t split = blockIdx.x % p.splits, member = blockIdx.x / p.splits,
                       members = gridDim.x / p.splits;
   // Below 2^32: a strip has less than 2^24 tiles, and there are not that many splits.
@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(DecodeSmem<kTokenTiles, kWarps, kKind>::kThrea
     constexpr std::uint32_t kAtOnce = 16 / kWarps;
     if (lane == 0) {
       for (std::uint32_t slot = 0; slot < p.stages; ++slot) barrier_init(full + slot * 8, 1);
-      barrier_init_done();
+      barrier_init_fence();
       for (std::uint32_t slot = 0; slot < kAtOnce; ++slot) copy_next(slot, 0);
     }
     // Patch words of eight of this warp's tiles of a strip, from the nth on.
@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(DecodeSmem<kTokenTiles, kWarps, kKind>::kThrea
     __syncthreads();
     if (lane == 0)
       for (std::uint32_t slot = kAtOnce; slot < p.stages && ahead_strip < p.strips; ++slot) {
-        barrier_wait(full + (slot - kAtOnce) * 8, 0);
+        barrier_wait_hinted(full + (slot - kAtOnce) * 8, 0);
         copy_next(slot, 0);
       }
     __syncwarp();
@@ -218,8 +218,8 @@ __global__ void __launch_bounds__(DecodeSmem<kTokenTiles, kWarps, kKind>::kThrea
         if constexpr (kKind == Kind::kNibble)
           lane_palette = patches.palette_of(nth % 8, palette, p.planes.count, lane);
         if (p.x_aligned && strip == member)
-          barrier_wait(base + Smem::kX + (tile - first_tile) / chunk_tiles * 8, 0);
-        barrier_wait(full + slot * 8, phase);
+          barrier_wait_hinted(base + Smem::kX + (tile - first_tile) / chunk_tiles * 8, 0);
+        barrier_wait_hinted(full + slot * 8, phase);
         multiply_tile<kTokenTiles, kKind>(acc, ring + slot * Smem::kTileBytes, x,
                                           (tile - first_tile) * kTileCols * 2, lane_palette,
                                           p.planes, lane, [&](std::uint32_t loaded) {
@@ -228,12 +228,12 @@ __global__ void __launch_bounds__(DecodeSmem<kTokenTiles, kWarps, kKind>::kThrea
                                           });
         if (++slot == p.stages) slot = 0, phase ^= 1;
       }
-      barrier_wait(base + Smem::kSumEmpty + sum_buffer * 8, sum_phase);
+      barrier_wait_hinted(base + Smem::kSumEmpty + sum_buffer * 8, sum_phase);
 #pragma unroll
       for (int t = 0; t < kTokenTiles; ++t)
-        store_shared_16(base + Smem::kSums + sum_buffer * Smem::kSumBytes +
-                            (warp * kTokenTiles + t) * 512 + lane * 16,
-                        {acc[t][0], acc[t][1], acc[t][2], acc[t][3]});
+        store_shared(base + Smem::kSums + sum_buffer * Smem::kSumBytes +
+                         (warp * kTokenTiles + t) * 512 + lane * 16,
+                     {acc[t][0], acc[t][1], acc[t][2], acc[t][3]});
       barrier_arrive(base + Smem::kSumFull + sum_buffer * 8);
       if (++sum_buffer == Smem::kSumBuffers) sum_buffer = 0, sum_phase ^= 1;
     }
@@ -247,7 +247,7 @@ __global__ void __launch_bounds__(DecodeSmem<kTokenTiles, kWarps, kKind>::kThrea
       }
       for (std::uint32_t i = 0; i < Smem::kMaxXChunks; ++i)
         barrier_init(base + Smem::kX + 8 * i, 1);
-      barrier_init_done();
+      barrier_init_fence();
     }
     __syncthreads();
     // The next kernel can have each SM as soon as this one leaves it.
@@ -267,7 +267,7 @@ __global__ void __launch_bounds__(DecodeSmem<kTokenTiles, kWarps, kKind>::kThrea
       }
     for (std::uint32_t i = adder; member + i * members < p.strips; i += Smem::kAdders) {
       const std::uint32_t buffer = i % Smem::kSumBuffers, strip = member + i * members;
-      barrier_wait(base + Smem::kSumFull + buffer * 8, i / Smem::kSumBuffers & 1);
+      barrier_wait_hinted(base + Smem::kSumFull + buffer * 8, i / Smem::kSumBuffers & 1);
       const auto* parts =
           reinterpret_cast<const float4*>(smem + Smem::kSums + buffer * Smem::kSumBytes) + lane;
       float4 sums[kTokenTiles];

@@ -1,7 +1,7 @@
 // gemm/cuda/sm90_wgmma.cuh - wgmma with operand A in registers: 64 rows of weights times
 // kCols rows of x, sixteen columns deep.
 #pragma once
-#include "gpu/sm90_ptx.cuh"
+#include "gemm/cuda/warp_mma.cuh"
 
 namespace snug::gemm {
 
@@ -79,5 +79,32 @@ SNUG_WGMMA(32, 16, SNUG_REGS_0_16, SNUG_SUMS_16(0), "%16, %17, %18, %19", "%20")
 SNUG_WGMMA(64, 32, SNUG_REGS_0_32, SNUG_SUMS_32(0), "%32, %33, %34, %35", "%36");
 SNUG_WGMMA(128, 64, SNUG_REGS_0_64, SNUG_SUMS_64(0), "%64, %65, %66, %67", "%68");
 SNUG_WGMMA(256, 128, SNUG_REGS_0_128, SNUG_SUMS_128(0), "%128, %129, %130, %131", "%132");
+
+#undef SNUG_REGS_0
+#undef SNUG_REGS_8
+#undef SNUG_REGS_16
+#undef SNUG_REGS_24
+#undef SNUG_REGS_32
+#undef SNUG_REGS_40
+#undef SNUG_REGS_48
+#undef SNUG_REGS_56
+#undef SNUG_REGS_64
+#undef SNUG_REGS_72
+#undef SNUG_REGS_80
+#undef SNUG_REGS_88
+#undef SNUG_REGS_96
+#undef SNUG_REGS_104
+#undef SNUG_REGS_112
+#undef SNUG_REGS_120
+#undef SNUG_SUMS_8
+#undef SNUG_SUMS_16
+#undef SNUG_SUMS_32
+#undef SNUG_SUMS_64
+#undef SNUG_SUMS_128
+#undef SNUG_REGS_0_16
+#undef SNUG_REGS_0_32
+#undef SNUG_REGS_0_64
+#undef SNUG_REGS_0_128
+#undef SNUG_WGMMA
 
 }  // namespace snug::gemm

@@ -1,6 +1,6 @@
 // gemm/cuda/tile_decode.cuh - from the bytes of a tile to the registers of mma's operand A.
 #pragma once
-#include "gpu/sm90_ptx.cuh"
+#include "gemm/cuda/warp_mma.cuh"
 #include "gemm/tile_format.h"
 
 namespace snug::gemm {
@@ -55,7 +55,7 @@ struct PatchWords {
 
   __device__ __forceinline__ void take(std::uint32_t loaded) {
     word = loaded;
-    marked = __ballot_sync(~0u, loaded != 0);
+    marked = __ballot_sync(kAllLanes, loaded != 0);
   }
   __device__ __forceinline__ LanePalette palette_of(std::uint32_t tile, uint2 palette,
                                                     std::uint32_t num_planes,
@@ -65,10 +65,10 @@ struct PatchWords {
     if ((marked >> first & 15) == 0) return out;
 #pragma unroll 1
     for (std::uint32_t i = 0; i < kPatchWords; ++i) {
-      const std::uint32_t patches = __shfl_sync(~0u, word, first + i);
+      const std::uint32_t patches = __shfl_sync(kAllLanes, word, first + i);
       if (patches == 0) break;
       if (patches == kPlaneMark) {
-        const std::uint32_t plane = __shfl_sync(~0u, word, first + 1);
+        const std::uint32_t plane = __shfl_sync(kAllLanes, word, first + 1);
         if (plane < num_planes) out.plane = plane;
         break;
       }
@@ -146,7 +146,7 @@ struct HalfInput<Kind::kNibble> {
 
   __device__ __forceinline__ void load(std::uint32_t at, std::uint32_t half) {
     at += half * kHalfBytes;
-    codes = {{load_shared_16(at), load_shared_16(at + 512)}, load_shared_16(at + 1024)};
+    codes = {{load_shared_b128(at), load_shared_b128(at + 512)}, load_shared_b128(at + 1024)};
   }
   // A word of every load.
   __device__ __forceinline__ std::uint32_t any() const {
@@ -165,7 +165,7 @@ struct HalfInput<Kind::kRaw> {
   __device__ __forceinline__ void load(std::uint32_t at, std::uint32_t half) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const uint4 v = load_shared_16(at + half * 2048 + i * 512);
+      const uint4 v = load_shared_b128(at + half * 2048 + i * 512);
       weights.a[i][0] = v.x, weights.a[i][1] = v.y, weights.a[i][2] = v.z, weights.a[i][3] = v.w;
     }
   }

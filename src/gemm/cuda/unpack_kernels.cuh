@@ -52,8 +52,8 @@ __global__ void __launch_bounds__(256) unpack_tiles(const __grid_constant__ Unpa
       std::uint32_t v[4] = {a[frag][reg], a[frag][reg + 2], a[frag + 1][reg], a[frag + 1][reg + 2]};
       transpose_in_quad(v, lane);  // lane c now has eight columns of the c-th of these
       const Place first{lane & ~3u, 0, reg + lane % 2 * 2, frag + lane % 4 / 2, half};
-      store_global_16(out + (row0 + row_of(first)) * p.ld + col0 + col_of(first),
-                      {v[0], v[1], v[2], v[3]});
+      store_global(out + (row0 + row_of(first)) * p.ld + col0 + col_of(first),
+                   {v[0], v[1], v[2], v[3]});
     }
     return;
   }
