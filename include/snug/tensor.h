@@ -22,7 +22,37 @@ enum class DType : std::uint8_t {
   kI64 = 11,
   kBool = 12,
 };
-inline constexpr int kNumDTypes = 13;
+
+// One row for each DType, in the order of the numbers. A new type starts with a row here; the
+// static_asserts of src/frame/dtype.cpp and of other tables then ask for the rest.
+struct DTypeInfo {
+  DType dtype;
+  const char* name;
+  std::size_t elem_bytes;
+  int exponent_bits = 0;  // floats with a sign bit above the exponent; else 0
+  int mantissa_bits = 0;
+};
+inline constexpr DTypeInfo kDTypes[] = {
+    {DType::kBytes, "bytes", 1},
+    {DType::kBF16, "bf16", 2, 8, 7},
+    {DType::kF16, "f16", 2, 5, 10},
+    {DType::kF32, "f32", 4, 8, 23},
+    {DType::kF64, "f64", 8, 11, 52},
+    {DType::kF8E4M3, "f8_e4m3", 1, 4, 3},
+    {DType::kF8E5M2, "f8_e5m2", 1, 5, 2},
+    {DType::kF4, "f4", 1},
+    {DType::kI8, "i8", 1},
+    {DType::kI16, "i16", 2},
+    {DType::kI32, "i32", 4},
+    {DType::kI64, "i64", 8},
+    {DType::kBool, "bool", 1},
+};
+inline constexpr int kNumDTypes = static_cast<int>(sizeof kDTypes / sizeof kDTypes[0]);
+
+// The row of a type; that of kBytes for a number that is no DType.
+constexpr const DTypeInfo& dtype_info(DType dtype) noexcept {
+  return kDTypes[static_cast<int>(dtype) < kNumDTypes ? static_cast<int>(dtype) : 0];
+}
 
 enum class Codec : std::uint8_t {
   kRaw = 0,
@@ -31,6 +61,8 @@ enum class Codec : std::uint8_t {
   kEntropy = 3,  // about 10.6 bits a BF16 value
 };
 inline constexpr int kNumCodecs = 4;
+
+// The functions below do not use kDTypes: GPU code calls them too, and cannot.
 
 // Bytes of one element; 0 for a number that is no DType.
 constexpr std::size_t elem_bytes(DType dtype) noexcept {

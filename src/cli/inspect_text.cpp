@@ -105,10 +105,7 @@ HistogramWindow histogram_window(const ExponentGroup& group) {
 }
 
 int exponent_value(DType kind, std::size_t field) {
-  int bias = 127;
-  if (kind == DType::kF16 || kind == DType::kF8E5M2) bias = 15;
-  if (kind == DType::kF64) bias = 1023;
-  if (kind == DType::kF8E4M3) bias = 7;
+  const int bias = (1 << (dtype_info(kind).exponent_bits - 1)) - 1;
   return static_cast<int>(field) - bias;
 }
 

@@ -94,7 +94,7 @@ struct PlaneMap {
 
 Status read_raw_planes(In& in, std::size_t num_planes, PlaneMap& map) noexcept {
   for (std::size_t p = 0; p < 8; ++p) {
-    map.modes[p] = in.job.entry.mode(static_cast<int>(p));
+    map.modes[p] = in.job.entry.mode(static_cast<unsigned>(p));
     if (p >= num_planes && map.modes[p] != PlaneMode::kRaw)
       return in.corrupt("mode of a plane that is not there");
   }
@@ -132,7 +132,7 @@ Status decode_entropy(const BlockJob& job, DType dtype, Workspace& ws) noexcept 
 }
 
 // BF16 blocks as encoders mostly write them: low plane raw, exponents coded.
-constexpr std::uint16_t kBf16Modes = static_cast<std::uint16_t>(PlaneMode::kPalette) << 2;
+constexpr std::uint32_t kBf16Modes = frame::plane_mode_bits(1, PlaneMode::kPalette);
 
 bool is_plain_bf16(const BlockJob& job, DType dtype) noexcept {
   return dtype == DType::kBF16 && job.entry.codec == Codec::kEntropy &&
@@ -173,7 +173,7 @@ Status decode_fixed(const BlockJob& job, DType dtype, Workspace& ws) noexcept {
   if (!has_fixed_codec(dtype)) return in.corrupt("fixed codec on a dtype it is not made for");
   PlaneMap map;
   for (std::size_t p = 0; p < 8; ++p) {
-    map.modes[p] = job.entry.mode(static_cast<int>(p));
+    map.modes[p] = job.entry.mode(static_cast<unsigned>(p));
     if (map.modes[p] != PlaneMode::kRaw && (map.modes[p] != PlaneMode::kConstant || p + 1 >= width))
       return in.corrupt("plane mode not allowed in a fixed block");
   }

@@ -198,8 +198,8 @@ struct Planes {
 };
 
 void set_mode(frame::Entry& entry, std::size_t plane, PlaneMode mode) noexcept {
-  entry.plane_modes =
-      static_cast<std::uint16_t>(entry.plane_modes | static_cast<unsigned>(mode) << (2 * plane));
+  entry.plane_modes = static_cast<std::uint16_t>(
+      entry.plane_modes | frame::plane_mode_bits(static_cast<unsigned>(plane), mode));
 }
 
 // Returns false where the payload would not be smaller than the raw block.

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 
+#include "frame/block_grid.h"
 #include "snug/delta.h"
 #include "snug/status.h"
 #include "snug/tensor.h"
@@ -40,13 +41,13 @@ struct Header {
   std::uint8_t tail[8] = {};   // of the target
   std::uint32_t checksum = 0;  // over header and index
 
-  constexpr std::uint64_t block_elems() const noexcept { return std::uint64_t{1} << log2_block; }
+  constexpr frame::BlockGrid grid() const noexcept { return {num_elems, log2_block}; }
+  constexpr std::uint64_t block_elems() const noexcept { return grid().block_elems(); }
   constexpr std::uint64_t num_blocks() const noexcept {
-    return kind == Kind::kFrame ? 0 : (num_elems + block_elems() - 1) >> log2_block;
+    return kind == Kind::kFrame ? 0 : grid().num_blocks();
   }
   constexpr std::uint64_t elems_in_block(std::uint64_t block_idx) const noexcept {
-    const std::uint64_t left = num_elems - (block_idx << log2_block);
-    return left < block_elems() ? left : block_elems();
+    return grid().elems_in_block(block_idx);
   }
   std::uint64_t raw_bytes() const noexcept {
     return num_elems * elem_bytes(dtype) + num_tail_bytes;
@@ -96,15 +97,12 @@ struct ClassRule {
 };
 
 constexpr ClassRule class_rule(DType dtype) noexcept {
-  switch (dtype) {
-    case DType::kBF16: return {0x7FFF, 7};
-    case DType::kF16: return {0x7FFF, 10};
-    case DType::kF32: return {0x7FFFFFFF, 23};
-    case DType::kF64: return {0x7FFFFFFFFFFFFFFF, 55};  // keys fit a byte
-    case DType::kF8E4M3: return {0x7F, 3};
-    case DType::kF8E5M2: return {0x7F, 2};
-    default: return {0, 0};  // one class, the last
-  }
+  const DTypeInfo& info = dtype_info(dtype);
+  if (info.exponent_bits == 0) return {0, 0};  // one class, the last
+  const int key_bits = info.exponent_bits + info.mantissa_bits;
+  // Keys fit a byte: of larger exponents the upper 8 bits count.
+  const int key_shift = info.exponent_bits > 8 ? key_bits - 8 : info.mantissa_bits;
+  return {(std::uint64_t{1} << key_bits) - 1, key_shift};
 }
 
 // An encoder's class_top is the rounded mean key of this sample: kSampleRuns runs of

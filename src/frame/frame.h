@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 
+#include "frame/block_grid.h"
 #include "snug/status.h"
 #include "snug/tensor.h"
 
@@ -33,13 +34,11 @@ struct Header {
   std::uint8_t tail[8] = {};
   std::uint32_t checksum = 0;  // over header and index
 
-  std::uint64_t block_elems() const noexcept { return std::uint64_t{1} << log2_block; }
-  std::uint64_t num_blocks() const noexcept {
-    return (num_elems + block_elems() - 1) >> log2_block;
-  }
+  BlockGrid grid() const noexcept { return {num_elems, log2_block}; }
+  std::uint64_t block_elems() const noexcept { return grid().block_elems(); }
+  std::uint64_t num_blocks() const noexcept { return grid().num_blocks(); }
   std::uint64_t elems_in_block(std::uint64_t block_idx) const noexcept {
-    const std::uint64_t left = num_elems - (block_idx << log2_block);
-    return left < block_elems() ? left : block_elems();
+    return grid().elems_in_block(block_idx);
   }
   std::uint64_t raw_bytes() const noexcept {
     return num_elems * elem_bytes(dtype) + num_tail_bytes;
@@ -50,6 +49,14 @@ struct Header {
 // What a plane of an entropy-coded or fixed block holds.
 enum class PlaneMode : std::uint8_t { kRaw = 0, kConstant = 1, kBytes = 2, kPalette = 3 };
 
+// The part of Entry::plane_modes that gives `plane` this mode, and the mode it gives.
+constexpr std::uint32_t plane_mode_bits(unsigned plane, PlaneMode mode) noexcept {
+  return static_cast<std::uint32_t>(mode) << (2 * plane);
+}
+constexpr PlaneMode plane_mode(std::uint32_t plane_modes, unsigned plane) noexcept {
+  return static_cast<PlaneMode>(plane_modes >> (2 * plane) & 3);
+}
+
 struct Entry {
   std::uint64_t offset = 0;  // bytes from the start of the frame, a multiple of 16
   Codec codec = Codec::kRaw;
@@ -57,9 +64,7 @@ struct Entry {
   std::uint32_t num_bytes = 0;    // a multiple of 16
   std::uint32_t checksum = 0;
 
-  PlaneMode mode(int plane) const noexcept {
-    return static_cast<PlaneMode>((plane_modes >> (2 * plane)) & 3);
-  }
+  PlaneMode mode(unsigned plane) const noexcept { return plane_mode(plane_modes, plane); }
 };
 
 // A header for `raw_bytes` bytes; frame_bytes and checksum are still open.

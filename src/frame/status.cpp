@@ -1,7 +1,5 @@
 #include "snug/status.h"
 
-#include "snug/tensor.h"
-
 namespace snug {
 
 const char* code_name(Code code) noexcept {
@@ -38,20 +36,6 @@ std::string to_string(const Status& status) {
   if (status.found != kNowhere) text += ", found " + std::to_string(status.found);
   if (status.expected != kNowhere) text += ", expected " + std::to_string(status.expected);
   return text;
-}
-
-const char* dtype_name(DType dtype) noexcept {
-  static constexpr const char* kNames[kNumDTypes] = {"bytes",   "bf16",    "f16", "f32", "f64",
-                                                     "f8_e4m3", "f8_e5m2", "f4",  "i8",  "i16",
-                                                     "i32",     "i64",     "bool"};
-  const auto i = static_cast<int>(dtype);
-  return i < kNumDTypes ? kNames[i] : "unknown";
-}
-
-const char* codec_name(Codec codec) noexcept {
-  static constexpr const char* kNames[kNumCodecs] = {"raw", "constant", "fixed", "entropy"};
-  const auto i = static_cast<int>(codec);
-  return i < kNumCodecs ? kNames[i] : "unknown";
 }
 
 }  // namespace snug

@@ -30,6 +30,17 @@ constexpr KnownDType kKnownDTypes[] = {
     {"C64", 64, DType::kBytes},
 };
 
+static_assert(
+    [] {
+      for (const DTypeInfo& info : kDTypes) {
+        bool named = false;
+        for (const KnownDType& known : kKnownDTypes) named |= known.dtype == info.dtype;
+        if (!named) return false;
+      }
+      return true;
+    }(),
+    "every DType has a name in safetensors files");
+
 const KnownDType* find_dtype(std::string_view name) noexcept {
   for (const KnownDType& known : kKnownDTypes)
     if (name == known.name) return &known;

@@ -6,27 +6,11 @@
 namespace snug::store {
 namespace {
 
-struct FloatFormat {
-  int exponent_bits = 0, mantissa_bits = 0;
-};
-
-FloatFormat float_format(DType dtype) noexcept {
-  switch (dtype) {
-    case DType::kBF16: return {8, 7};
-    case DType::kF16: return {5, 10};
-    case DType::kF32: return {8, 23};
-    case DType::kF64: return {11, 52};
-    case DType::kF8E4M3: return {4, 3};
-    case DType::kF8E5M2: return {5, 2};
-    default: return {};
-  }
-}
-
 // Above this entropy a byte of a mantissa counts as noise.
 constexpr double kNoiseBits = 7.5;
 
 template <class Word>
-void count_exponents(std::span<const std::uint8_t> raw, FloatFormat format,
+void count_exponents(std::span<const std::uint8_t> raw, const DTypeInfo& format,
                      std::uint64_t* counts) noexcept {
   const unsigned mask = (1u << format.exponent_bits) - 1;
   for (std::size_t i = 0; i + sizeof(Word) <= raw.size(); i += sizeof(Word)) {
@@ -49,7 +33,7 @@ double entropy_bits(std::span<const std::uint64_t> counts) noexcept {
 }
 
 ValueCounter::ValueCounter(DType dtype) : dtype_(dtype) {
-  const FloatFormat format = float_format(dtype);
+  const DTypeInfo& format = dtype_info(dtype);
   const auto num_planes =
       format.exponent_bits == 0 ? static_cast<int>(elem_bytes(dtype)) : format.mantissa_bits / 8;
   planes_.resize(static_cast<std::size_t>(num_planes));
@@ -58,7 +42,7 @@ ValueCounter::ValueCounter(DType dtype) : dtype_(dtype) {
 
 void ValueCounter::add(std::span<const std::uint8_t> raw) noexcept {
   num_bytes_ += raw.size();
-  const FloatFormat format = float_format(dtype_);
+  const DTypeInfo& format = dtype_info(dtype_);
   const std::size_t width = elem_bytes(dtype_);
   if (format.exponent_bits != 0) {
     switch (width) {
@@ -82,7 +66,7 @@ void ValueCounter::merge(const ValueCounter& other) noexcept {
 
 TensorStats ValueCounter::stats() const {
   TensorStats stats;
-  const FloatFormat format = float_format(dtype_);
+  const DTypeInfo& format = dtype_info(dtype_);
   const double elem_bits = 8.0 * static_cast<double>(elem_bytes(dtype_));
   stats.of_exponents = format.exponent_bits != 0;
   double bits = elem_bits;

@@ -4,7 +4,6 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "codec/planes.h"
 #include "codec/sample.h"
 #include "support/minifloat.h"
 
@@ -13,8 +12,6 @@ namespace {
 
 // ---- what applies to what --------------------------------------------------
 bool any(DType) { return true; }
-bool is_float(DType dtype) { return has_sign_bit(dtype); }
-bool is_wide_float(DType dtype) { return has_exponent_plane(dtype); }
 bool is_integer(DType dtype) {
   return dtype == DType::kI8 || dtype == DType::kI16 || dtype == DType::kI32 ||
          dtype == DType::kI64 || dtype == DType::kBytes;
@@ -57,7 +54,7 @@ Bytes elements(DType dtype, std::size_t n, Value value) {
 
 // A plausible weight: floats of deviation 0.02, integers and the rest of 20.
 std::uint64_t weight(DType dtype, Prng& prng, double scale = 1) {
-  return to_bits(prng.normal() * scale * (is_float(dtype) ? 0.02 : 20), dtype);
+  return to_bits(prng.normal() * scale * (has_sign_bit(dtype) ? 0.02 : 20), dtype);
 }
 
 std::uint64_t with_exponent(DType dtype, std::uint64_t exponent, Prng& prng) {
@@ -195,17 +192,17 @@ constexpr Input kInputs[] = {
     {"row_scales", any, row_scales},
     {"half_and_half", any, half_and_half},
     {"hidden_from_sample", any, hidden_from_sample},
-    {"nan_payloads", is_float, nan_payloads},
-    {"denormals", is_float, denormals},
-    {"signed_zeros", is_float, signed_zeros},
-    {"exponents_1", is_wide_float, exponents<1>},
-    {"exponents_7", is_wide_float, exponents<7>},
-    {"exponents_14", is_wide_float, exponents<14>},
-    {"exponents_15", is_wide_float, exponents<15>},
-    {"exponents_16", is_wide_float, exponents<16>},
-    {"exponents_17", is_wide_float, exponents<17>},
-    {"exponents_40", is_wide_float, exponents<40>},
-    {"geometric_exponents", is_wide_float, geometric_exponents},
+    {"nan_payloads", has_sign_bit, nan_payloads},
+    {"denormals", has_sign_bit, denormals},
+    {"signed_zeros", has_sign_bit, signed_zeros},
+    {"exponents_1", has_exponent_plane, exponents<1>},
+    {"exponents_7", has_exponent_plane, exponents<7>},
+    {"exponents_14", has_exponent_plane, exponents<14>},
+    {"exponents_15", has_exponent_plane, exponents<15>},
+    {"exponents_16", has_exponent_plane, exponents<16>},
+    {"exponents_17", has_exponent_plane, exponents<17>},
+    {"exponents_40", has_exponent_plane, exponents<40>},
+    {"geometric_exponents", has_exponent_plane, geometric_exponents},
     {"f32_holding_bf16", is_f32, f32_holding_bf16},
     {"f32_holding_f16", is_f32, f32_holding_f16},
     {"f64_holding_f32", is_f64, f64_holding_f32},

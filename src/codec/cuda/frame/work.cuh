@@ -5,7 +5,7 @@
 namespace snug::cuda {
 
 __host__ __device__ constexpr std::uint64_t blocks_in(std::uint64_t elems, unsigned log2_block) {
-  return (elems + (std::uint64_t{1} << log2_block) - 1) >> log2_block;
+  return frame::BlockGrid{elems, static_cast<int>(log2_block)}.num_blocks();
 }
 
 inline constexpr unsigned kMaxErrors = 4096;
