@@ -1,5 +1,5 @@
-# The two jobs of the README are `make demo` and `make test`. Each installs what
-# is missing, builds and runs; scripts/setup.sh goes first where make is missing.
+# The two commands of the README are `make demo` and `make test`. Each installs missing packages,
+# builds and runs. Where make itself is missing, run scripts/setup.sh first.
 MAKEFLAGS += --no-print-directory
 BUILD  ?= build
 PREFIX ?= /usr/local

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# The demo: a model is compressed, verified, restored and compared with the
-# original, and one table says what came of it. Everything happens in a
-# temporary folder that is removed at the end.
+# The demo: compresses a model, verifies and restores it, compares it with the original and
+# prints one table of the results. It works in a temporary folder that it removes at the end.
 set -euo pipefail
 export LC_ALL=C
 cd "$(dirname "$0")/.."
@@ -22,7 +21,7 @@ timed() {
   seconds=$(awk -v a="$start" -v b="$EPOCHREALTIME" 'BEGIN { print b - a }')
 }
 
-# One model there and back; adds a row to the table.
+# Compresses and restores one model; adds a row to the table.
 round_trip() {  # round_trip WHAT NAME
   local what=$1 name=$2 original compressed there back verdict
   echo "$what"
@@ -48,13 +47,13 @@ if [[ -f tests/data/sample.safetensors ]]; then
   cp tests/data/sample.safetensors "$folder/trained.safetensors"
   round_trip "A small trained model" trained
 fi
-echo "Making a model of about $size with the statistics of a real one ..."
+echo "Writing a model of about $size with the statistics of a trained one ..."
 (cd "$folder" && "$snug" sample made.safetensors --size "$size" >/dev/null)
-round_trip "A made-up model, BF16" made
+round_trip "A synthetic model, BF16" made
 
 echo "                              original   compressed     saved   compress  decompress   SHA-256 after the round trip"
 printf '%s\n' "${rows[@]}"
 echo
-echo "  compress has also read its result back and compared it with the original; decompress has"
-echo "  checked every checksum; both have synced to disk. ($("$snug" --version))"
+echo "  compress also read its result back and compared it with the original; decompress checked"
+echo "  every checksum; both synced to disk. ($("$snug" --version))"
 case "${rows[*]}" in *DIFFERENT*) echo "demo: a restored file differs from its original" >&2; exit 1 ;; esac

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# gpu.sh test|bench BUILD_DIR JOBS: the GPU tests or benchmarks, or what is missing for them.
+# gpu.sh test|bench BUILD_DIR JOBS: runs the GPU tests or benchmarks, or says what is missing.
 set -euo pipefail
 what=$1 build=$2 jobs=$3
 
-# Two processes on one GPU run at the same time only under MPS; without, they take turns.
+# Two processes share one GPU at the same time only under MPS; without it they take turns.
 under_mps() (
   if [[ -z ${CUDA_MPS_PIPE_DIRECTORY:-} ]] && command -v nvidia-cuda-mps-control > /dev/null; then
     folder=$(mktemp -d)

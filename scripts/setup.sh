@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the Debian/Ubuntu packages that building Snug needs; does nothing,
-# quickly, where they are all there. `setup.sh ci` adds what CI alone needs.
+# Installs the Debian/Ubuntu packages that building Snug needs; returns at once where all are
+# installed. `setup.sh ci` adds those that only CI needs.
 set -euo pipefail
 
 packages=(g++ make cmake libhwy-dev libxxhash-dev libzstd-dev nlohmann-json3-dev libcli11-dev
@@ -8,7 +8,7 @@ packages=(g++ make cmake libhwy-dev libxxhash-dev libzstd-dev nlohmann-json3-dev
 if [[ ${1:-} == ci ]]; then packages+=(clang libclang-rt-dev clang-format); fi
 
 if ! command -v dpkg-query >/dev/null; then
-  # Another system: CMake says what it misses; these names are a hint for its packages.
+  # Another system: CMake reports what is missing; these names are a hint for its packages.
   command -v cmake >/dev/null || {
     echo "Snug needs these packages (names as on Debian): ${packages[*]}" >&2
     exit 1

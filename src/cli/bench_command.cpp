@@ -61,7 +61,7 @@ double median_seconds(int num_runs, const std::function<bool()>& body) {
   return seconds[seconds.size() / 2];
 }
 
-// Runs body(piece) for all pieces, in equal runs of neighbours on each thread.
+// Runs body(piece) for all pieces; each thread takes an equal, contiguous share.
 void for_pieces(std::size_t num_pieces, int num_threads,
                 const std::function<void(std::size_t)>& body) {
   std::vector<std::thread> threads;
@@ -262,20 +262,22 @@ void add_bench(CLI::App& app, int& exit_code) {
       app.add_subcommand("bench", "Measure this machine on this file, next to memcpy and zstd");
   auto args = std::make_shared<BenchArgs>();
   cmd->add_option("FILE", args->file, "A plain or compressed safetensors file")->required();
-  cmd->add_option("--limit", args->limit, "Use at most this much of it")
+  cmd->add_option("--limit", args->limit, "Measure at most this much of the file")
       ->type_name("SIZE")
       ->capture_default_str();
-  cmd->add_option("--runs", args->num_runs, "Runs of which the median counts")
+  cmd->add_option("--runs", args->num_runs, "Number of runs; the median is reported")
       ->check(CLI::Range(1, 1000).description(""))
       ->type_name("N")
       ->capture_default_str();
   cmd->add_option("-t,--threads", args->num_threads,
-                  "Threads to compare with one; 0 takes one per CPU")
+                  "Threads to compare with one thread; 0: one per CPU")
       ->check(CLI::Range(0, 256).description(""))
       ->type_name("N")
       ->capture_default_str();
   cmd->add_flag("--json", args->json, "Print the result as JSON");
-  cmd->footer("Works in memory: disks play no part.\n\nExample:\n  snug bench model.safetensors\n");
+  cmd->footer(
+      "Measures in memory; the disk is not involved.\n\nExample:\n  snug bench "
+      "model.safetensors\n");
   cmd->callback([args, &exit_code] { exit_code = run_bench(*args); });
 }
 

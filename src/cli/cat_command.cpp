@@ -23,7 +23,7 @@ struct CatArgs {
   bool force = false;
 };
 
-// "A:B", either of which may be missing; false if it is something else.
+// Parses "A:B", where A and B may be missing.
 bool parse_rows(const std::string& text, std::uint64_t num_rows, std::uint64_t& first,
                 std::uint64_t& last) {
   const std::size_t colon = text.find(':');
@@ -76,13 +76,9 @@ void add_cat(CLI::App& app, int& exit_code) {
   auto args = std::make_shared<CatArgs>();
   cmd->add_option("FILE", args->file, "A plain or compressed safetensors file")->required();
   cmd->add_option("TENSOR", args->tensor, "Name of the tensor")->required();
-  cmd->add_option("--rows", args->rows, "Rows A:B along the first dimension, B not included")
-      ->type_name("A:B");
-  cmd->add_option("-t,--threads", args->num_threads, "Threads; 0 takes one per CPU")
-      ->check(CLI::Range(0, 64).description(""))
-      ->type_name("N")
-      ->capture_default_str();
-  cmd->add_flag("-f,--force", args->force, "Write to a terminal, too");
+  cmd->add_option("--rows", args->rows, "Rows A to B - 1 of the first dimension")->type_name("A:B");
+  add_threads(*cmd, args->num_threads);
+  cmd->add_flag("-f,--force", args->force, "Write even to a terminal");
   cmd->footer(
       "Only the blocks that hold the rows are read and decoded.\n\n"
       "Example:\n  snug cat model.snug.safetensors model.norm.weight > norm.bin\n");

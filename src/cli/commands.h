@@ -1,9 +1,13 @@
-// cli/commands.h - one function per command: it adds its options to `app` and,
-// when its command was given, leaves its exit code in `exit_code`.
+// cli/commands.h - one function per command. It adds its options to `app` and stores its
+// exit code in `exit_code` when the command runs.
 #pragma once
 #include <CLI/CLI.hpp>
 
 namespace snug::cli {
+
+// Options that several commands have.
+void add_threads(CLI::App& cmd, int& num_threads);
+void add_output_flags(CLI::App& cmd, bool& json, bool& quiet);
 
 void add_compress(CLI::App& app, int& exit_code);
 void add_decompress(CLI::App& app, int& exit_code);

@@ -21,10 +21,6 @@ struct ConvertArgs {
   bool force = false, json = false, quiet = false;
 };
 
-double ratio(std::uint64_t stored, std::uint64_t raw) {
-  return raw == 0 ? 1.0 : static_cast<double>(stored) / static_cast<double>(raw);
-}
-
 Json to_json(const StoreReport& report, Verb verb) {
   static constexpr const char* kVerbs[] = {"compress", "decompress", "verify"};
   Json files = Json::array();
@@ -94,12 +90,8 @@ int run_convert(const ConvertArgs& args) {
 }
 
 void add_common(CLI::App& cmd, ConvertArgs& args) {
-  cmd.add_option("-t,--threads", args.num_threads, "Threads; 0 takes one per CPU")
-      ->check(CLI::Range(0, 64).description(""))
-      ->type_name("N")
-      ->capture_default_str();
-  cmd.add_flag("--json", args.json, "Print the result as JSON");
-  cmd.add_flag("-q,--quiet", args.quiet, "Print nothing but errors");
+  add_threads(cmd, args.num_threads);
+  add_output_flags(cmd, args.json, args.quiet);
 }
 
 }  // namespace
@@ -118,8 +110,8 @@ void add_compress(CLI::App& app, int& exit_code) {
   cmd->add_flag("-f,--force", args->force, "Replace an existing output");
   add_common(*cmd, *args);
   cmd->footer(
-      "The output is a valid safetensors file, and is read back and checked before\n"
-      "this command ends. Other files of a folder are copied.\n\n"
+      "The output is a valid safetensors file. It is read back and compared with the\n"
+      "input before the command succeeds. Other files of a folder are copied.\n\n"
       "Examples:\n"
       "  snug compress model.safetensors\n"
       "  snug compress Llama-3-8B/ Llama-3-8B.snug --threads 8\n");
@@ -150,7 +142,8 @@ void add_verify(CLI::App& app, int& exit_code) {
   cmd->add_option("IN", args->in, "A compressed file or folder")->required();
   add_common(*cmd, *args);
   cmd->footer(
-      "Restores in memory, checks every checksum and the hash of the original.\nWrites nothing.\n\n"
+      "Decodes in memory and checks every checksum and the hash of the original.\n"
+      "Writes nothing.\n\n"
       "Example:\n  snug verify model.snug.safetensors && rm model.safetensors\n");
   cmd->callback([args, &exit_code] { exit_code = run_convert(*args); });
 }

@@ -113,7 +113,7 @@ StoreResult<InspectReport> inspect(const InspectArgs& args) {
   return report;
 }
 
-// --force may replace an older page, never a model.
+// --force replaces an older page, never a model.
 bool is_page(const std::string& path) {
   char start[15] = {};
   std::FILE* file = std::fopen(path.c_str(), "rb");
@@ -148,21 +148,18 @@ int run_inspect(const InspectArgs& args) {
 
 void add_inspect(CLI::App& app, int& exit_code) {
   auto* cmd =
-      app.add_subcommand("inspect", "Show tensors, ratios, exponent entropy and the bound it sets");
+      app.add_subcommand("inspect", "Show tensors, ratios, exponent entropy and the size bound");
   auto args = std::make_shared<InspectArgs>();
   cmd->add_option("PATH", args->path, "A plain or compressed safetensors file, or a folder of them")
       ->required();
   cmd->add_flag("--json", args->json, "Print everything as JSON");
-  cmd->add_option("--html", args->html, "Also write one self-contained page with plots")
+  cmd->add_option("--html", args->html, "Also write a self-contained page with plots")
       ->type_name("FILE");
   cmd->add_flag("-f,--force", args->force, "Replace an existing page");
-  cmd->add_option("-t,--threads", args->num_threads, "Threads; 0 takes one per CPU")
-      ->check(CLI::Range(0, 64).description(""))
-      ->type_name("N")
-      ->capture_default_str();
+  add_threads(*cmd, args->num_threads);
   cmd->footer(
-      "\"bound\" is the size at which exponents cost their entropy and all other bits\n"
-      "are stored as they are: (8 + H)/16 for BF16.\n\n"
+      "\"bound\" is the size if exponents took exactly their entropy H and all other\n"
+      "bits were stored as they are: (8 + H)/16 for BF16.\n\n"
       "Example:\n  snug inspect model.snug.safetensors --html report.html\n");
   cmd->callback([args, &exit_code] { exit_code = run_inspect(*args); });
 }

@@ -59,7 +59,7 @@ std::string cards(const InspectReport& report) {
   std::string html = "<div class=cards>\n" + card(format_bytes(report.raw_file_bytes), "original");
   if (report.compressed) {
     html += card(format_bytes(report.stored_file_bytes), "compressed");
-    html += card(format_percent(ratio_of(report.stored_bytes, report.raw_bytes), 2),
+    html += card(format_percent(ratio(report.stored_bytes, report.raw_bytes), 2),
                  "of the original tensors");
     html += card(format_percent(report.bound, 2), "entropy bound");
     html += card(fmt::format("{:+.2f} %",
@@ -133,13 +133,13 @@ std::string tensor_table(const InspectReport& report) {
   const auto number = [](const std::string& text) { return "<td class=n>" + text; };
   for (const InspectRow& row : report.rows) {
     const TensorEntry& t = row.tensor;
-    const double ratio = ratio_of(t.stored_bytes, t.raw_bytes);
+    const double share = ratio(t.stored_bytes, t.raw_bytes);
     html += fmt::format("<tr><td class=name>{}<td>{}<td>{}", escape(t.name), escape(t.dtype),
                         format_shape(t.shape)) +
             number(format_bytes(t.raw_bytes));
     if (report.compressed)
-      html += number(format_bytes(t.stored_bytes)) + number(format_percent(ratio, 2));
-    html += "<td>" + meter(report.compressed ? ratio : row.stats.bound, row.stats.bound);
+      html += number(format_bytes(t.stored_bytes)) + number(format_percent(share, 2));
+    html += "<td>" + meter(report.compressed ? share : row.stats.bound, row.stats.bound);
     html +=
         number(fmt::format("{:.3f}{}", row.stats.entropy_bits, row.stats.of_exponents ? "" : "*")) +
         number(format_percent(row.stats.bound, 2));
@@ -151,9 +151,9 @@ std::string tensor_table(const InspectReport& report) {
   html += "</tbody><tfoot><tr><td>total<td><td>" + number(format_bytes(report.raw_bytes));
   if (report.compressed)
     html += number(format_bytes(report.stored_bytes)) +
-            number(format_percent(ratio_of(report.stored_bytes, report.raw_bytes), 2));
+            number(format_percent(ratio(report.stored_bytes, report.raw_bytes), 2));
   html += "<td>" +
-          meter(report.compressed ? ratio_of(report.stored_bytes, report.raw_bytes) : report.bound,
+          meter(report.compressed ? ratio(report.stored_bytes, report.raw_bytes) : report.bound,
                 report.bound) +
           "<td>" + number(format_percent(report.bound, 2));
   if (report.compressed)

@@ -1,4 +1,4 @@
-// cli/inspect_report.h - what snug inspect found, and its three forms.
+// cli/inspect_report.h - the result of snug inspect, and its three forms.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -35,13 +35,11 @@ struct InspectReport {
   std::vector<ExponentGroup> groups;  // most bytes first
 };
 
-// stored / raw, 1 for nothing at all.
-double ratio_of(std::uint64_t stored, std::uint64_t raw);
 // How far above the bound, e.g. 0.002 for 0.2 %.
 double over_bound(std::uint64_t stored, std::uint64_t raw, double bound);
 std::string format_shape(const std::vector<std::uint64_t>& shape);
 
-// The exponents worth a line: all but the rare ones at both ends.
+// The exponents to show: all but the rare ones at both ends.
 struct HistogramWindow {
   std::size_t first = 0, last = 0;  // inclusive
   std::uint64_t peak = 0, outside = 0;

@@ -40,7 +40,7 @@ Cells tensor_cells(const InspectRow& row, bool compressed) {
                  format_bytes(t.raw_bytes)};
   if (compressed) {
     cells.push_back(format_bytes(t.stored_bytes));
-    cells.push_back(format_percent(ratio_of(t.stored_bytes, t.raw_bytes), 2));
+    cells.push_back(format_percent(ratio(t.stored_bytes, t.raw_bytes), 2));
   }
   cells.push_back(
       fmt::format("{:.3f}{}", row.stats.entropy_bits, row.stats.of_exponents ? "" : "*"));
@@ -51,21 +51,14 @@ Cells tensor_cells(const InspectRow& row, bool compressed) {
 }
 
 std::string histogram_text(const ExponentGroup& group) {
-  static constexpr const char* kEighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
   std::string text =
       fmt::format("\nExponents of {} ({:.3g} M values, entropy {:.3f} bits)\n", group.dtype,
                   static_cast<double>(group.num_values) / 1e6, group.entropy_bits);
   const HistogramWindow window = histogram_window(group);
-  const auto share = [&](std::uint64_t n) {
-    return static_cast<double>(n) / static_cast<double>(group.num_values);
-  };
+  const auto share = [&](std::uint64_t n) { return ratio(n, group.num_values); };
   for (std::size_t i = window.first; i <= window.last; ++i) {
-    const std::uint64_t eighths = group.histogram[i] * kBarColumns * 8 / window.peak;
-    std::string bar;
-    for (std::uint64_t j = 0; j < eighths / 8; ++j) bar += "█";
-    bar += kEighths[eighths % 8];
     text += fmt::format("  {:>6}  {} {}\n", fmt::format("2^{}", exponent_value(group.kind, i)),
-                        pad_right(bar, kBarColumns),
+                        bar(ratio(group.histogram[i], window.peak), kBarColumns),
                         pad_left(format_percent(share(group.histogram[i]), 2), 8));
   }
   if (window.outside > 0)
@@ -76,12 +69,8 @@ std::string histogram_text(const ExponentGroup& group) {
 
 }  // namespace
 
-double ratio_of(std::uint64_t stored, std::uint64_t raw) {
-  return raw == 0 ? 1.0 : static_cast<double>(stored) / static_cast<double>(raw);
-}
-
 double over_bound(std::uint64_t stored, std::uint64_t raw, double bound) {
-  return raw == 0 || bound <= 0 ? 0.0 : ratio_of(stored, raw) / bound - 1;
+  return raw == 0 || bound <= 0 ? 0.0 : ratio(stored, raw) / bound - 1;
 }
 
 std::string format_shape(const std::vector<std::uint64_t>& shape) {
@@ -114,10 +103,9 @@ std::string inspect_text(const InspectReport& report) {
                                  report.rows.size() == 1 ? "" : "s");
   if (report.num_files > 1) text += fmt::format(" in {} files", report.num_files);
   if (report.compressed)
-    text +=
-        fmt::format(", {} -> {}, {}\n\n", format_bytes(report.raw_file_bytes),
-                    format_bytes(report.stored_file_bytes),
-                    format_percent(ratio_of(report.stored_file_bytes, report.raw_file_bytes), 2));
+    text += fmt::format(", {} -> {}, {}\n\n", format_bytes(report.raw_file_bytes),
+                        format_bytes(report.stored_file_bytes),
+                        format_percent(ratio(report.stored_file_bytes, report.raw_file_bytes), 2));
   else
     text += fmt::format(", {}, not compressed\n\n", format_bytes(report.raw_file_bytes));
 
@@ -134,7 +122,7 @@ std::string inspect_text(const InspectReport& report) {
   Cells total = {"total", "", "", format_bytes(report.raw_bytes)};
   if (report.compressed) {
     total.push_back(format_bytes(report.stored_bytes));
-    total.push_back(format_percent(ratio_of(report.stored_bytes, report.raw_bytes), 2));
+    total.push_back(format_percent(ratio(report.stored_bytes, report.raw_bytes), 2));
   }
   total.push_back("");
   total.push_back(format_percent(report.bound, 2));
@@ -168,7 +156,7 @@ std::string inspect_json(const InspectReport& report) {
     if (!row.file.empty()) item["file"] = row.file;
     if (report.compressed) {
       item["stored_bytes"] = t.stored_bytes;
-      item["ratio"] = ratio_of(t.stored_bytes, t.raw_bytes);
+      item["ratio"] = ratio(t.stored_bytes, t.raw_bytes);
       item["over_bound"] = over_bound(t.stored_bytes, t.raw_bytes, row.stats.bound);
       for (int c = 0; c < kNumCodecs; ++c)
         item["blocks"][codec_name(static_cast<Codec>(c))] = row.frames.num_blocks[c];
@@ -187,7 +175,7 @@ std::string inspect_json(const InspectReport& report) {
               {"stored_file_bytes", report.stored_file_bytes},
               {"raw_bytes", report.raw_bytes},
               {"stored_bytes", report.stored_bytes},
-              {"ratio", ratio_of(report.stored_bytes, report.raw_bytes)},
+              {"ratio", ratio(report.stored_bytes, report.raw_bytes)},
               {"bound", report.bound},
               {"tensors", std::move(tensors)},
               {"exponents", std::move(groups)}};

@@ -11,7 +11,7 @@ namespace {
 constexpr char kFooter[] =
     "Examples:\n"
     "  snug compress model.safetensors            # writes model.snug.safetensors\n"
-    "  snug decompress model.snug.safetensors     # the same file again\n"
+    "  snug decompress model.snug.safetensors     # restores the original\n"
     "  snug inspect model.snug.safetensors --html report.html\n"
     "  snug cat model.snug.safetensors lm_head.weight --rows 0:16 > rows.bin\n\n"
     "Exit codes:\n"
@@ -37,6 +37,18 @@ int usage_error(const CLI::ParseError& error) {
 }
 
 }  // namespace
+
+void snug::cli::add_threads(CLI::App& cmd, int& num_threads) {
+  cmd.add_option("-t,--threads", num_threads, "Number of threads; 0: one per CPU")
+      ->check(CLI::Range(0, 64).description(""))
+      ->type_name("N")
+      ->capture_default_str();
+}
+
+void snug::cli::add_output_flags(CLI::App& cmd, bool& json, bool& quiet) {
+  cmd.add_flag("--json", json, "Print the result as JSON");
+  cmd.add_flag("-q,--quiet", quiet, "Print nothing but errors");
+}
 
 int main(int argc, char** argv) {
   snug::cli::catch_signals();

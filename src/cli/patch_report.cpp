@@ -5,6 +5,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "cli/commands.h"
 #include "cli/terminal.h"
 #include "cli/units.h"
 
@@ -12,10 +13,6 @@ namespace snug::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-double ratio(std::uint64_t part, std::uint64_t whole) {
-  return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
-}
 
 Json to_json(const PatchReport& report, const char* command) {
   const PatchInfo& info = report.info;
@@ -26,7 +23,7 @@ Json to_json(const PatchReport& report, const char* command) {
           {"num_files", info.num_files},
           {"target_bytes", info.target_bytes},
           {"patch_bytes", info.patch_bytes},
-          {"ratio", ratio(info.patch_bytes, info.target_bytes)},
+          {"ratio", ratio(info.patch_bytes, info.target_bytes, 0)},
           {"copied_bytes", info.copied_bytes},
           {"delta_bytes", info.delta_bytes},
           {"delta_stored", info.delta_stored},
@@ -49,7 +46,7 @@ std::string to_text(const PatchReport& report) {
   line("new", info.full_bytes, info.full_stored);
   text += fmt::format("{}  {} of {}  {}  {}  verified\n", printable(report.output),
                       format_bytes(info.patch_bytes), format_bytes(info.target_bytes),
-                      format_percent(ratio(info.patch_bytes, info.target_bytes), 2),
+                      format_percent(ratio(info.patch_bytes, info.target_bytes, 0), 2),
                       format_rate(info.target_bytes, report.seconds));
   text += fmt::format("{} -> {}\n", info.base_version, info.target_version);
   return text;
@@ -58,16 +55,10 @@ std::string to_text(const PatchReport& report) {
 }  // namespace
 
 void add_patch_options(CLI::App& cmd, PatchArgs& args, const char* output_name) {
-  cmd.add_option("-o,--output", args.out, fmt::format("{} to write", output_name))
-      ->required()
-      ->type_name(output_name);
-  cmd.add_option("-t,--threads", args.num_threads, "Threads; 0 takes one per CPU")
-      ->check(CLI::Range(0, 64).description(""))
-      ->type_name("N")
-      ->capture_default_str();
+  cmd.add_option("-o,--output", args.out, "Path of the output")->required()->type_name(output_name);
+  add_threads(cmd, args.num_threads);
   cmd.add_flag("-f,--force", args.force, "Replace an existing output");
-  cmd.add_flag("--json", args.json, "Print the result as JSON");
-  cmd.add_flag("-q,--quiet", args.quiet, "Print nothing but errors");
+  add_output_flags(cmd, args.json, args.quiet);
 }
 
 int run_patch_work(const PatchArgs& args, const char* command, PatchWork work) {

@@ -1,4 +1,4 @@
-// snug sample: a made-up model with the statistics of a real one.
+// snug sample: a synthetic model with the statistics of a trained one.
 #include <fmt/format.h>
 #include <sys/stat.h>
 
@@ -24,8 +24,8 @@ struct SampleArgs {
   bool force = false;
 };
 
-// splitmix64 and the polar form of Box and Muller: the same values everywhere
-// that log and sqrt round alike.
+// splitmix64 and the polar form of Box and Muller: equal values on all machines whose log
+// and sqrt round alike.
 class Random {
  public:
   explicit Random(std::uint64_t seed) : state_(seed) {}
@@ -186,15 +186,13 @@ int run_sample(const SampleArgs& args) {
 
 void add_sample(CLI::App& app, int& exit_code) {
   auto* cmd =
-      app.add_subcommand("sample", "Make a small model with realistic values, to try things on");
+      app.add_subcommand("sample", "Write a synthetic model with realistic values, for trials");
   auto args = std::make_shared<SampleArgs>();
   cmd->add_option("OUT", args->out, "The safetensors file to write")->required();
-  cmd->add_option("--size", args->size, "About how large: 64MiB, 1GB, ...")
+  cmd->add_option("--size", args->size, "Approximate size: 64MiB, 1GB, ...")
       ->type_name("SIZE")
       ->capture_default_str();
-  cmd->add_option("--seed", args->seed, "Other seeds, other values")
-      ->type_name("N")
-      ->capture_default_str();
+  cmd->add_option("--seed", args->seed, "Random seed")->type_name("N")->capture_default_str();
   cmd->add_flag("-f,--force", args->force, "Replace an existing file");
   cmd->footer(
       "Llama-like names and shapes; BF16 Gaussian weights whose rows have lognormal\n"

@@ -24,17 +24,7 @@ std::size_t terminal_columns() noexcept {
   return size.ws_col;
 }
 
-// `share` of `width` columns in eighths of a column.
-std::string bar(double share, std::size_t width) {
-  static constexpr const char* kEighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
-  const auto eighths = static_cast<std::size_t>(share * static_cast<double>(width) * 8);
-  std::string text;
-  for (std::size_t i = 0; i < eighths / 8; ++i) text += "█";
-  if (eighths / 8 < width) text += kEighths[eighths % 8];
-  return pad_right(text, width);
-}
-
-// Never fails: a terminal that went away must not end the work.
+// Ignores errors: losing the terminal must not end the work.
 void print_stderr(const std::string& text) noexcept {
   (void)!::write(STDERR_FILENO, text.data(), text.size());
 }
@@ -61,7 +51,7 @@ void catch_signals() noexcept {
   action.sa_flags = static_cast<int>(SA_RESETHAND);
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     struct sigaction inherited;
-    // What the caller ignores stays ignored: nohup, background jobs.
+    // Signals that the caller ignores stay ignored (nohup, background jobs).
     if (::sigaction(signal, nullptr, &inherited) == 0 && inherited.sa_handler != SIG_IGN)
       ::sigaction(signal, &action, nullptr);
   }
@@ -124,7 +114,7 @@ void ProgressBar::draw(const Progress& progress, double seconds) {
   const std::size_t columns = terminal_columns();
   std::string line = before;
   if (columns > used + 8) line += "▕" + bar(share, std::min<std::size_t>(columns - used, 40)) + "▏";
-  // A line that is wider than the terminal would scroll it with every update.
+  // A line wider than the terminal would scroll with every update.
   line =
       display_width(line + after) < columns ? line + after : fmt::format("{:>3.0f} %", share * 100);
   print_stderr("\r" + line + "\033[K");

@@ -83,18 +83,30 @@ std::string pad_left(const std::string& text, std::size_t width) {
 
 std::string printable(const std::string& text) {
   std::string out;
-  const auto byte = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
+  const auto byte = [&](std::size_t i) {
+    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u;
+  };
   for (std::size_t i = 0; i < text.size(); ++i) {
     const unsigned c = byte(i);
     // C1 controls are C2 80..9F; marks that turn the direction of text are
     // E2 80 AA..AE and E2 81 A6..A9.
     const bool c1 = c == 0xC2 && byte(i + 1) >= 0x80 && byte(i + 1) <= 0x9F;
-    const bool bidi = c == 0xE2 && ((byte(i + 1) == 0x80 && byte(i + 2) >= 0xAA && byte(i + 2) <= 0xAE) ||
-                                    (byte(i + 1) == 0x81 && byte(i + 2) >= 0xA6 && byte(i + 2) <= 0xA9));
+    const bool bidi =
+        c == 0xE2 && ((byte(i + 1) == 0x80 && byte(i + 2) >= 0xAA && byte(i + 2) <= 0xAE) ||
+                      (byte(i + 1) == 0x81 && byte(i + 2) >= 0xA6 && byte(i + 2) <= 0xA9));
     if (c1 || bidi) i += c1 ? 1 : 2;
     out += c1 || bidi || c < 0x20 || c == 0x7F ? '?' : text[i];
   }
   return out;
+}
+
+std::string bar(double share, std::size_t width) {
+  static constexpr const char* kEighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
+  const auto eighths = static_cast<std::size_t>(share * static_cast<double>(width) * 8);
+  std::string text;
+  for (std::size_t i = 0; i < eighths / 8; ++i) text += "█";
+  if (eighths / 8 < width) text += kEighths[eighths % 8];
+  return pad_right(text, width);
 }
 
 }  // namespace snug::cli

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "cli/commands.h"
 #include "cli/units.h"
 
 namespace snug::cli {
@@ -36,9 +37,9 @@ StoreResult<std::string> read_token(const std::string& file) {
 
 void add_wire_options(CLI::App& cmd, WireArgs& args) {
   cmd.add_option("--token-file", args.token_file,
-                 "File with the shared secret; else the variable SNUG_TOKEN")
+                 "File with the shared secret; default: the variable SNUG_TOKEN")
       ->type_name("FILE");
-  cmd.add_option("--mode", args.mode, "auto: whichever is fastest here; raw, fixed, entropy")
+  cmd.add_option("--mode", args.mode, "raw, fixed, entropy; auto: the fastest on this link")
       ->check(CLI::IsMember({"auto", "raw", "fixed", "entropy"}).description(""))
       ->type_name("NAME")
       ->capture_default_str();
@@ -46,15 +47,14 @@ void add_wire_options(CLI::App& cmd, WireArgs& args) {
       ->check(CLI::Range(0, 16).description(""))
       ->type_name("N")
       ->capture_default_str();
-  cmd.add_option("--chunk", args.chunk, "Bytes that travel as one piece")
+  cmd.add_option("--chunk", args.chunk, "Bytes that are encoded and sent as one piece")
       ->type_name("SIZE")
       ->capture_default_str();
-  cmd.add_option("--timeout", args.timeout_seconds, "Silence after which the peer counts as lost")
+  cmd.add_option("--timeout", args.timeout_seconds, "Give up when the peer is silent for this long")
       ->check(CLI::Range(0.1, 86400.0).description(""))
       ->type_name("SECONDS")
       ->capture_default_str();
-  cmd.add_flag("--json", args.json, "Print the result as JSON");
-  cmd.add_flag("-q,--quiet", args.quiet, "Print nothing but errors");
+  add_output_flags(cmd, args.json, args.quiet);
 }
 
 StoreResult<wire::Options> to_wire_options(const WireArgs& args) {

@@ -1,5 +1,5 @@
 // Sizes that each kind of data must reach. All targets give the same bytes, so
-// this runs once. The figures are printed: the README quotes them.
+// this runs once. bench/results/cpu_codec.md quotes the figures that it prints.
 #include <cmath>
 #include <cstdio>
 #include <cstring>
