@@ -1,9 +1,9 @@
 // gpu_wire_bench [--data DIR] [--rates GB/s,...] [--only TEXT] [--sizes MB,...]: messages in GPU
 // memory from one process to another on one GPU, through a Link whose copies are held back
-// to the rate of a slower link (bench/wire/paced_engine.h). A run is a pair of messages on the same
-// pipeline, one raw and one of Snug's choice, which of them first alternates; a time is from the
-// call of `send` until the receiver has said that every byte is in its place, a gain the median of
-// those of all pairs, with the interval that holds it in 95 of 100 cases.
+// to the rate of a slower link (tests/support/paced_engine.h). A run is a pair of messages on the
+// same pipeline, one raw and one of Snug's choice, which of them first alternates; a time is from
+// the call of `send` until the receiver has said that every byte is in its place, a gain the median
+// of those of all pairs, with the interval that holds it in 95 of 100 cases.
 //
 // The program starts itself again as the receiver. Both need to run on the GPU at the same
 // time: start nvidia-cuda-mps-control first (scripts/gpu.sh does).
@@ -155,9 +155,9 @@ class Arena {
 // ---- both ends -----------------------------------------------------------------------
 
 // Raw messages take the same link as the others, with the same threads.
-class Link {
+class PacedLink {
  public:
-  Link(wire::Connection& connection, double rate) {
+  PacedLink(wire::Connection& connection, double rate) {
     auto link =
         snug::cuda::open_link(connection, {}, [&](std::unique_ptr<wire::SendEngine> engine) {
           return std::make_unique<snug::bench::PacedEngine>(std::move(engine), rate * 1e9,
@@ -195,7 +195,7 @@ void spin_until_done(const wire::Transfer& transfer) {
 // message ahead.
 int way_of(int message) { return (message + message / 2) % 2; }
 
-void receive_row(Link& link, const Row& row, Arena& arena) {
+void receive_row(PacedLink& link, const Row& row, Arena& arena) {
   arena.poison();
   const int num_messages = 2 * (row.num_runs + kWarmUps);
   std::vector<wire::Transfer> posted;
@@ -239,7 +239,7 @@ struct Sums {
   }
 };
 
-void send_row(Link& link, const Row& row, const Arena& arena) {
+void send_row(PacedLink& link, const Row& row, const Arena& arena) {
   using Clock = std::chrono::steady_clock;
   std::vector<double> us[2];
   Sums sums;
@@ -280,7 +280,7 @@ void send_row(Link& link, const Row& row, const Arena& arena) {
 
 void run(wire::Connection& connection, bool is_sender, const std::vector<double>& rates,
          const std::vector<Kind>& kinds) {
-  std::optional<Link> link;
+  std::optional<PacedLink> link;
   double rate = -1;
   const Kind* kind = nullptr;
   Arena arena;
