@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "gemm/bench_matrices.cuh"
-#include "gemm/cuda/choose.h"
+#include "gemm/cuda/launch.h"
 #include "gemm/dense_peer.cuh"
-#include "gemm/cuda/tuning.h"
+#include "gemm/tuning.h"
 #include "snug/gemm.h"
 
 namespace snug::bench {
@@ -25,6 +25,9 @@ namespace {
 
 using gemm::Kind;
 using gemm::Plan;
+
+// "warps" of the report: strips for the batch kernel, so that it stays comparable.
+int width(const Plan& plan) { return plan.warps != 0 ? plan.warps : plan.strips; }
 
 struct Packed {
   Buffer buffer;
@@ -75,7 +78,7 @@ std::vector<Row> run_shape(const Options& options, const Blas& blas, cudaStream_
     else
       fill_repeated<<<2048, 256, 0, stream>>>(dense[i].bf16(), s.n, s.k, real.bf16(), real_rows,
                                               real_cols, 977 * i);
-    packed.push_back(pack(dense[i], s, Kind::kNibble, stream));
+    packed.push_back(pack(dense[i], s, Kind::kFixed, stream));
     twin.push_back(pack(dense[i], s, Kind::kRaw, stream));
   }
   const int max_m = *std::max_element(options.ms.begin(), options.ms.end());
@@ -108,27 +111,27 @@ std::vector<Row> run_shape(const Options& options, const Blas& blas, cudaStream_
             0,
             {},
             false};
-    row.plan = gemm::complete_plan(device, s.n, s.k, m, Kind::kNibble, {});
+    const gemm::Problem problem{s.n, s.k, static_cast<std::uint64_t>(m)};
+    row.plan = gemm::complete_plan(device, problem, {}).plan;
     if (options.sweep) {
       double best = 0;
-      for (const Plan& plan : gemm::candidates(device, s.n, s.k, m, Kind::kNibble)) {
+      for (const Plan& plan : gemm::candidates(device, problem)) {
         check(run(packed[0], plan));  // loads what the graph needs
         const double us = time(packed, plan, 5);
         std::printf("sweep %lux%lu m=%d %s splits=%d warps=%d columns=%d: %.2f us\n", s.n, s.k, m,
-                    gemm::kernel_name(plan.kernel), plan.splits, plan.warps, plan.columns, us);
+                    gemm::kernel_name(plan.kernel), plan.split_k, width(plan), plan.tile_m, us);
         if (best == 0 || us < best) best = us, row.plan = plan;
       }
     }
     // Equal to the twin, and close to the truth. The twin's tiles are larger: where
     // they leave too little room for the plan, both are compared with another one.
+    const gemm::Problem raw_problem{s.n, s.k, problem.m, Kind::kRaw};
     Plan twin_plan = row.plan;
-    if (twin_plan.kernel == gemm::Kernel::kDecode &&
-        gemm::fit_decode(device, s.n, s.k, m, Kind::kRaw, twin_plan).splits == 0) {
-      twin_plan.warps = 8;
-      twin_plan.splits = static_cast<int>(
-          gemm::fit_decode(device, s.n, s.k, m, Kind::kRaw, {gemm::Kernel::kDecode, 0, 8, 0})
-              .splits);
-    }
+    if (twin_plan.kernel == gemm::Kernel::kFewRows &&
+        gemm::fit_few_rows(device, raw_problem, twin_plan).split_k == 0)
+      twin_plan =
+          gemm::complete_plan(device, raw_problem, {.kernel = gemm::Kernel::kFewRows, .warps = 8})
+              .plan;
     const auto result = [&](const Packed& p, const Plan& plan, int poison) {
       check(cudaMemsetAsync(y.data(), poison, y.size(), stream), "poison");
       check(run(p, plan));
@@ -180,8 +183,8 @@ std::vector<Row> run_shape(const Options& options, const Blas& blas, cudaStream_
         "%.2e | %.2e |%s\n",
         kind.c_str(), s.n, s.k, m, row.us, packed_bytes / row.us / 1e3, row.blas_us,
         static_cast<double>(dense_bytes) / row.blas_us / 1e3, row.twin_us, row.blas_us / row.us,
-        row.bits, gemm::kernel_name(row.plan.kernel), row.plan.splits, row.plan.warps,
-        row.plan.columns, row.error, row.blas_error, row.same ? "" : " DIFFERS FROM TWIN");
+        row.bits, gemm::kernel_name(row.plan.kernel), row.plan.split_k, width(row.plan),
+        row.plan.tile_m, row.error, row.blas_error, row.same ? "" : " DIFFERS FROM TWIN");
     std::fflush(stdout);
   }
   return rows;
@@ -193,10 +196,10 @@ void time_packing(cudaStream_t stream, double copy) {
   Buffer w(s.n * s.k * 2), workspace(gemm::pack_workspace_bytes(s.n, s.k)),
       result(sizeof(gemm::DeviceResult));
   fill_gaussian<<<2048, 256, 0, stream>>>(w.bf16(), s.n * s.k, 0.02f, 1);
-  const Packed packed = pack(w, s, Kind::kNibble, stream);
+  const Packed packed = pack(w, s, Kind::kFixed, stream);
   Buffer back(s.n * s.k * 2);
   const double pack_us = graph_us(stream, 1, 11, [&](int) {
-    check(gemm::pack(w.data(), s.k, s.n, s.k, Kind::kNibble,
+    check(gemm::pack(w.data(), s.k, s.n, s.k, Kind::kFixed,
                      {packed.buffer.data(), packed.buffer.size()},
                      {workspace.data(), workspace.size()},
                      static_cast<gemm::DeviceResult*>(result.data()), stream));
@@ -349,7 +352,7 @@ int main(int argc, char** argv) {
                    "\"kernel\": \"%s\", \"splits\": %d, \"warps\": %d, \"columns\": %d}\n",
                    device.name, r.weights.c_str(), r.shape.n, r.shape.k, r.m, r.us, r.twin_us,
                    r.blas_us, r.bits, r.error, r.blas_error, r.same ? "true" : "false",
-                   gemm::kernel_name(r.plan.kernel), r.plan.splits, r.plan.warps, r.plan.columns);
+                   gemm::kernel_name(r.plan.kernel), r.plan.split_k, width(r.plan), r.plan.tile_m);
     std::fclose(json);
   }
   if (swept) std::printf("\nTuning table:\n%s", gemm::tuning_text().c_str());

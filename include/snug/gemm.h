@@ -1,9 +1,9 @@
 // snug/gemm.h - linear layers that multiply straight from compressed weights.
 //
-// A BF16 matrix W of n rows (outputs) and k columns (inputs) is packed once into
-// a resident form of about 12.07 bits a weight. `linear` then computes
-// y = x W^T (+ bias) with BF16 in and out and FP32 sums; weights are restored to
-// their exact bits in registers, never in memory. docs/gemm.md has the layout.
+// A BF16 matrix W of n rows (outputs) and k columns (inputs) is packed once, without
+// loss, into a resident form of about 12.07 bits a weight: compressed, not quantised.
+// `linear` then computes y = x W^T (+ bias) with BF16 in and out and FP32 sums. It
+// restores the exact weights in registers, never in memory. docs/gemm.md has the layout.
 //
 // Memory:  nothing is allocated. Packed matrices and workspaces are device
 //          memory, 256-byte aligned. A workspace is set up once by
@@ -11,9 +11,9 @@
 //          (calls on one stream are; two streams need two workspaces).
 // Streams: calls enqueue work and return; they can be captured into a CUDA
 //          graph. Only open() and tune() wait. linear() may read weights while the
-//          kernel before it on the stream is still running: a matrix that was
-//          packed or written anew must be opened again before it is used.
-// Results: the same bits on every run, and from packed and raw matrices under
+//          kernel before it on the stream is still running: open a matrix again
+//          after it was packed or written, and before it is used.
+// Results: the same bits on every run, and from kFixed and kRaw matrices under
 //          the same plan. Row i of y does not depend on how many rows x has as
 //          long as the plan stays the same (explain() shows it).
 // Trust:   open() checks a packed matrix; no access leaves the buffers given.
@@ -33,17 +33,17 @@ using cuda::Stream;
 
 // How the weights of a packed matrix are stored.
 enum class Kind : std::int32_t {
-  kRaw = 0,     // 16 bits, in the order of kNibble: its twin
-  kNibble = 1,  // 8 raw bits and a 4-bit code
+  kRaw = 0,    // 16 bits, in the order of kFixed: its twin for tests
+  kFixed = 1,  // 12 bits, as the codec of that name: a raw byte and a 4-bit palette code
 };
 
 // A packed matrix in device memory, as filled in by open().
 struct Matrix {
   const void* data = nullptr;
-  std::uint64_t num_bytes = 0;  // what is used of the buffer
+  std::uint64_t num_bytes = 0;  // bytes used of the buffer
   std::uint64_t n = 0, k = 0;
-  Kind kind = Kind::kNibble;
-  std::uint64_t num_patches = 0;  // weights outside of their strip's palette
+  Kind kind = Kind::kFixed;
+  std::uint64_t num_escaped = 0;  // weights outside their strip's palette
 };
 
 inline constexpr std::size_t kHeaderBytes = 256;
@@ -54,9 +54,9 @@ inline constexpr std::size_t kAlign = 256;
 // Room that packing may need; 0 if n or k is 0 or too large.
 std::size_t packed_bound(std::uint64_t n, std::uint64_t k, Kind kind) noexcept;
 
-// Packs w[n][k], whose rows start `ld` elements apart, in host memory. Returns
-// the bytes used. kDstTooSmall in a buffer of packed_bound() bytes: too many
-// weights are outside of their palettes; pack as kRaw.
+// Packs w[n][k], whose rows start `ld` elements apart, in host memory. Returns the
+// bytes used. kDstTooSmall although dst has packed_bound() bytes means that too many
+// weights are outside their palettes: pack as kRaw, or leave the matrix dense.
 Result<std::size_t> pack_host(const std::uint16_t* w, std::uint64_t ld, std::uint64_t n,
                               std::uint64_t k, Kind kind, std::span<std::byte> dst) noexcept;
 
@@ -93,20 +93,19 @@ Status unpack(const Matrix& matrix, void* w, std::uint64_t ld, Stream stream) no
 enum class Kernel : std::int32_t {
   kAuto = 0,
   kGeneric = 1,  // any GPU from sm_80 on; any m
-  kDecode = 2,   // sm_90: m <= 16; x stays in shared memory, weights stream past
+  kFewRows = 2,  // sm_90: m <= 16; x stays in shared memory, W streams past it
   kBatch = 3,    // sm_90: any m; wgmma with decoded weights as register operand
-  kUnpack = 4,   // any m: restore a panel of weights, then cuBLASLt
+  kUnpack = 4,   // any m: restores a panel of weights, then calls cuBLASLt
 };
 
 struct Plan {
   Kernel kernel = Kernel::kAuto;
-  // kDecode: parts that k is cut into. kBatch: parts that clusters add, 2 or 4; 1: parts
-  // are cut as they come, and added by whoever comes last.
-  std::int32_t splits = 0;
-  // kDecode: warps that share a strip, 8 or 16. kBatch: strips of each of two thread blocks
-  // that share x, 8, 12 or 16.
-  std::int32_t warps = 0;
-  std::int32_t columns = 0;  // kBatch: rows of x in a tile: 16, 32, 64, 128 or 256
+  // Parts that k is divided into (split-K). kBatch: 2 or 4, added inside a thread block
+  // cluster; 1 is stream-K, where the parts go through the workspace.
+  std::int32_t split_k = 0;
+  std::int32_t warps = 0;   // kFewRows: warps that share a strip (16 rows of W): 8 or 16
+  std::int32_t strips = 0;  // kBatch: strips in the tile of a thread block: 8, 12 or 16
+  std::int32_t tile_m = 0;  // kBatch: rows of x in a tile: 16, 32, 64, 128 or 256
 };
 
 // Workspace that serves every m <= max_m with every plan that kAuto may choose.
@@ -147,8 +146,8 @@ Choice choose(std::uint64_t n, std::uint64_t k, std::uint64_t m, Policy policy) 
 // The same as one line of text.
 std::string explain(std::uint64_t n, std::uint64_t k, std::uint64_t m, Policy policy);
 
-// Measures every plan that fits on this device and remembers the best one for
-// (n, k, bucket of m) in the process-wide table. Takes milliseconds; waits.
+// Measures every plan that fits on this device and keeps the best one for (n, k,
+// bucket of m) in the process-wide table. Takes milliseconds and waits for the device.
 Result<Choice> tune(const Matrix& matrix, const LinearArgs& args, cuda::Target workspace,
                     Stream stream) noexcept;
 

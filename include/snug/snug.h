@@ -244,15 +244,15 @@ SNUG_API int snug_delta_invert(const void* delta, size_t delta_bytes, const void
 #define SNUG_GEMM_ALIGN 256 /* of packed matrices and workspaces */
 
 enum snug_gemm_kind {
-  SNUG_GEMM_RAW = 0,   /* 16 bits a weight, in the order of NIBBLE: its twin */
-  SNUG_GEMM_NIBBLE = 1 /* about 12.07 bits */
+  SNUG_GEMM_RAW = 0,  /* 16 bits a weight, in the order of FIXED: its twin for tests */
+  SNUG_GEMM_FIXED = 1 /* about 12.07 bits a weight; lossless, not quantised */
 };
 
 typedef struct snug_gemm_matrix {
   const void* data;
   uint64_t num_bytes; /* what is used of the buffer */
   uint64_t n, k;
-  uint64_t num_patches; /* weights outside of their strip's palette */
+  uint64_t num_escaped; /* weights outside of their strip's palette */
   int32_t kind;         /* enum snug_gemm_kind */
   int32_t reserved;     /* 0 */
 } snug_gemm_matrix;

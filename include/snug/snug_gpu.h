@@ -135,10 +135,10 @@ SNUG_API int snug_cuda_tensor_hash(const void* tensor, size_t num_bytes, uint64_
 
 enum snug_gemm_kernel {
   SNUG_GEMM_AUTO = 0,
-  SNUG_GEMM_GENERIC = 1, /* any GPU from sm_80 on */
-  SNUG_GEMM_DECODE = 2,  /* sm_90, m <= 16 */
-  SNUG_GEMM_BATCH = 3,   /* sm_90, any m */
-  SNUG_GEMM_UNPACK = 4   /* restore panels, then cuBLASLt; any m */
+  SNUG_GEMM_GENERIC = 1,  /* any GPU from sm_80 on */
+  SNUG_GEMM_FEW_ROWS = 2, /* sm_90, m <= 16 */
+  SNUG_GEMM_BATCH = 3,    /* sm_90, any m */
+  SNUG_GEMM_UNPACK = 4    /* restores panels, then calls cuBLASLt; any m */
 };
 
 enum snug_gemm_policy {
@@ -148,9 +148,10 @@ enum snug_gemm_policy {
 
 typedef struct snug_gemm_plan {
   int32_t kernel;  /* enum snug_gemm_kernel */
-  int32_t splits;  /* parts that k is cut into; here and below, 0: choose for me */
-  int32_t warps;   /* DECODE: warps that share a strip; BATCH: strips of a thread block (gemm.h) */
-  int32_t columns; /* BATCH: rows of x in a tile: 16, 32, 64, 128 or 256 */
+  int32_t split_k; /* parts that k is divided into; here and below, 0: choose for me */
+  int32_t warps;   /* FEW_ROWS: warps that share a strip (16 rows of W): 8 or 16 */
+  int32_t strips;  /* BATCH: strips in the tile of a thread block: 8, 12 or 16 */
+  int32_t tile_m;  /* BATCH: rows of x in a tile: 16, 32, 64, 128 or 256 */
 } snug_gemm_plan;
 
 typedef struct snug_gemm_choice {

@@ -74,11 +74,12 @@ class CudaDeltaOptions(ctypes.Structure):
 
 class GemmMatrix(ctypes.Structure):
     _fields_ = [("data", c_void_p), ("num_bytes", c_uint64), ("n", c_uint64), ("k", c_uint64),
-                ("num_patches", c_uint64), ("kind", c_int32), ("reserved", c_int32)]
+                ("num_escaped", c_uint64), ("kind", c_int32), ("reserved", c_int32)]
 
 
 class GemmPlan(ctypes.Structure):
-    _fields_ = [("kernel", c_int32), ("splits", c_int32), ("warps", c_int32), ("columns", c_int32)]
+    _fields_ = [("kernel", c_int32), ("split_k", c_int32), ("warps", c_int32),
+                ("strips", c_int32), ("tile_m", c_int32)]
 
 
 class GemmChoice(ctypes.Structure):

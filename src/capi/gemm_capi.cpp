@@ -18,13 +18,15 @@ gemm::Stream cpp(void* stream) { return static_cast<gemm::Stream>(stream); }
 
 gemm::Plan cpp_plan(const snug_gemm_plan* plan) {
   if (plan == nullptr) return {};
-  return {static_cast<gemm::Kernel>(plan->kernel), plan->splits, plan->warps, plan->columns};
+  return {static_cast<gemm::Kernel>(plan->kernel), plan->split_k, plan->warps, plan->strips,
+          plan->tile_m};
 }
 
 snug_gemm_choice capi_choice(const gemm::Choice& c) {
   return {c.packed,
           c.gain,
-          {static_cast<std::int32_t>(c.plan.kernel), c.plan.splits, c.plan.warps, c.plan.columns}};
+          {static_cast<std::int32_t>(c.plan.kernel), c.plan.split_k, c.plan.warps, c.plan.strips,
+           c.plan.tile_m}};
 }
 
 }  // namespace

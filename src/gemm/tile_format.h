@@ -20,26 +20,31 @@ inline constexpr std::uint32_t kStripRows = 16;  // rows that one mma instructio
 inline constexpr std::uint32_t kTileCols = 128;  // columns of a tile
 inline constexpr std::uint32_t kTileWeights = kStripRows * kTileCols;
 inline constexpr std::uint32_t kPaletteSize = 8;  // bytes, one for each 3-bit index
-inline constexpr std::uint32_t kTilePatches = 8;
-inline constexpr std::uint32_t kPatchWords = kTilePatches / 2;  // of 32 bits, with two patches each
-inline constexpr std::uint32_t kPatchBytes = 4 * kPatchWords;   // of one tile
+inline constexpr std::uint32_t kTileEscapes = 8;
+inline constexpr std::uint32_t kEscapeWords =
+    kTileEscapes / 2;  // of 32 bits, with two escapes each
+inline constexpr std::uint32_t kEscapeBytes = 4 * kEscapeWords;  // of one tile
 inline constexpr std::uint32_t kHalfBytes = 1536;  // 64 columns: 1024 low bytes, 512 of nibbles
-inline constexpr std::uint32_t kNibbleTileBytes = 2 * kHalfBytes;
-inline constexpr std::uint32_t kPlaneBytes = kTileWeights;  // all upper bytes of a tile
+inline constexpr std::uint32_t kFixedTileBytes = 2 * kHalfBytes;
+inline constexpr std::uint32_t kOverflowBytes = kTileWeights;  // all upper bytes of a tile
 inline constexpr std::uint32_t kRawTileBytes = 2 * kTileWeights;
+
+SNUG_HD constexpr std::uint32_t tile_bytes_of(Kind kind) {
+  return kind == Kind::kRaw ? kRawTileBytes : kFixedTileBytes;
+}
 
 inline constexpr std::uint64_t kMagic = 0x4D4D45474755'4E53ull;  // "SNUGGEMM"
 inline constexpr std::uint32_t kVersion = 2;
 inline constexpr std::uint64_t kMaxDim = std::uint64_t{1} << 31;
 
-// A patch gives one lane another value for one entry of the palette, in one tile. A
-// tile that needs what patches cannot say has the mark as its first word, and as its
-// second the number of the plane that holds its upper bytes.
-inline constexpr std::uint32_t kPatchValid = 1u << 15;
-inline constexpr std::uint32_t kPlaneMark = 1u << 31;
+// A escape gives one lane another value for one entry of the palette, in one tile. A
+// tile that needs what escapes cannot say has the mark as its first word, and as its
+// second the number of the overflow that holds its upper bytes.
+inline constexpr std::uint32_t kEscapeValid = 1u << 15;
+inline constexpr std::uint32_t kOverflowMark = 1u << 31;
 
-SNUG_HD std::uint32_t patch_of(std::uint32_t lane, std::uint32_t entry, std::uint32_t value) {
-  return kPatchValid | value << 8 | entry << 5 | lane;
+SNUG_HD std::uint32_t escape_of(std::uint32_t lane, std::uint32_t entry, std::uint32_t value) {
+  return kEscapeValid | value << 8 | entry << 5 | lane;
 }
 
 struct Header {
@@ -48,18 +53,21 @@ struct Header {
   std::int32_t kind;
   std::uint64_t n, k;
   std::uint64_t num_bytes;
-  std::uint64_t num_patches;  // weights outside of their strip's palette
-  std::uint64_t num_planes;
+  std::uint64_t num_escaped;  // weights outside of their strip's palette
+  std::uint64_t num_overflows;
   std::uint64_t checksum;  // of the fields before it
   std::uint64_t reserved[24];
 };
 static_assert(sizeof(Header) == kHeaderBytes);
 
 SNUG_HD std::uint64_t header_checksum(const Header& h) {
-  const std::uint64_t fields[] = {h.magic,     h.version | static_cast<std::uint64_t>(h.kind) << 32,
-                                  h.n,         h.k,
-                                  h.num_bytes, h.num_patches,
-                                  h.num_planes};
+  const std::uint64_t fields[] = {h.magic,
+                                  h.version | static_cast<std::uint64_t>(h.kind) << 32,
+                                  h.n,
+                                  h.k,
+                                  h.num_bytes,
+                                  h.num_escaped,
+                                  h.num_overflows};
   std::uint64_t hash = 0xCBF29CE484222325ull;
   for (const std::uint64_t field : fields)
     hash = (hash ^ field) * 0x9E3779B97F4A7C15ull ^ hash >> 29;
@@ -72,23 +80,23 @@ SNUG_HD std::uint64_t align_up(std::uint64_t value, std::uint64_t to) {
 
 // Offsets of the parts of a packed matrix.
 struct Layout {
-  std::uint64_t strips, tiles_per_strip, palettes, patches, tiles, planes;
+  std::uint64_t strips, tiles_per_strip, palettes, escapes, tiles, overflows;
   std::uint32_t tile_bytes;
-  std::uint64_t max_planes;  // that packed_bound() allows for
+  std::uint64_t max_overflows;  // that packed_bound() allows for
 
   SNUG_HD Layout(std::uint64_t n, std::uint64_t k, Kind kind) {
     strips = (n + kStripRows - 1) / kStripRows;
     tiles_per_strip = (k + kTileCols - 1) / kTileCols;
     palettes = kHeaderBytes;
-    tile_bytes = kind == Kind::kRaw ? kRawTileBytes : kNibbleTileBytes;
-    // Patches lie apart from the tiles, which so begin on whole cache lines: copies
+    tile_bytes = tile_bytes_of(kind);
+    // Escapes lie apart from the tiles, which so begin on whole cache lines: copies
     // that do not are a tenth slower.
-    patches = palettes + (kind == Kind::kRaw ? 0 : align_up(strips * kPaletteSize, kAlign));
-    tiles = patches +
-            (kind == Kind::kRaw ? 0 : align_up(strips * tiles_per_strip * kPatchBytes, kAlign));
-    planes = tiles + strips * tiles_per_strip * tile_bytes;
+    escapes = palettes + (kind == Kind::kRaw ? 0 : align_up(strips * kPaletteSize, kAlign));
+    tiles = escapes +
+            (kind == Kind::kRaw ? 0 : align_up(strips * tiles_per_strip * kEscapeBytes, kAlign));
+    overflows = tiles + strips * tiles_per_strip * tile_bytes;
     // One tile in eight, one bit a weight; more is no longer worth packing.
-    max_planes = kind == Kind::kRaw ? 0 : 1 + strips * tiles_per_strip / 8;
+    max_overflows = kind == Kind::kRaw ? 0 : 1 + strips * tiles_per_strip / 8;
   }
 };
 
@@ -125,7 +133,7 @@ SNUG_HD std::uint32_t raw_at(const Place& p) {
   return p.half * 2048 + p.frag * 512 + p.lane * 16 + p.reg * 4 + p.elem * 2;
 }
 
-SNUG_HD std::uint32_t plane_byte_at(const Place& p) {
+SNUG_HD std::uint32_t overflow_byte_at(const Place& p) {
   return p.half * 1024 + p.frag / 2 * 512 + p.lane * 16 + p.frag % 2 * 8 + p.reg * 2 + p.elem;
 }
 

@@ -46,12 +46,12 @@ constexpr std::uint64_t kShapes[][2] = {{1, 1},    {1, 300},   {16, 128}, {17, 1
 
 TEST(GemmPack, EveryShapeComesBack) {
   for (const auto& [n, k] : kShapes)
-    for (const Kind kind : {Kind::kRaw, Kind::kNibble})
+    for (const Kind kind : {Kind::kRaw, Kind::kFixed})
       expect_round_trip(normal_weights(n * k, 0.02f, 0, n + k), n, k, kind);
 }
 
 TEST(GemmPack, SpecialValuesComeBack) {
-  expect_round_trip(special_weights(100 * 500, 1), 100, 500, Kind::kNibble);
+  expect_round_trip(special_weights(100 * 500, 1), 100, 500, Kind::kFixed);
   expect_round_trip(special_weights(100 * 500, 2), 100, 500, Kind::kRaw);
 }
 
@@ -61,48 +61,48 @@ TEST(GemmPack, EveryPatternComesBackRaw) {
   expect_round_trip(w, 256, 256, Kind::kRaw);
 }
 
-// More values in one tile than patches can describe.
-TEST(GemmPack, TilesWithManyPatchesComeBack) {
+// More values in one tile than escapes can describe.
+TEST(GemmPack, TilesWithManyEscapesComeBack) {
   Weights w = normal_weights(16 * 4096, 0.02f, 0, 3);
   for (std::uint32_t i = 0; i < 60; ++i)
     w[i * 61 % (16 * 128) / 128 * 4096 + i * 61 % 128] = static_cast<std::uint16_t>(i * 0x0411);
-  expect_round_trip(w, 16, 4096, Kind::kNibble);
+  expect_round_trip(w, 16, 4096, Kind::kFixed);
 }
 
 // A value outside of the palette takes the place of an entry that its lane does not
-// use; a lane that uses all eight needs a plane.
-TEST(GemmPack, PatchesTakeUnusedEntries) {
+// use; a lane that uses all eight needs a overflow.
+TEST(GemmPack, EscapesTakeUnusedEntries) {
   const std::uint64_t n = 16, k = 2048;
   Weights w(n * k, 0x3C10);
   for (std::uint64_t i = 0; i < 8 * 16; ++i)
     w[i / 8 * k + 1024 + i % 8] = static_cast<std::uint16_t>(0x3C10 + i % 8 * 0x100);
   w[0] = 0x0123;      // lane 0 of the first tile: every other entry is free
-  w[1] = 0x0145;      // the same value: the same patch
+  w[1] = 0x0145;      // the same value: the same escape
   w[8] = 0xFF80;      // another value of that lane
   w[2 * k] = 0x7FFF;  // lane 8
-  const gemm::Layout layout(n, k, Kind::kNibble);
-  const PackedBytes few = pack(w, n, k, Kind::kNibble);
+  const gemm::Layout layout(n, k, Kind::kFixed);
+  const PackedBytes few = pack(w, n, k, Kind::kFixed);
   ASSERT_TRUE(few.status.ok());
-  EXPECT_EQ(few.bytes.size(), layout.planes);
-  std::uint16_t patches[8];
-  std::memcpy(patches, few.bytes.data() + layout.patches, sizeof patches);
-  const std::uint32_t want[] = {gemm::patch_of(0, 1, 0x01), gemm::patch_of(0, 2, 0x7F),
-                                gemm::patch_of(8, 1, 0x7F)};
-  for (int i = 0; i < 8; ++i) EXPECT_EQ(patches[i], i < 3 ? want[i] : 0u) << i;
-  expect_round_trip(w, n, k, Kind::kNibble);
+  EXPECT_EQ(few.bytes.size(), layout.overflows);
+  std::uint16_t escapes[8];
+  std::memcpy(escapes, few.bytes.data() + layout.escapes, sizeof escapes);
+  const std::uint32_t want[] = {gemm::escape_of(0, 1, 0x01), gemm::escape_of(0, 2, 0x7F),
+                                gemm::escape_of(8, 1, 0x7F)};
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(escapes[i], i < 3 ? want[i] : 0u) << i;
+  expect_round_trip(w, n, k, Kind::kFixed);
 
   for (std::uint32_t i = 0; i < 8; ++i)
     w[i / 2 * 16 + i % 2] = static_cast<std::uint16_t>(0x3C10 + i * 0x100);
   w[8] = 0x0123;
-  const PackedBytes full = pack(w, n, k, Kind::kNibble);
+  const PackedBytes full = pack(w, n, k, Kind::kFixed);
   ASSERT_TRUE(full.status.ok());
-  EXPECT_EQ(full.bytes.size(), layout.planes + gemm::kPlaneBytes);
-  expect_round_trip(w, n, k, Kind::kNibble);
+  EXPECT_EQ(full.bytes.size(), layout.overflows + gemm::kOverflowBytes);
+  expect_round_trip(w, n, k, Kind::kFixed);
 }
 
-TEST(GemmPack, FewPatchesStayWithinTwelvePointOneBits) {
+TEST(GemmPack, FewEscapesStayWithinTwelvePointOneBits) {
   const Weights w = normal_weights(512 * 1024, 0.02f, 0, 4);
-  const PackedBytes packed = pack(w, 512, 1024, Kind::kNibble);
+  const PackedBytes packed = pack(w, 512, 1024, Kind::kFixed);
   ASSERT_TRUE(packed.status.ok());
   EXPECT_LE(8.0 * static_cast<double>(packed.bytes.size()) / (512 * 1024), 12.1);
 }
@@ -111,7 +111,7 @@ TEST(GemmPack, RandomBitsAreRefusedNotExpanded) {
   Prng prng(5);
   Weights w(256 * 256);
   for (auto& v : w) v = static_cast<std::uint16_t>(prng.next());
-  const PackedBytes packed = pack(w, 256, 256, Kind::kNibble);
+  const PackedBytes packed = pack(w, 256, 256, Kind::kFixed);
   EXPECT_EQ(packed.status.code, Code::kDstTooSmall);
   EXPECT_STREQ(packed.status.what, "too many weights outside of their palettes; pack as raw");
   expect_round_trip(w, 256, 256, Kind::kRaw);
@@ -122,8 +122,8 @@ TEST(GemmPack, LeadingDimensionIsHonoured) {
   Weights narrow;
   for (int row = 0; row < 20; ++row)
     narrow.insert(narrow.end(), wide.begin() + row * 200, wide.begin() + row * 200 + 150);
-  const PackedBytes a = pack(wide, 20, 150, Kind::kNibble, 200),
-                    b = pack(narrow, 20, 150, Kind::kNibble);
+  const PackedBytes a = pack(wide, 20, 150, Kind::kFixed, 200),
+                    b = pack(narrow, 20, 150, Kind::kFixed);
   EXPECT_EQ(a.bytes, b.bytes);
   Weights back(20 * 200, 0xABCD);
   ASSERT_TRUE(gemm::unpack_host(a.bytes, back.data(), 200).ok());
@@ -162,20 +162,19 @@ TEST(GemmPack, BadArgumentsAreRefused) {
   EXPECT_EQ(gemm::packed_bound(0, 5, Kind::kRaw), 0u);
   EXPECT_EQ(gemm::packed_bound(5, std::uint64_t{1} << 40, Kind::kRaw), 0u);
   EXPECT_EQ(gemm::packed_bound(5, 5, static_cast<Kind>(7)), 0u);
-  EXPECT_EQ(gemm::packed_bound(std::uint64_t{1} << 23, std::uint64_t{1} << 23, Kind::kNibble), 0u);
-  EXPECT_NE(gemm::packed_bound(std::uint64_t{1} << 18, std::uint64_t{1} << 18, Kind::kNibble), 0u);
-  EXPECT_EQ(gemm::pack_host(w.data(), 10, 0, 10, Kind::kNibble, room).status().code, Code::kUsage);
-  EXPECT_EQ(gemm::pack_host(w.data(), 9, 10, 10, Kind::kNibble, room).status().code, Code::kUsage);
+  EXPECT_EQ(gemm::packed_bound(std::uint64_t{1} << 23, std::uint64_t{1} << 23, Kind::kFixed), 0u);
+  EXPECT_NE(gemm::packed_bound(std::uint64_t{1} << 18, std::uint64_t{1} << 18, Kind::kFixed), 0u);
+  EXPECT_EQ(gemm::pack_host(w.data(), 10, 0, 10, Kind::kFixed, room).status().code, Code::kUsage);
+  EXPECT_EQ(gemm::pack_host(w.data(), 9, 10, 10, Kind::kFixed, room).status().code, Code::kUsage);
   EXPECT_EQ(gemm::pack_host(w.data(), 10, 10, 10, static_cast<Kind>(-1), room).status().code,
             Code::kUsage);
-  EXPECT_EQ(gemm::pack_host(w.data(), 10, 10, 10, Kind::kNibble, std::span(room).first(100))
-                .status()
-                .code,
-            Code::kDstTooSmall);
+  EXPECT_EQ(
+      gemm::pack_host(w.data(), 10, 10, 10, Kind::kFixed, std::span(room).first(100)).status().code,
+      Code::kDstTooSmall);
 }
 
 TEST(GemmPack, DamagedHeadersAreRefused) {
-  const PackedBytes packed = pack(normal_weights(64 * 256, 0.02f, 400, 7), 64, 256, Kind::kNibble);
+  const PackedBytes packed = pack(normal_weights(64 * 256, 0.02f, 400, 7), 64, 256, Kind::kFixed);
   ASSERT_TRUE(packed.status.ok());
   Weights back(64 * 256);
   EXPECT_FALSE(gemm::unpack_host(std::span(packed.bytes).first(200), back.data(), 256).ok());
@@ -192,22 +191,22 @@ TEST(GemmPack, DamagedHeadersAreRefused) {
     }
 }
 
-// Patch words are the only data that could lead somewhere else.
-TEST(GemmPack, HostilePatchesStayInside) {
-  const PackedBytes packed = pack(normal_weights(64 * 256, 0.02f, 400, 8), 64, 256, Kind::kNibble);
+// Escape words are the only data that could lead somewhere else.
+TEST(GemmPack, HostileEscapesStayInside) {
+  const PackedBytes packed = pack(normal_weights(64 * 256, 0.02f, 400, 8), 64, 256, Kind::kFixed);
   ASSERT_TRUE(packed.status.ok());
-  const gemm::Layout layout(64, 256, Kind::kNibble);
+  const gemm::Layout layout(64, 256, Kind::kFixed);
   Prng prng(9);
   for (int round = 0; round < 300; ++round) {
     auto damaged = packed.bytes;
     for (int i = 0; i < 8; ++i) {
       const auto word = static_cast<std::uint32_t>(prng.next());
-      const std::size_t words = layout.strips * layout.tiles_per_strip * gemm::kPatchWords;
-      std::memcpy(damaged.data() + layout.patches + 4 * prng.below(words), &word, 4);
+      const std::size_t words = layout.strips * layout.tiles_per_strip * gemm::kEscapeWords;
+      std::memcpy(damaged.data() + layout.escapes + 4 * prng.below(words), &word, 4);
     }
     if (prng.one_in(2)) {
-      const std::uint32_t mark[] = {gemm::kPlaneMark, static_cast<std::uint32_t>(prng.below(4))};
-      std::memcpy(damaged.data() + layout.patches, mark, sizeof mark);
+      const std::uint32_t mark[] = {gemm::kOverflowMark, static_cast<std::uint32_t>(prng.below(4))};
+      std::memcpy(damaged.data() + layout.escapes, mark, sizeof mark);
     }
     const GuardedBuffer guarded(damaged);
     Weights back(64 * 256);

@@ -3,8 +3,8 @@
 
 #include <cstring>
 
-#include "gemm/cuda/tuning.h"
 #include "gemm/gemm_weights.h"
+#include "gemm/tuning.h"
 #include "snug/snug_gpu.h"
 
 namespace snug::test {
@@ -22,43 +22,44 @@ TEST(GemmTuning, BucketsArePowersOfTwo) {
 
 TEST(GemmTuning, TextComesBack) {
   const std::string line =
-      "n=1234 k=567 m=8 kernel=decode splits=2 warps=16 columns=0 gain=1.250 device=Some GPU of "
+      "n=1234 k=567 m=8 kernel=few_rows split_k=2 warps=16 strips=0 tile_m=0 gain=1.250 "
+      "device=Some GPU of "
       "the test\n";
   ASSERT_TRUE(gemm::load_tuning("# a comment\n\n" + line).ok());
   EXPECT_NE(gemm::tuning_text().find(line), std::string::npos);
-  TuningEntry entry;
-  ASSERT_TRUE(gemm::find_tuning("Some GPU of the test", 1234, 567, 5, &entry));
-  EXPECT_EQ(entry.plan.kernel, Kernel::kDecode);
-  EXPECT_EQ(entry.plan.splits, 2);
-  EXPECT_EQ(entry.plan.warps, 16);
-  EXPECT_FLOAT_EQ(entry.gain, 1.25f);
-  EXPECT_FALSE(gemm::find_tuning("Some GPU of the test", 1234, 567, 9, &entry));
-  EXPECT_FALSE(gemm::find_tuning("Another GPU", 1234, 567, 8, &entry));
+  const auto entry = gemm::find_tuning("Some GPU of the test", 1234, 567, 5);
+  ASSERT_TRUE(entry.has_value());
+  EXPECT_EQ(entry->plan.kernel, Kernel::kFewRows);
+  EXPECT_EQ(entry->plan.split_k, 2);
+  EXPECT_EQ(entry->plan.warps, 16);
+  EXPECT_FLOAT_EQ(entry->gain, 1.25f);
+  EXPECT_FALSE(gemm::find_tuning("Some GPU of the test", 1234, 567, 9));
+  EXPECT_FALSE(gemm::find_tuning("Another GPU", 1234, 567, 8));
 }
 
 TEST(GemmTuning, LaterLinesWin) {
   ASSERT_TRUE(
-      gemm::load_tuning("n=7 k=7 m=1 kernel=batch splits=0 warps=8 columns=16 gain=1 device=A\n"
-                        "n=7 k=7 m=1 kernel=generic splits=0 warps=0 columns=0 gain=2 device=A\n")
+      gemm::load_tuning(
+          "n=7 k=7 m=1 kernel=batch split_k=0 warps=0 strips=8 tile_m=16 gain=1 device=A\n"
+          "n=7 k=7 m=1 kernel=generic split_k=0 warps=0 strips=0 tile_m=0 gain=2 device=A\n")
           .ok());
-  TuningEntry entry;
-  ASSERT_TRUE(gemm::find_tuning("A", 7, 7, 1, &entry));
-  EXPECT_EQ(entry.plan.kernel, Kernel::kGeneric);
+  const auto entry = gemm::find_tuning("A", 7, 7, 1);
+  ASSERT_TRUE(entry.has_value());
+  EXPECT_EQ(entry->plan.kernel, Kernel::kGeneric);
 }
 
 TEST(GemmTuning, OtherTextIsRefusedAsAWhole) {
   for (const char* bad :
-       {"hello", "n=9 k=9 m=3 kernel=decode splits=1 warps=8 columns=0 gain=1 device=A",
-        "n=9 k=9 m=4 kernel=nothing splits=1 warps=8 columns=0 gain=1 device=A",
-        "n=9 k=9 m=4 kernel=decode splits=-1 warps=8 columns=0 gain=1 device=A",
-        "n=9 k=9 m=4 kernel=decode splits=1 warps=8 columns=0 gain=1 device="}) {
+       {"hello", "n=9 k=9 m=3 kernel=few_rows split_k=1 warps=8 strips=0 tile_m=0 gain=1 device=A",
+        "n=9 k=9 m=4 kernel=nothing split_k=1 warps=8 strips=0 tile_m=0 gain=1 device=A",
+        "n=9 k=9 m=4 kernel=few_rows split_k=-1 warps=8 strips=0 tile_m=0 gain=1 device=A",
+        "n=9 k=9 m=4 kernel=few_rows split_k=1 warps=8 strips=0 tile_m=0 gain=1 device="}) {
     const std::string good =
-        "n=9 k=9 m=4 kernel=decode splits=1 warps=8 columns=0 gain=1 device=B\n";
+        "n=9 k=9 m=4 kernel=few_rows split_k=1 warps=8 strips=0 tile_m=0 gain=1 device=B\n";
     const Status status = gemm::load_tuning(good + bad);
     EXPECT_EQ(status.code, Code::kCorrupt) << bad;
     EXPECT_EQ(status.found, 2u);
-    TuningEntry entry;
-    EXPECT_FALSE(gemm::find_tuning("B", 9, 9, 4, &entry));
+    EXPECT_FALSE(gemm::find_tuning("B", 9, 9, 4));
   }
 }
 
@@ -72,10 +73,10 @@ TEST(GemmTuning, ShippedEntriesAreWellFormed) {
 
 TEST(GemmCapi, PacksInspectsAndUnpacks) {
   const Weights w = normal_weights(40 * 300, 0.02f, 400, 1);
-  std::vector<std::byte> packed(snug_gemm_packed_bound(40, 300, SNUG_GEMM_NIBBLE));
+  std::vector<std::byte> packed(snug_gemm_packed_bound(40, 300, SNUG_GEMM_FIXED));
   std::size_t used = 0;
   snug_status status;
-  ASSERT_EQ(snug_gemm_pack_host(w.data(), 300, 40, 300, SNUG_GEMM_NIBBLE, packed.data(),
+  ASSERT_EQ(snug_gemm_pack_host(w.data(), 300, 40, 300, SNUG_GEMM_FIXED, packed.data(),
                                 packed.size(), &used, &status),
             SNUG_OK);
   snug_gemm_matrix matrix;
@@ -84,7 +85,7 @@ TEST(GemmCapi, PacksInspectsAndUnpacks) {
   EXPECT_EQ(matrix.n, 40u);
   EXPECT_EQ(matrix.k, 300u);
   EXPECT_EQ(matrix.num_bytes, used);
-  EXPECT_GT(matrix.num_patches, 0u);
+  EXPECT_GT(matrix.num_escaped, 0u);
   EXPECT_EQ(matrix.data, nullptr);
   Weights back(w.size());
   ASSERT_EQ(snug_gemm_unpack_host(packed.data(), used, back.data(), 300, nullptr), SNUG_OK);
@@ -100,10 +101,10 @@ TEST(GemmCapi, NullIsRefused) {
   std::byte room[SNUG_GEMM_HEADER_BYTES] = {};
   snug_gemm_matrix matrix;
   EXPECT_EQ(
-      snug_gemm_pack_host(nullptr, 1, 1, 1, SNUG_GEMM_NIBBLE, room, sizeof room, nullptr, nullptr),
+      snug_gemm_pack_host(nullptr, 1, 1, 1, SNUG_GEMM_FIXED, room, sizeof room, nullptr, nullptr),
       SNUG_USAGE);
   EXPECT_EQ(
-      snug_gemm_pack_host(&weight, 1, 1, 1, SNUG_GEMM_NIBBLE, nullptr, 1 << 20, nullptr, nullptr),
+      snug_gemm_pack_host(&weight, 1, 1, 1, SNUG_GEMM_FIXED, nullptr, 1 << 20, nullptr, nullptr),
       SNUG_USAGE);
   EXPECT_EQ(snug_gemm_unpack_host(nullptr, sizeof room, &weight, 1, nullptr), SNUG_USAGE);
   EXPECT_EQ(snug_gemm_unpack_host(room, sizeof room, nullptr, 1, nullptr), SNUG_USAGE);

@@ -63,8 +63,8 @@ Bytes packed_on_cpu(const Weights& w, std::uint64_t n, std::uint64_t k, Kind kin
 TEST(GemmDelta, WhatTheCpuApplies) {
   constexpr std::uint64_t kShapes[][2] = {{1, 1}, {16, 128}, {333, 777}, {256, 2048}};
   for (const auto& [n, k] : kShapes)
-    for (const Kind from : {Kind::kNibble, Kind::kRaw})
-      for (const Kind to : {Kind::kNibble, Kind::kRaw}) {
+    for (const Kind from : {Kind::kFixed, Kind::kRaw})
+      for (const Kind to : {Kind::kFixed, Kind::kRaw}) {
         const Step step(n * k, 30, n + k);
         const DeviceMatrix old(step.before, n, k, from);
         ASSERT_TRUE(old.status.ok()) << to_string(old.status);
@@ -76,18 +76,17 @@ TEST(GemmDelta, WhatTheCpuApplies) {
 
 TEST(GemmDelta, AnotherBaseIsRefused) {
   const Step step(64 * 512, 30, 1), other(64 * 512, 30, 2);
-  const DeviceMatrix old(step.before, 64, 512, Kind::kNibble);
+  const DeviceMatrix old(step.before, 64, 512, Kind::kFixed);
   ASSERT_TRUE(old.status.ok()) << to_string(old.status);
-  EXPECT_EQ(update(old, other.delta(), Kind::kNibble).status.code, Code::kWrongBase);
-  EXPECT_EQ(update(old, Step(64 * 511, 30, 1).delta(), Kind::kNibble).status.code,
-            Code::kWrongBase);
+  EXPECT_EQ(update(old, other.delta(), Kind::kFixed).status.code, Code::kWrongBase);
+  EXPECT_EQ(update(old, Step(64 * 511, 30, 1).delta(), Kind::kFixed).status.code, Code::kWrongBase);
 }
 
 // Every damaged delta is refused, or does what the CPU does with it.
 TEST(GemmDelta, DamageGivesAnErrorOrTheRightMatrix) {
   constexpr std::uint64_t kN = 48, kK = 256;
   const Step step(kN * kK, 20, 3);
-  const DeviceMatrix old(step.before, kN, kK, Kind::kNibble);
+  const DeviceMatrix old(step.before, kN, kK, Kind::kFixed);
   ASSERT_TRUE(old.status.ok()) << to_string(old.status);
   const Bytes delta = step.delta();
   Prng prng(4);
@@ -96,10 +95,10 @@ TEST(GemmDelta, DamageGivesAnErrorOrTheRightMatrix) {
     damaged[prng.below(damaged.size())] ^= static_cast<std::byte>(1 << prng.below(8));
     Bytes on_cpu = bytes_of(step.before);
     const Status cpu = delta::apply_in_place(view(damaged), on_cpu);
-    const Updated updated = update(old, damaged, Kind::kNibble);
+    const Updated updated = update(old, damaged, Kind::kFixed);
     ASSERT_EQ(updated.status.ok(), cpu.ok()) << to_string(cpu);
     if (cpu.ok())
-      EXPECT_TRUE(updated.packed == packed_on_cpu(values_of(on_cpu), kN, kK, Kind::kNibble));
+      EXPECT_TRUE(updated.packed == packed_on_cpu(values_of(on_cpu), kN, kK, Kind::kFixed));
   }
 }
 
@@ -107,9 +106,9 @@ TEST(GemmDelta, TooManyNewExponentsNeedTheRawForm) {
   Step step(256 * 256, 30, 5);
   Prng prng(6);
   for (auto& w : step.after) w = static_cast<std::uint16_t>(prng.next());
-  const DeviceMatrix old(step.before, 256, 256, Kind::kNibble);
+  const DeviceMatrix old(step.before, 256, 256, Kind::kFixed);
   ASSERT_TRUE(old.status.ok()) << to_string(old.status);
-  EXPECT_EQ(update(old, step.delta(), Kind::kNibble).status.code, Code::kDstTooSmall);
+  EXPECT_EQ(update(old, step.delta(), Kind::kFixed).status.code, Code::kDstTooSmall);
   EXPECT_TRUE(update(old, step.delta(), Kind::kRaw).packed ==
               packed_on_cpu(step.after, 256, 256, Kind::kRaw));
 }

@@ -1,6 +1,6 @@
 // gpu/gemm_device.h - packed matrices and one-call multiplications for the GPU tests.
 #pragma once
-#include "gemm/cuda/choose.h"
+#include "gemm/cuda/launch.h"
 #include "gemm/gemm_weights.h"
 #include "gpu/gpu_buffers.h"
 #include "snug/gemm.h"
@@ -88,19 +88,20 @@ struct LinearRun {
 inline std::vector<gemm::Plan> plans_for(std::uint64_t n, std::uint64_t k, std::uint64_t m) {
   using gemm::Kernel, gemm::Kind;
   const auto& device = gemm::current_device();
-  std::vector<gemm::Plan> plans{{Kernel::kGeneric, 0, 0, 0}};
+  std::vector<gemm::Plan> plans{{.kernel = Kernel::kGeneric}};
   for (const int warps : {8, 16})
-    for (const int splits : {1, 2, 3}) {
-      const gemm::Plan plan{Kernel::kDecode, splits, warps, 0};
-      if (gemm::fit_decode(device, n, k, m, Kind::kRaw, plan).splits != 0 &&
-          gemm::fit_decode(device, n, k, m, Kind::kNibble, plan).splits != 0)
+    for (const int split_k : {1, 2, 3}) {
+      const gemm::Plan plan{.kernel = Kernel::kFewRows, .split_k = split_k, .warps = warps};
+      if (gemm::fit_few_rows(device, {n, k, m, Kind::kRaw}, plan).split_k != 0 &&
+          gemm::fit_few_rows(device, {n, k, m, Kind::kFixed}, plan).split_k != 0)
         plans.push_back(plan);
     }
   if (device.hopper())
-    for (int columns = 16; columns <= 256; columns *= 2)
+    for (int tile_m = 16; tile_m <= 256; tile_m *= 2)
       for (const int strips : {8, 12, 16})
-        for (const int splits : {1, 2, 4})
-          if (const gemm::Plan plan{Kernel::kBatch, splits, strips, columns};
+        for (const int split_k : {1, 2, 4})
+          if (const gemm::Plan plan{
+                  .kernel = Kernel::kBatch, .split_k = split_k, .strips = strips, .tile_m = tile_m};
               gemm::batch_fits(plan, k))
             plans.push_back(plan);
   return plans;

@@ -14,9 +14,10 @@ using gemm::Kind;
 using gemm::Plan;
 
 std::string name_of(const Plan& p, std::uint64_t m) {
-  return "kernel " + std::to_string(static_cast<int>(p.kernel)) + ", splits " +
-         std::to_string(p.splits) + ", warps " + std::to_string(p.warps) + ", columns " +
-         std::to_string(p.columns) + ", m " + std::to_string(m);
+  return "kernel " + std::to_string(static_cast<int>(p.kernel)) + ", split_k " +
+         std::to_string(p.split_k) + ", warps " + std::to_string(p.warps) + ", strips " +
+         std::to_string(p.strips) + ", tile_m " + std::to_string(p.tile_m) + ", m " +
+         std::to_string(m);
 }
 
 double truth(const Weights& w, const LinearRun& run, std::uint64_t token, std::uint64_t row,
@@ -57,7 +58,7 @@ struct Case {
 
 void check_case(const Case& c, const Weights& w, const std::vector<std::uint64_t>& ms,
                 bool check_truth) {
-  const DeviceMatrix packed(w, c.n, c.k, Kind::kNibble), twin(w, c.n, c.k, Kind::kRaw);
+  const DeviceMatrix packed(w, c.n, c.k, Kind::kFixed), twin(w, c.n, c.k, Kind::kRaw);
   ASSERT_TRUE(packed.status.ok()) << to_string(packed.status);
   ASSERT_TRUE(twin.status.ok()) << to_string(twin.status);
   LinearRun run(c.n, c.k, ms.back(), c.misalign, c.pad);
@@ -97,12 +98,12 @@ TEST(GemmLinear, SpecialWeights) {
 TEST(GemmLinear, RowsDoNotDependOnTheirNumber) {
   const std::uint64_t n = 512, k = 1024;
   const Weights w = normal_weights(n * k, 0.02f, 1000, 7);
-  const DeviceMatrix packed(w, n, k, Kind::kNibble);
+  const DeviceMatrix packed(w, n, k, Kind::kFixed);
   ASSERT_TRUE(packed.status.ok());
   LinearRun run(n, k, 64);
   for (const Plan& plan : plans_for(n, k, 8)) {
     const std::uint64_t most =
-        plan.kernel == Kernel::kDecode ? 8 : std::max(8, std::min(64, plan.columns));
+        plan.kernel == Kernel::kFewRows ? 8 : std::max(8, std::min(64, plan.tile_m));
     SCOPED_TRACE(name_of(plan, most));
     const Weights all = run(packed.matrix, most, plan);
     for (const std::uint64_t m : {std::uint64_t{1}, std::uint64_t{5}, most - 1}) {
@@ -115,7 +116,7 @@ TEST(GemmLinear, RowsDoNotDependOnTheirNumber) {
 TEST(GemmLinear, AutoWorksForEveryM) {
   const std::uint64_t n = 768, k = 896;
   const Weights w = normal_weights(n * k, 0.02f, 1000, 8);
-  const DeviceMatrix packed(w, n, k, Kind::kNibble);
+  const DeviceMatrix packed(w, n, k, Kind::kFixed);
   ASSERT_TRUE(packed.status.ok());
   LinearRun run(n, k, 700);
   EXPECT_LE(gemm::linear_workspace_bytes(n, k, 700), run.workspace.size());
@@ -130,10 +131,11 @@ TEST(GemmLinear, AutoWorksForEveryM) {
 
 TEST(GemmLinear, WorksInAGraphAndLeavesTheWorkspaceReady) {
   const std::uint64_t n = 640, k = 2048, m = 4;
-  const DeviceMatrix packed(normal_weights(n * k, 0.02f, 1000, 9), n, k, Kind::kNibble);
+  const DeviceMatrix packed(normal_weights(n * k, 0.02f, 1000, 9), n, k, Kind::kFixed);
   ASSERT_TRUE(packed.status.ok());
   LinearRun run(n, k, 64);
-  const Plan cut{Kernel::kDecode, 3, 8, 0}, batch{Kernel::kBatch, 0, 8, 64};
+  const Plan cut{.kernel = Kernel::kFewRows, .split_k = 3, .warps = 8},
+      batch{.kernel = Kernel::kBatch, .strips = 8, .tile_m = 64};
   const Weights want = run(packed.matrix, m, cut), want_batch = run(packed.matrix, 64, batch);
   cudaStream_t stream;
   SNUG_CUDA_OK(cudaStreamCreate(&stream));
@@ -164,7 +166,7 @@ TEST(GemmLinear, WorksInAGraphAndLeavesTheWorkspaceReady) {
 
 TEST(GemmLinear, TunesAndExplains) {
   const std::uint64_t n = 512, k = 512;
-  const DeviceMatrix packed(normal_weights(n * k, 0.02f, 0, 10), n, k, Kind::kNibble);
+  const DeviceMatrix packed(normal_weights(n * k, 0.02f, 0, 10), n, k, Kind::kFixed);
   LinearRun run(n, k, 8);
   const auto best =
       gemm::tune(packed.matrix, {run.device_x.data(), k, 8, nullptr, run.device_y.data(), n},
@@ -179,7 +181,7 @@ TEST(GemmLinear, TunesAndExplains) {
 
 TEST(GemmLinear, BadArgumentsAreRefused) {
   const std::uint64_t n = 64, k = 256;
-  const DeviceMatrix packed(normal_weights(n * k, 0.02f, 0, 11), n, k, Kind::kNibble);
+  const DeviceMatrix packed(normal_weights(n * k, 0.02f, 0, 11), n, k, Kind::kFixed);
   LinearRun run(n, k, 8);
   gemm::LinearArgs good{run.device_x.data(), k, 8, nullptr, run.device_y.data(), n};
   const cuda::Target workspace{run.workspace.data(), run.workspace.size()};
@@ -207,9 +209,13 @@ TEST(GemmLinear, BadArgumentsAreRefused) {
   EXPECT_EQ(
       code(packed.matrix, good, {static_cast<char*>(workspace.data) + 8, workspace.num_bytes - 8}),
       Code::kUsage);
-  EXPECT_EQ(code(packed.matrix, good, workspace, {static_cast<Kernel>(99), 0, 0, 0}), Code::kUsage);
-  EXPECT_EQ(code(packed.matrix, good, workspace, {Kernel::kDecode, 0, 5, 0}), Code::kUsage);
-  EXPECT_EQ(code(packed.matrix, good, workspace, {Kernel::kBatch, 0, 8, 24}), Code::kUsage);
+  EXPECT_EQ(code(packed.matrix, good, workspace, {.kernel = static_cast<Kernel>(99)}),
+            Code::kUsage);
+  EXPECT_EQ(code(packed.matrix, good, workspace, {.kernel = Kernel::kFewRows, .warps = 5}),
+            Code::kUsage);
+  EXPECT_EQ(
+      code(packed.matrix, good, workspace, {.kernel = Kernel::kBatch, .strips = 8, .tile_m = 24}),
+      Code::kUsage);
   EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
 }
 

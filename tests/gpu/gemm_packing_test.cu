@@ -41,7 +41,7 @@ TEST(GemmPacking, SameBytesAsTheCpu) {
   constexpr std::uint64_t kShapes[][2] = {{1, 1},      {16, 128},  {17, 129},
                                           {100, 1000}, {64, 4096}, {333, 777}};
   for (const auto& [n, k] : kShapes)
-    for (const Kind kind : {Kind::kNibble, Kind::kRaw}) {
+    for (const Kind kind : {Kind::kFixed, Kind::kRaw}) {
       expect_same_as_cpu(normal_weights(n * k, 0.02f, 0, n), n, k, kind);
       expect_same_as_cpu(normal_weights(n * k, 0.02f, 600, k), n, k, kind);
       expect_same_as_cpu(special_weights(n * k, n * k), n, k, kind);
@@ -51,22 +51,22 @@ TEST(GemmPacking, SameBytesAsTheCpu) {
 TEST(GemmPacking, AnyAddressAndLeadingDimension) {
   for (const std::size_t misalign : {2, 4, 6})
     for (const std::uint64_t ld : {150, 151, 160})
-      expect_same_as_cpu(normal_weights(40 * ld, 0.02f, 600, ld), 40, 150, Kind::kNibble, misalign,
+      expect_same_as_cpu(normal_weights(40 * ld, 0.02f, 600, ld), 40, 150, Kind::kFixed, misalign,
                          ld);
 }
 
-TEST(GemmPacking, ManyPatchesInOneTile) {
+TEST(GemmPacking, ManyEscapesInOneTile) {
   Weights w = normal_weights(48 * 2048, 0.02f, 0, 1);
   for (std::uint32_t i = 0; i < 200; ++i)
     w[(16 + i % 16) * 2048 + 300 + i / 16] = static_cast<std::uint16_t>(i * 0x0153);
-  expect_same_as_cpu(w, 48, 2048, Kind::kNibble);
+  expect_same_as_cpu(w, 48, 2048, Kind::kFixed);
 }
 
 TEST(GemmPacking, RandomBitsAreRefused) {
   Prng prng(2);
   Weights w(256 * 256);
   for (auto& v : w) v = static_cast<std::uint16_t>(prng.next());
-  const DeviceMatrix packed(w, 256, 256, Kind::kNibble);
+  const DeviceMatrix packed(w, 256, 256, Kind::kFixed);
   EXPECT_EQ(packed.status.code, Code::kDstTooSmall);
   EXPECT_STREQ(packed.status.what, "too many weights outside of their palettes; pack as raw");
 }
@@ -77,11 +77,11 @@ struct FromFrame {
 };
 
 FromFrame pack_from(const Bytes& frame, std::uint64_t n, std::uint64_t k) {
-  DeviceBuffer device_frame(frame), dst(gemm::packed_bound(n, k, Kind::kNibble));
+  DeviceBuffer device_frame(frame), dst(gemm::packed_bound(n, k, Kind::kFixed));
   DeviceBuffer workspace(gemm::pack_frame_workspace_bytes(n, k)),
       result(sizeof(gemm::DeviceResult));
   FromFrame out;
-  out.status = gemm::pack_frame({device_frame.data(), frame.size()}, n, k, Kind::kNibble,
+  out.status = gemm::pack_frame({device_frame.data(), frame.size()}, n, k, Kind::kFixed,
                                 {dst.data(), dst.size()}, {workspace.data(), workspace.size()},
                                 result_in(result), nullptr);
   EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
@@ -95,7 +95,7 @@ FromFrame pack_from(const Bytes& frame, std::uint64_t n, std::uint64_t k) {
 TEST(GemmPacking, FromFrames) {
   const std::uint64_t n = 160, k = 640;
   const Weights w = normal_weights(n * k, 0.02f, 2000, 3);
-  const DeviceMatrix direct(w, n, k, Kind::kNibble);
+  const DeviceMatrix direct(w, n, k, Kind::kFixed);
   ASSERT_TRUE(direct.status.ok());
   const Bytes raw = bytes_of(w);
   for (const Codec codec : {Codec::kEntropy, Codec::kFixed, Codec::kRaw}) {
@@ -114,7 +114,7 @@ TEST(GemmPacking, FromFrames) {
 }
 
 TEST(GemmPacking, DamagedMatricesAreNotOpened) {
-  const DeviceMatrix packed(normal_weights(64 * 256, 0.02f, 0, 4), 64, 256, Kind::kNibble);
+  const DeviceMatrix packed(normal_weights(64 * 256, 0.02f, 0, 4), 64, 256, Kind::kFixed);
   ASSERT_TRUE(packed.status.ok());
   EXPECT_EQ(gemm::open(packed.buffer.data(), packed.matrix.num_bytes - 4, nullptr).status().code,
             Code::kCorrupt);
@@ -128,16 +128,16 @@ TEST(GemmPacking, DamagedMatricesAreNotOpened) {
             Code::kBadMagic);
 }
 
-// Wild patch words may spoil weights, but lead nowhere outside.
-TEST(GemmPacking, HostilePatchesStayInside) {
+// Wild escape words may spoil weights, but lead nowhere outside.
+TEST(GemmPacking, HostileEscapesStayInside) {
   const std::uint64_t n = 64, k = 512;
-  const DeviceMatrix packed(normal_weights(n * k, 0.02f, 500, 5), n, k, Kind::kNibble);
+  const DeviceMatrix packed(normal_weights(n * k, 0.02f, 500, 5), n, k, Kind::kFixed);
   ASSERT_TRUE(packed.status.ok());
-  const gemm::Layout layout(n, k, Kind::kNibble);
+  const gemm::Layout layout(n, k, Kind::kFixed);
   Prng prng(6);
-  Bytes words(layout.tiles - layout.patches);
+  Bytes words(layout.tiles - layout.escapes);
   for (auto& b : words) b = std::byte{prng.byte()};
-  SNUG_CUDA_OK(cudaMemcpy(packed.buffer.data() + layout.patches, words.data(), words.size(),
+  SNUG_CUDA_OK(cudaMemcpy(packed.buffer.data() + layout.escapes, words.data(), words.size(),
                           cudaMemcpyHostToDevice));
   LinearRun run(n, k, 40);
   for (const std::uint64_t m : {1, 40})
@@ -155,7 +155,7 @@ TEST(GemmPacking, BadArgumentsAreRefused) {
   DeviceBuffer w(64 * 64 * 2), dst(1 << 16), ws(1 << 16), result(sizeof(gemm::DeviceResult));
   const auto code = [&](const void* source, std::uint64_t ld, std::uint64_t n, cuda::Target to,
                         cuda::Target workspace, gemm::DeviceResult* r) {
-    return gemm::pack(source, ld, n, 64, Kind::kNibble, to, workspace, r, nullptr).code;
+    return gemm::pack(source, ld, n, 64, Kind::kFixed, to, workspace, r, nullptr).code;
   };
   const cuda::Target to{dst.data(), dst.size()}, workspace{ws.data(), ws.size()};
   EXPECT_EQ(code(w.data(), 64, 64, to, workspace, result_in(result)), Code::kOk);

@@ -80,21 +80,21 @@ TEST(GpuDeltaCApi, Hash) {
 TEST(GpuDeltaCApi, PackedMatrix) {
   Case c;
   const std::uint64_t n = 100, k = 1000;
-  const DeviceMatrix old(values_of(c.versions.base), n, k, gemm::Kind::kNibble);
+  const DeviceMatrix old(values_of(c.versions.base), n, k, gemm::Kind::kFixed);
   const snug_gemm_matrix matrix{old.matrix.data,        old.matrix.num_bytes, n, k,
-                                old.matrix.num_patches, SNUG_GEMM_NIBBLE,     0};
-  const DeviceBuffer update(c.delta), out(snug_gemm_packed_bound(n, k, SNUG_GEMM_NIBBLE)),
+                                old.matrix.num_escaped, SNUG_GEMM_FIXED,      0};
+  const DeviceBuffer update(c.delta), out(snug_gemm_packed_bound(n, k, SNUG_GEMM_FIXED)),
       workspace(snug_gemm_delta_workspace(n, k));
   snug_status status;
-  ASSERT_EQ(snug_gemm_apply_delta(&matrix, update.data(), update.size(), SNUG_GEMM_NIBBLE,
+  ASSERT_EQ(snug_gemm_apply_delta(&matrix, update.data(), update.size(), SNUG_GEMM_FIXED,
                                   out.data(), out.size(), workspace.data(), workspace.size(),
                                   c_result_in(c.result), &c.options, nullptr, &status),
             SNUG_OK);
-  const DeviceMatrix expected(values_of(c.versions.next), n, k, gemm::Kind::kNibble);
+  const DeviceMatrix expected(values_of(c.versions.next), n, k, gemm::Kind::kFixed);
   const cuda::DeviceResult r = fetch_result(c.result);
   ASSERT_EQ(r.num_bytes, expected.matrix.num_bytes);
   EXPECT_TRUE(out.download(r.num_bytes) == expected.buffer.download(r.num_bytes));
-  EXPECT_EQ(snug_gemm_apply_delta(nullptr, update.data(), update.size(), SNUG_GEMM_NIBBLE,
+  EXPECT_EQ(snug_gemm_apply_delta(nullptr, update.data(), update.size(), SNUG_GEMM_FIXED,
                                   out.data(), out.size(), workspace.data(), workspace.size(),
                                   c_result_in(c.result), &c.options, nullptr, &status),
             SNUG_USAGE);

@@ -9,7 +9,7 @@ from torch import nn
 
 from .._library import GemmChoice, library
 from .deltas import apply_delta, apply_to_packed
-from .matrix import NIBBLE, POLICIES, RAW, multiply, pack, read_header, version_of
+from .matrix import FIXED, POLICIES, RAW, multiply, pack, read_header, version_of
 from .on_gpu import stream_of
 
 # Layers that read the same input, by the names models give them.
@@ -33,7 +33,7 @@ class CompressedLinear(nn.Module):
         self.bias = None if bias is None else nn.Parameter(bias.detach(), bias.requires_grad)
 
     @classmethod
-    def from_linear(cls, linear, kind=NIBBLE):
+    def from_linear(cls, linear, kind=FIXED):
         """None if the weights would not be smaller."""
         made = pack(linear.weight, kind)
         return None if made is None else cls(made[0], linear.bias, made[1])
@@ -317,7 +317,7 @@ def _fuse(parent, group, names, linears, policy, batch, report):
 
 
 def _kind(policy):
-    return RAW if policy == "twin" else NIBBLE
+    return RAW if policy == "twin" else FIXED
 
 
 def _can_fuse(linears):

@@ -17,7 +17,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from .._library import GemmMatrix, SnugError, Status, check, library
 from .on_gpu import require_cuda, run_pack, stream_of
 
-RAW, NIBBLE = 0, 1  # enum snug_gemm_kind
+RAW, FIXED = 0, 1  # enum snug_gemm_kind
 POLICIES = {"memory": 0, "speed": 1}
 _HEADER_BYTES = 256
 _DST_TOO_SMALL = 6
@@ -28,10 +28,10 @@ class Shape(NamedTuple):
     n: int
     k: int
     kind: int
-    num_patches: int
+    num_escaped: int
 
 
-def pack(weight, kind=NIBBLE):
+def pack(weight, kind=FIXED):
     """Packs weight[n][k]. Returns its bytes and Shape, or None if it would not be smaller.
 
     RAW is the twin: the same order and kernels with 16 bits a weight.
@@ -90,7 +90,7 @@ def read_header(packed):
         with torch.cuda.device(packed.device):
             check(library.snug_gemm_open(packed.data_ptr(), packed.numel(), _stream(),
                                          byref(matrix), byref(status)), status)
-    return Shape(matrix.n, matrix.k, matrix.kind, matrix.num_patches)
+    return Shape(matrix.n, matrix.k, matrix.kind, matrix.num_escaped)
 
 
 def explain(n, k, m=1, policy="memory"):
@@ -107,8 +107,8 @@ def _stream():
     return stream_of(torch.cuda.current_device())
 
 
-def matrix_of(packed, n, k, kind, num_patches):
-    return GemmMatrix(packed.data_ptr(), packed.numel(), n, k, num_patches, kind, 0)
+def matrix_of(packed, n, k, kind, num_escaped):
+    return GemmMatrix(packed.data_ptr(), packed.numel(), n, k, num_escaped, kind, 0)
 
 
 class _Workspaces:
@@ -178,8 +178,8 @@ def _device_matrix(packed, shape, stream):
 
 _operators = torch.library.Library("snug", "DEF")
 _operators.define("linear(Tensor x, Tensor packed, Tensor? bias, int n, int k, int kind, "
-                  "int num_patches) -> Tensor")
-_operators.define("unpack(Tensor packed, int n, int k, int kind, int num_patches) -> Tensor")
+                  "int num_escaped) -> Tensor")
+_operators.define("unpack(Tensor packed, int n, int k, int kind, int num_escaped) -> Tensor")
 
 
 def multiply(x, packed, bias, shape):
@@ -233,17 +233,17 @@ def _launch_linear(rows, packed, bias, y, shape):
 
 
 @torch.library.impl(_operators, "unpack", "CUDA")
-def _unpack_on_gpu(packed, n, k, kind, num_patches):
+def _unpack_on_gpu(packed, n, k, kind, num_escaped):
     weight = torch.empty((n, k), dtype=torch.bfloat16, device=packed.device)
     status = Status()
     with torch.cuda.device(packed.device):
-        check(library.snug_gemm_unpack(byref(matrix_of(packed, n, k, kind, num_patches)),
+        check(library.snug_gemm_unpack(byref(matrix_of(packed, n, k, kind, num_escaped)),
                                        weight.data_ptr(), k, _stream(), byref(status)), status)
     return weight
 
 
 @torch.library.impl(_operators, "unpack", "CPU")
-def _unpack_on_cpu(packed, n, k, kind, num_patches):
+def _unpack_on_cpu(packed, n, k, kind, num_escaped):
     found = read_header(packed)
     if (found.n, found.k) != (n, k):
         raise ValueError(f"the packed matrix is {found.n} x {found.k}, not {n} x {k}")
@@ -255,17 +255,17 @@ def _unpack_on_cpu(packed, n, k, kind, num_patches):
 
 
 @torch.library.impl(_operators, "linear", "CPU")
-def _linear_on_cpu(x, packed, bias, n, k, kind, num_patches):
-    return F.linear(x, _unpack_on_cpu(packed, n, k, kind, num_patches), bias)
+def _linear_on_cpu(x, packed, bias, n, k, kind, num_escaped):
+    return F.linear(x, _unpack_on_cpu(packed, n, k, kind, num_escaped), bias)
 
 
 @torch.library.register_fake("snug::linear")
-def _linear_fake(x, packed, bias, n, k, kind, num_patches):
+def _linear_fake(x, packed, bias, n, k, kind, num_escaped):
     return x.new_empty((*x.shape[:-1], n))
 
 
 @torch.library.register_fake("snug::unpack")
-def _unpack_fake(packed, n, k, kind, num_patches):
+def _unpack_fake(packed, n, k, kind, num_escaped):
     return packed.new_empty((n, k), dtype=torch.bfloat16)
 
 

@@ -1,7 +1,7 @@
 // gemm/cuda/generic_gemm.cuh - y = x W^T on any GPU from sm_80 on. Correct first: no
 // shared memory pipeline, x straight from the caches.
 #pragma once
-#include "gemm/cuda/linear_params.cuh"
+#include "gemm/cuda/linear_output.cuh"
 
 namespace snug::gemm {
 
@@ -24,15 +24,15 @@ __global__ void __launch_bounds__(kGenericWarps * 32)
   __shared__ float4 sums[kGenericWarps][kGenericTokens / 8][32];
   const std::uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, strip = blockIdx.x;
   const std::uint32_t token0 = blockIdx.y * kGenericTokens;
-  constexpr std::uint32_t kTileBytes = kKind == Kind::kRaw ? kRawTileBytes : kNibbleTileBytes;
+  constexpr std::uint32_t kTileBytes = tile_bytes_of(kKind);
   const uint2 palette = kKind == Kind::kRaw ? uint2{} : __ldg(p.palettes + strip);
   float acc[kGenericTokens / 8][4] = {};
   for (std::uint32_t tile = warp; tile < p.tiles_per_strip; tile += kGenericWarps) {
     const std::uint64_t tile_idx = std::uint64_t{strip} * p.tiles_per_strip + tile;
     const std::uint8_t* at = p.tiles + tile_idx * kTileBytes;
     LanePalette lane_palette{};
-    if constexpr (kKind == Kind::kNibble)
-      lane_palette = single_tile_palette(p.patches + tile_idx, palette, p.planes, lane);
+    if constexpr (kKind == Kind::kFixed)
+      lane_palette = single_tile_palette(p.escapes + tile_idx, palette, p.overflows, lane);
     for (std::uint32_t half = 0; half < 2; ++half) {
       HalfFragments a;
       if constexpr (kKind == Kind::kRaw) {
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kGenericWarps * 32)
       } else {
         const auto* codes = reinterpret_cast<const uint4*>(at + half * kHalfBytes) + lane;
         decode_half(a, {{__ldg(codes), __ldg(codes + 32)}, __ldg(codes + 64)}, lane_palette,
-                    p.planes, half, lane);
+                    p.overflows, half, lane);
       }
 #pragma unroll
       for (std::uint32_t i = 0; i < 4; ++i) {

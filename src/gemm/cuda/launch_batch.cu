@@ -46,76 +46,55 @@ std::uint32_t even_teams(std::uint64_t tiles, std::uint32_t most) {
 }
 
 template <class Shape>
-cudaError_t launch(const Device& device, const LinearParams& params, std::uint32_t splits,
+cudaError_t launch(const Device& device, const LinearParams& params, std::uint32_t split_k,
                    cudaStream_t stream) {
   constexpr std::uint32_t kTeamStrips = kTeam * Shape::kStrips;
   BatchParams b;
   b.p = params;
-  b.p.splits = splits;
-  b.token_tiles = (params.m + Shape::kCols - 1) / Shape::kCols;
-  if (!describe_x(b.x_map, params, Shape::kCols / kTeam)) return cudaErrorNotSupported;
+  b.p.split_k = split_k;
+  b.token_tiles = (params.m + Shape::kTileM - 1) / Shape::kTileM;
+  if (!describe_x(b.x_map, params, Shape::kTileM / kTeam)) return cudaErrorNotSupported;
   const std::uint64_t row_tiles = (params.strips + kTeamStrips - 1) / kTeamStrips;
   const std::uint64_t tiles = row_tiles * b.token_tiles;
   const auto most = static_cast<std::uint32_t>(std::min<std::uint64_t>(
       tiles * params.tiles_per_strip, static_cast<std::uint32_t>(device.num_sms) / kTeam));
-  b.teams = splits == 1 ? even_teams(tiles, most) : static_cast<std::uint32_t>(tiles * splits);
+  b.teams = split_k == 1 ? even_teams(tiles, most) : static_cast<std::uint32_t>(tiles * split_k);
   b.share = tiles * params.tiles_per_strip / b.teams;
   b.extra = static_cast<std::uint32_t>(tiles * params.tiles_per_strip % b.teams);
   return launch_overlapped(device, batch_gemm<Shape>, kTeam * b.teams, Shape::kThreads,
-                           Shape::kSmemBytes, b, stream, kTeam * splits);
+                           Shape::kSmemBytes, b, stream, kTeam * split_k);
 }
 
-template <int kCols, int kGroups, int kSubs>
+template <int kTileM, int kGroups, int kSubs>
 cudaError_t launch_kind(const Device& device, const LinearParams& params, Kind kind,
-                        std::uint32_t splits, cudaStream_t stream) {
-  return kind == Kind::kRaw
-             ? launch<BatchShape<kCols, kGroups, kSubs, Kind::kRaw>>(device, params, splits, stream)
-             : launch<BatchShape<kCols, kGroups, kSubs, Kind::kNibble>>(device, params, splits,
-                                                                        stream);
+                        std::uint32_t split_k, cudaStream_t stream) {
+  return kind == Kind::kRaw ? launch<BatchShape<kTileM, kGroups, kSubs, Kind::kRaw>>(
+                                  device, params, split_k, stream)
+                            : launch<BatchShape<kTileM, kGroups, kSubs, Kind::kFixed>>(
+                                  device, params, split_k, stream);
 }
 
-template <int kCols>
+template <int kTileM>
 cudaError_t launch_rows(const Device& device, const LinearParams& params, Kind kind, int strips,
-                        std::uint32_t splits, cudaStream_t stream) {
-  if (strips == 8) return launch_kind<kCols, 2, 1>(device, params, kind, splits, stream);
-  if (strips == 12) return launch_kind<kCols, 3, 1>(device, params, kind, splits, stream);
+                        std::uint32_t split_k, cudaStream_t stream) {
+  if (strips == 8) return launch_kind<kTileM, 2, 1>(device, params, kind, split_k, stream);
+  if (strips == 12) return launch_kind<kTileM, 3, 1>(device, params, kind, split_k, stream);
   // Four warpgroups hide each other's waits; wider sums leave registers for two only.
-  constexpr int kGroups = kCols <= 64 ? 4 : 2;
-  return launch_kind<kCols, kGroups, 4 / kGroups>(device, params, kind, splits, stream);
+  constexpr int kGroups = kTileM <= 64 ? 4 : 2;
+  return launch_kind<kTileM, kGroups, 4 / kGroups>(device, params, kind, split_k, stream);
 }
 
 }  // namespace
 
-std::uint32_t batch_columns(std::uint64_t m) noexcept {
-  std::uint32_t columns = 16;
-  while (columns < m && columns < 256) columns *= 2;
-  return columns;
-}
-
-bool batch_fits(const Plan& plan, std::uint64_t k) noexcept {
-  if (plan.splits != 0 && plan.splits != 1 && plan.splits != 2 && plan.splits != 4) return false;
-  if (static_cast<std::uint64_t>(plan.splits) > (k + kTileCols - 1) / kTileCols) return false;
-  if (plan.columns == 256) return plan.warps == 8;
-  return (plan.columns == 16 || plan.columns == 32 || plan.columns == 64 || plan.columns == 128) &&
-         (plan.warps == 8 || plan.warps == 12 || plan.warps == 16);
-}
-
-std::uint64_t batch_partial_bytes(const Device& device, const Plan& plan) noexcept {
-  if (plan.splits > 1) return 0;
-  return std::uint64_t{static_cast<std::uint32_t>(device.num_sms)} * 2 *
-         static_cast<std::uint32_t>(plan.warps) * kStripRows *
-         static_cast<std::uint32_t>(plan.columns) * 4;
-}
-
 cudaError_t launch_batch(const Device& device, const LinearParams& params, Kind kind,
                          const Plan& plan, cudaStream_t stream) noexcept {
-  const std::uint32_t splits = plan.splits > 1 ? static_cast<std::uint32_t>(plan.splits) : 1;
-  switch (plan.columns) {
-    case 16: return launch_rows<16>(device, params, kind, plan.warps, splits, stream);
-    case 32: return launch_rows<32>(device, params, kind, plan.warps, splits, stream);
-    case 64: return launch_rows<64>(device, params, kind, plan.warps, splits, stream);
-    case 128: return launch_rows<128>(device, params, kind, plan.warps, splits, stream);
-    case 256: return launch_kind<256, 2, 1>(device, params, kind, splits, stream);
+  const std::uint32_t split_k = plan.split_k > 1 ? static_cast<std::uint32_t>(plan.split_k) : 1;
+  switch (plan.tile_m) {
+    case 16: return launch_rows<16>(device, params, kind, plan.strips, split_k, stream);
+    case 32: return launch_rows<32>(device, params, kind, plan.strips, split_k, stream);
+    case 64: return launch_rows<64>(device, params, kind, plan.strips, split_k, stream);
+    case 128: return launch_rows<128>(device, params, kind, plan.strips, split_k, stream);
+    case 256: return launch_kind<256, 2, 1>(device, params, kind, split_k, stream);
     default: return cudaErrorInvalidValue;
   }
 }

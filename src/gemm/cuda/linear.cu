@@ -1,8 +1,6 @@
 // linear(): checks arguments, lays out the workspace, runs the chosen kernel.
 #include <algorithm>
-#include <cstdio>
 
-#include "gemm/cuda/choose.h"
 #include "gemm/cuda/generic_gemm.cuh"
 #include "gemm/cuda/launch.h"
 
@@ -14,10 +12,6 @@ constexpr std::uint64_t kPanelBytes = std::uint64_t{128} << 20;
 // x is copied to whole 16-byte rows for the batch kernel up to this many rows.
 constexpr std::uint64_t kMaxCopiedTokens = 1024;
 
-bool aligned(const void* p, std::size_t to) {
-  return reinterpret_cast<std::uintptr_t>(p) % to == 0;
-}
-
 std::uint64_t panel_strips(std::uint64_t n, std::uint64_t k) {
   const std::uint64_t strips = (n + kStripRows - 1) / kStripRows,
                       strip_bytes = kStripRows * align_up(k, 8) * 2;
@@ -28,22 +22,19 @@ std::uint64_t panel_strips(std::uint64_t n, std::uint64_t k) {
 struct WorkspaceLayout {
   std::uint64_t sums = kCounterBytes, x_copy, total;
 
-  WorkspaceLayout(const Device& device, std::uint64_t n, std::uint64_t k, std::uint64_t m,
-                  const Plan& plan, const DecodeFit& fit) {
+  WorkspaceLayout(const Device& device, const Problem& p, const CompletePlan& c) {
     std::uint64_t bytes = 0, copied = 0;
-    switch (plan.kernel) {
-      case Kernel::kDecode:
-        bytes = decode_partial_bytes(n, static_cast<std::uint32_t>(m), fit.splits);
-        break;
-      case Kernel::kBatch:
-        bytes = batch_partial_bytes(device, plan);
-        copied = std::min(m, kMaxCopiedTokens) * align_up(k, 8) * 2;
-        break;
-      case Kernel::kUnpack:
-        bytes = panel_strips(n, k) * kStripRows * align_up(k, 8) * 2 + kBlasWorkspaceBytes;
-        break;
-      default: break;
+    const std::uint64_t row_bytes = align_up(p.k, 8) * 2;
+    if (c.plan.kernel == Kernel::kFewRows && c.fit.split_k > 1)
+      bytes = Layout(p.n, p.k, p.kind).strips * few_rows_token_tiles(p.m) * c.fit.split_k * 512;
+    if (c.plan.kernel == Kernel::kBatch) {
+      if (c.plan.split_k <= 1)  // stream-K: each SM leaves at most two tiles of sums
+        bytes = std::uint64_t{2} * static_cast<std::uint32_t>(device.num_sms) * kStripRows *
+                static_cast<std::uint32_t>(c.plan.strips * c.plan.tile_m) * 4;
+      copied = std::min(p.m, kMaxCopiedTokens) * row_bytes;
     }
+    if (c.plan.kernel == Kernel::kUnpack)
+      bytes = panel_strips(p.n, p.k) * kStripRows * row_bytes + kBlasWorkspaceBytes;
     x_copy = align_up(sums + bytes, kAlign);
     total = align_up(x_copy + copied, kAlign);
   }
@@ -139,39 +130,16 @@ Status from_cuda(cudaError_t error) noexcept {
           static_cast<std::uint64_t>(error)};
 }
 
-const Device& current_device() noexcept {
-  static thread_local Device device;
-  static thread_local int known = -1;
-  int id = 0;
-  if (cudaGetDevice(&id) != cudaSuccess) {
-    static const Device none;
-    return none;
-  }
-  if (id == known) return device;
-  cudaDeviceProp properties;
-  if (cudaGetDeviceProperties(&properties, id) != cudaSuccess) {
-    static const Device none;
-    return none;
-  }
-  device.num_sms = properties.multiProcessorCount;
-  device.major = properties.major;
-  device.minor = properties.minor;
-  device.max_smem = static_cast<std::uint32_t>(properties.sharedMemPerBlockOptin);
-  std::snprintf(device.name, sizeof device.name, "%.63s", properties.name);
-  known = id;
-  return device;
-}
-
 Status check_matrix(const Matrix& matrix) noexcept {
   if (packed_bound(matrix.n, matrix.k, matrix.kind) == 0)
     return usage("matrix shape or kind out of range");
   if (matrix.data == nullptr || !aligned(matrix.data, kAlign))
     return usage("packed matrix is not 256-byte aligned");
   const Layout layout(matrix.n, matrix.k, matrix.kind);
-  if (matrix.num_bytes < layout.planes ||
-      matrix.num_bytes > layout.planes + kPlaneBytes * layout.max_planes)
+  if (matrix.num_bytes < layout.overflows ||
+      matrix.num_bytes > layout.overflows + kOverflowBytes * layout.max_overflows)
     return usage("size of the packed matrix does not match its shape", matrix.num_bytes,
-                 layout.planes);
+                 layout.overflows);
   return {};
 }
 
@@ -187,28 +155,28 @@ cudaError_t launch_generic(const LinearParams& params, Kind kind, cudaStream_t s
     if (kind == Kind::kRaw)
       generic_gemm<Kind::kRaw><<<grid, kGenericWarps * 32, 0, stream>>>(p);
     else
-      generic_gemm<Kind::kNibble><<<grid, kGenericWarps * 32, 0, stream>>>(p);
+      generic_gemm<Kind::kFixed><<<grid, kGenericWarps * 32, 0, stream>>>(p);
   }
   return cudaGetLastError();
 }
 
-std::uint64_t plan_workspace_bytes(const Device& device, std::uint64_t n, std::uint64_t k,
-                                   std::uint64_t m, Kind kind, const Plan& plan) noexcept {
-  const DecodeFit fit =
-      plan.kernel == Kernel::kDecode ? fit_decode(device, n, k, m, kind, plan) : DecodeFit{};
-  return WorkspaceLayout(device, n, k, m, plan, fit).total;
+std::uint64_t plan_workspace_bytes(const Device& device, const Problem& problem,
+                                   const CompletePlan& complete) noexcept {
+  return WorkspaceLayout(device, problem, complete).total;
 }
 
 std::size_t linear_workspace_bytes(std::uint64_t n, std::uint64_t k, std::uint64_t max_m) noexcept {
-  if (packed_bound(n, k, Kind::kNibble) == 0) return 0;
+  if (packed_bound(n, k, Kind::kFixed) == 0) return 0;
   const Device& device = current_device();
   std::uint64_t bytes = kCounterBytes;
-  // Few rows: each may have a kernel of its own. Beyond, needs grow with m inside each
-  // kernel's range, so its largest m tells all.
-  for (std::uint64_t m = 1;; m = m < kMaxDecodeTokens ? m + 1 : std::min(2 * m, max_m)) {
-    for (const Kind kind : {Kind::kNibble, Kind::kRaw})
-      bytes = std::max(bytes, plan_workspace_bytes(device, n, k, m, kind,
-                                                   complete_plan(device, n, k, m, kind, {})));
+  // Each of the few rows may have a plan of its own. Beyond them, needs grow with m within
+  // the range of a kernel, so that its largest m is enough.
+  for (std::uint64_t m = 1;; m = m < kMaxFewRows ? m + 1 : std::min(2 * m, max_m)) {
+    for (const Kind kind : {Kind::kFixed, Kind::kRaw}) {
+      const Problem problem{n, k, m, kind};
+      bytes = std::max(bytes,
+                       plan_workspace_bytes(device, problem, complete_plan(device, problem, {})));
+    }
     if (m >= max_m) return bytes;
   }
 }
@@ -229,20 +197,21 @@ Status linear(const Matrix& matrix, const LinearArgs& args, cuda::Target workspa
   if (device.num_sms == 0) return {Code::kNoDevice, "no usable GPU"};
   if (device.major < 8)
     return {Code::kNoDevice, "linear needs a GPU of compute capability 8.0 or later"};
-  const Plan plan = complete_plan(device, matrix.n, matrix.k, args.m, matrix.kind, wish);
-  const DecodeFit fit = plan.kernel == Kernel::kDecode
-                            ? fit_decode(device, matrix.n, matrix.k, args.m, matrix.kind, plan)
-                            : DecodeFit{};
-  const WorkspaceLayout offsets(device, matrix.n, matrix.k, args.m, plan, fit);
+  const Problem problem{matrix.n, matrix.k, args.m, matrix.kind};
+  const CompletePlan complete = wish.kernel == Kernel::kAuto ? auto_plan(device, problem)
+                                                             : complete_plan(device, problem, wish);
+  const Plan& plan = complete.plan;
+  const WorkspaceLayout offsets(device, problem, complete);
   if (workspace.num_bytes < offsets.total)
     return usage("workspace too small", workspace.num_bytes, offsets.total);
   auto* base = static_cast<std::uint8_t*>(workspace.data);
   const LinearParams p = params_of(matrix, args, base, offsets);
   switch (plan.kernel) {
     case Kernel::kGeneric: return from_cuda(launch_generic(p, matrix.kind, stream));
-    case Kernel::kDecode:
-      if (fit.splits == 0) return usage("the decode kernel does not fit this shape on this GPU");
-      return from_cuda(launch_decode(device, p, matrix.kind, fit, stream));
+    case Kernel::kFewRows:
+      if (complete.fit.split_k == 0)
+        return usage("the few-rows kernel does not fit this shape on this GPU");
+      return from_cuda(launch_few_rows(device, p, matrix.kind, complete.fit, stream));
     case Kernel::kBatch:
       if (!device.hopper()) return usage("the batch kernel needs a Hopper GPU");
       if (!batch_fits(plan, matrix.k)) return usage("the batch kernel has no such tile");

@@ -10,12 +10,12 @@ namespace {
 
 // One struct computes every offset of the packing workspace.
 struct PackWorkspace {
-  std::uint64_t patches = 0, planes, tiles, total;
+  std::uint64_t escapes = 0, overflows, tiles, total;
 
   PackWorkspace(std::uint64_t n, std::uint64_t k) {
-    const Layout layout(n, k, Kind::kNibble);
-    planes = align_up(patches + layout.strips * 8, kAlign);
-    tiles = align_up(planes + (layout.strips + 1) * 8, kAlign);
+    const Layout layout(n, k, Kind::kFixed);
+    overflows = align_up(escapes + layout.strips * 8, kAlign);
+    tiles = align_up(overflows + (layout.strips + 1) * 8, kAlign);
     total = align_up(tiles + layout.strips * layout.tiles_per_strip, kAlign);
   }
 };
@@ -33,10 +33,6 @@ struct FrameWorkspace {
   }
 };
 
-bool aligned(const void* p, std::size_t to) {
-  return reinterpret_cast<std::uintptr_t>(p) % to == 0;
-}
-
 Status check_pack(std::uint64_t n, std::uint64_t k, Kind kind, cuda::Target dst,
                   cuda::Target workspace, std::uint64_t workspace_bytes,
                   const DeviceResult* result) {
@@ -44,9 +40,9 @@ Status check_pack(std::uint64_t n, std::uint64_t k, Kind kind, cuda::Target dst,
   const Layout layout(n, k, kind);
   if (dst.data == nullptr || !aligned(dst.data, kAlign))
     return usage("packed matrix is not 256-byte aligned");
-  if (dst.num_bytes < layout.planes)
+  if (dst.num_bytes < layout.overflows)
     return {Code::kDstTooSmall, "packed matrix does not fit", kNowhere, kNowhere, dst.num_bytes,
-            layout.planes};
+            layout.overflows};
   if (workspace.data == nullptr || !aligned(workspace.data, kAlign))
     return usage("workspace is not 256-byte aligned");
   if (workspace.num_bytes < workspace_bytes)
@@ -63,7 +59,7 @@ cudaError_t enqueue_pack(const PackParams& p, cudaStream_t stream) {
   const auto strips = static_cast<std::uint32_t>(Layout(p.n, p.k, p.kind).strips);
   pack_strips<<<strips, kPackThreads, 0, stream>>>(p);
   finish_pack<<<1, 1024, 0, stream>>>(p);
-  if (p.kind == Kind::kNibble) pack_planes<<<strips, 32, 0, stream>>>(p);
+  if (p.kind == Kind::kFixed) pack_overflows<<<strips, 32, 0, stream>>>(p);
   return cudaGetLastError();
 }
 
@@ -71,7 +67,7 @@ PackParams pack_params(const void* w, std::uint64_t ld, std::uint64_t n, std::ui
                        cuda::Target dst, std::uint8_t* workspace, DeviceResult* result) {
   const PackWorkspace offsets(n, k);
   const Layout layout(n, k, kind);
-  const std::uint64_t room = (dst.num_bytes - layout.planes) / kPlaneBytes;
+  const std::uint64_t room = (dst.num_bytes - layout.overflows) / kOverflowBytes;
   PackParams p{};
   p.w = static_cast<const std::uint16_t*>(w);
   p.ld = ld;
@@ -79,11 +75,11 @@ PackParams pack_params(const void* w, std::uint64_t ld, std::uint64_t n, std::ui
   p.k = k;
   p.pairs = ld % 2 == 0 && aligned(w, 4);
   p.dst = static_cast<std::uint8_t*>(dst.data);
-  p.max_planes = room < layout.max_planes ? room : layout.max_planes;
+  p.max_overflows = room < layout.max_overflows ? room : layout.max_overflows;
   p.kind = kind;
-  p.strip_patches = reinterpret_cast<std::uint64_t*>(workspace + offsets.patches);
-  p.strip_planes = reinterpret_cast<std::uint64_t*>(workspace + offsets.planes);
-  p.tile_has_plane = workspace + offsets.tiles;
+  p.strip_escaped = reinterpret_cast<std::uint64_t*>(workspace + offsets.escapes);
+  p.strip_overflows = reinterpret_cast<std::uint64_t*>(workspace + offsets.overflows);
+  p.tile_overflows = workspace + offsets.tiles;
   p.result = result;
   return p;
 }
@@ -91,11 +87,11 @@ PackParams pack_params(const void* w, std::uint64_t ld, std::uint64_t n, std::ui
 }  // namespace
 
 std::size_t pack_workspace_bytes(std::uint64_t n, std::uint64_t k) noexcept {
-  return packed_bound(n, k, Kind::kNibble) == 0 ? 0 : PackWorkspace(n, k).total;
+  return packed_bound(n, k, Kind::kFixed) == 0 ? 0 : PackWorkspace(n, k).total;
 }
 
 std::size_t pack_frame_workspace_bytes(std::uint64_t n, std::uint64_t k) noexcept {
-  return packed_bound(n, k, Kind::kNibble) == 0 ? 0 : FrameWorkspace(n, k).total;
+  return packed_bound(n, k, Kind::kFixed) == 0 ? 0 : FrameWorkspace(n, k).total;
 }
 
 Status pack(const void* w, std::uint64_t ld, std::uint64_t n, std::uint64_t k, Kind kind,
@@ -158,9 +154,9 @@ PackedParts parts_of(const Matrix& matrix) noexcept {
   const auto* data = static_cast<const std::uint8_t*>(matrix.data);
   return {data + layout.tiles,
           reinterpret_cast<const uint2*>(data + layout.palettes),
-          reinterpret_cast<const uint4*>(data + layout.patches),
-          {data + layout.planes,
-           static_cast<std::uint32_t>((matrix.num_bytes - layout.planes) / kPlaneBytes)}};
+          reinterpret_cast<const uint4*>(data + layout.escapes),
+          {data + layout.overflows,
+           static_cast<std::uint32_t>((matrix.num_bytes - layout.overflows) / kOverflowBytes)}};
 }
 
 cudaError_t launch_unpack(const Matrix& matrix, std::uint64_t first_strip, std::uint64_t num_strips,
@@ -180,7 +176,7 @@ cudaError_t launch_unpack(const Matrix& matrix, std::uint64_t first_strip, std::
   if (matrix.kind == Kind::kRaw)
     unpack_tiles<Kind::kRaw><<<blocks, 256, 0, stream>>>(p);
   else
-    unpack_tiles<Kind::kNibble><<<blocks, 256, 0, stream>>>(p);
+    unpack_tiles<Kind::kFixed><<<blocks, 256, 0, stream>>>(p);
   return cudaGetLastError();
 }
 

@@ -2,7 +2,7 @@
 //
 // One thread block packs one strip: it counts the upper bytes, chooses the
 // palette, and writes the tiles while the strip is still in the L2 cache. Tiles
-// that patches cannot describe are rare; a scan numbers their planes and a last
+// that escapes cannot describe are rare; a scan numbers their overflows and a last
 // kernel, which leaves at once where there are none, writes them.
 #pragma once
 #include "gemm/cuda/tile_decode.cuh"
@@ -15,11 +15,11 @@ struct PackParams {
   std::uint64_t ld, n, k;
   bool pairs;  // w can be read in pieces of 4 bytes
   std::uint8_t* dst;
-  std::uint64_t max_planes;
+  std::uint64_t max_overflows;
   Kind kind;
-  // Per strip: weights outside of the palette; planes, then the first plane's number.
-  std::uint64_t *strip_patches, *strip_planes;
-  std::uint8_t* tile_has_plane;
+  // Per strip: weights outside of the palette; overflows, then the first overflow's number.
+  std::uint64_t *strip_escaped, *strip_overflows;
+  std::uint8_t* tile_overflows;
   DeviceResult* result;
   const DeviceResult* upstream;  // of the frame that w was decoded from, or null
   std::uint64_t upstream_bytes;  // that it should have
@@ -62,16 +62,16 @@ __device__ __forceinline__ void count_strip(const PackParams& p, std::uint64_t s
 
 struct TileResult {
   std::uint32_t num_missing;  // weights outside of the palette
-  bool needs_plane;
+  bool overflows;
 };
 
-// Gives values outside of the palette entries that their lane does not use: patch
+// Gives values outside of the palette entries that their lane does not use: escape
 // words, and indices in the nibbles that this lane has just written.
-__device__ __forceinline__ void patch_tile(const PackParams& p, std::uint64_t row0,
-                                           std::uint64_t col0, const std::uint8_t* index_of,
-                                           const LaneValues& values, std::uint8_t* tile,
-                                           std::uint16_t* patches, std::uint32_t lane) {
-  __syncwarp();  // the words are zero before any patch is written
+__device__ __forceinline__ void escape_tile(const PackParams& p, std::uint64_t row0,
+                                            std::uint64_t col0, const std::uint8_t* index_of,
+                                            const LaneValues& values, std::uint8_t* tile,
+                                            std::uint16_t* escapes, std::uint32_t lane) {
+  __syncwarp();  // the words are zero before any escape is written
   std::uint32_t at = values.num_missing();
   for (std::uint32_t d = 1; d < 32; d *= 2) {
     const std::uint32_t below = __shfl_up_sync(kAllLanes, at, d);
@@ -83,7 +83,7 @@ __device__ __forceinline__ void patch_tile(const PackParams& p, std::uint64_t ro
     for (; missing != 0; missing &= missing - 1) {
       const auto value =
           static_cast<std::uint32_t>(__ffsll(static_cast<long long>(missing)) - 1 + 64 * half);
-      patches[at++] = static_cast<std::uint16_t>(patch_of(lane, values.entry_for(value), value));
+      escapes[at++] = static_cast<std::uint16_t>(escape_of(lane, values.entry_for(value), value));
     }
   }
   if (values.num_missing() == 0) return;
@@ -120,7 +120,7 @@ __device__ __forceinline__ TileResult pack_tile(const PackParams& p, std::uint64
                                                 std::uint64_t col0, const std::uint8_t* index_of,
                                                 std::uint8_t* tile, std::uint32_t* words,
                                                 std::uint32_t lane) {
-  if (lane < kPatchWords) words[lane] = 0;
+  if (lane < kEscapeWords) words[lane] = 0;
   std::uint32_t indices = 0;  // in use, a bit each
 #pragma unroll
   for (std::uint32_t half = 0; half < 2; ++half) {
@@ -154,12 +154,12 @@ __device__ __forceinline__ TileResult pack_tile(const PackParams& p, std::uint64
   std::uint32_t num_missing = 0;
   const LaneValues values = lane_values(p, row0, col0, index_of, lane, &num_missing);
   num_missing = __reduce_add_sync(kAllLanes, num_missing);
-  const bool needs_plane = __any_sync(kAllLanes, !values.fits()) ||
-                           __reduce_add_sync(kAllLanes, values.num_missing()) > kTilePatches;
-  if (!needs_plane)
-    patch_tile(p, row0, col0, index_of, values, tile, reinterpret_cast<std::uint16_t*>(words),
-               lane);
-  return {num_missing, needs_plane};
+  const bool overflows = __any_sync(kAllLanes, !values.fits()) ||
+                         __reduce_add_sync(kAllLanes, values.num_missing()) > kTileEscapes;
+  if (!overflows)
+    escape_tile(p, row0, col0, index_of, values, tile, reinterpret_cast<std::uint16_t*>(words),
+                lane);
+  return {num_missing, overflows};
 }
 
 __device__ __forceinline__ void pack_raw_tile(const PackParams& p, std::uint64_t row0,
@@ -180,22 +180,22 @@ __device__ __forceinline__ void pack_raw_tile(const PackParams& p, std::uint64_t
 __global__ void __launch_bounds__(kPackThreads) pack_strips(const __grid_constant__ PackParams p) {
   __shared__ std::uint32_t counts[128 * 32];
   __shared__ std::uint8_t index_of[128];
-  __shared__ unsigned long long num_patches, num_planes;
+  __shared__ unsigned long long num_escaped, num_overflows;
   const std::uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const Layout layout(p.n, p.k, p.kind);
   const std::uint64_t strip = blockIdx.x;
   std::uint8_t* const tiles =
       p.dst + layout.tiles + strip * layout.tiles_per_strip * layout.tile_bytes;
-  auto* const words = reinterpret_cast<std::uint32_t*>(p.dst + layout.patches) +
-                      strip * layout.tiles_per_strip * kPatchWords;
+  auto* const words = reinterpret_cast<std::uint32_t*>(p.dst + layout.escapes) +
+                      strip * layout.tiles_per_strip * kEscapeWords;
   if (p.kind == Kind::kRaw) {
     for (std::uint64_t t = warp; t < layout.tiles_per_strip; t += kPackThreads / 32)
       pack_raw_tile(p, strip * kStripRows, t * kTileCols, tiles + t * kRawTileBytes, lane);
-    if (threadIdx.x == 0) p.strip_patches[strip] = p.strip_planes[strip] = 0;
+    if (threadIdx.x == 0) p.strip_escaped[strip] = p.strip_overflows[strip] = 0;
     return;
   }
   for (std::uint32_t i = threadIdx.x; i < 128 * 32; i += kPackThreads) counts[i] = 0;
-  if (threadIdx.x == 0) num_patches = num_planes = 0;
+  if (threadIdx.x == 0) num_escaped = num_overflows = 0;
   __syncthreads();
   count_strip(p, strip, counts);
   __syncthreads();
@@ -231,58 +231,59 @@ __global__ void __launch_bounds__(kPackThreads) pack_strips(const __grid_constan
   __syncthreads();
   for (std::uint64_t t = warp; t < layout.tiles_per_strip; t += kPackThreads / 32) {
     const TileResult result =
-        pack_tile(p, strip * kStripRows, t * kTileCols, index_of, tiles + t * kNibbleTileBytes,
-                  words + t * kPatchWords, lane);
+        pack_tile(p, strip * kStripRows, t * kTileCols, index_of, tiles + t * kFixedTileBytes,
+                  words + t * kEscapeWords, lane);
     if (lane != 0) continue;
-    p.tile_has_plane[strip * layout.tiles_per_strip + t] = result.needs_plane;
-    if (result.num_missing != 0) atomicAdd(&num_patches, result.num_missing);
-    if (result.needs_plane) atomicAdd(&num_planes, 1ull);
+    p.tile_overflows[strip * layout.tiles_per_strip + t] = result.overflows;
+    if (result.num_missing != 0) atomicAdd(&num_escaped, result.num_missing);
+    if (result.overflows) atomicAdd(&num_overflows, 1ull);
   }
   __syncthreads();
-  if (threadIdx.x == 0) p.strip_patches[strip] = num_patches, p.strip_planes[strip] = num_planes;
+  if (threadIdx.x == 0)
+    p.strip_escaped[strip] = num_escaped, p.strip_overflows[strip] = num_overflows;
 }
 
-// One thread block: numbers of the strips' planes, the header, the result.
+// One thread block: numbers of the strips' overflows, the header, the result.
 __global__ void __launch_bounds__(1024) finish_pack(const __grid_constant__ PackParams p) {
-  __shared__ unsigned long long sums[32], patches[32];
+  __shared__ unsigned long long sums[32], escapes[32];
   const std::uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const Layout layout(p.n, p.k, p.kind);
-  unsigned long long before = 0, all_patches = 0;
+  unsigned long long before = 0, all_escaped = 0;
   for (std::uint64_t base = 0; base < layout.strips; base += 1024) {
     const std::uint64_t i = base + threadIdx.x;
     const bool there = i < layout.strips;
-    const unsigned long long mine = there ? p.strip_planes[i] : 0;
-    unsigned long long sum = mine, patch_sum = there ? p.strip_patches[i] : 0;
+    const unsigned long long mine = there ? p.strip_overflows[i] : 0;
+    unsigned long long sum = mine, escaped_sum = there ? p.strip_escaped[i] : 0;
     for (int d = 1; d < 32; d *= 2) {
       const unsigned long long below = __shfl_up_sync(kAllLanes, sum, d),
-                               also = __shfl_up_sync(kAllLanes, patch_sum, d);
-      if (lane >= d) sum += below, patch_sum += also;
+                               also = __shfl_up_sync(kAllLanes, escaped_sum, d);
+      if (lane >= d) sum += below, escaped_sum += also;
     }
-    if (lane == 31) sums[warp] = sum, patches[warp] = patch_sum;
+    if (lane == 31) sums[warp] = sum, escapes[warp] = escaped_sum;
     __syncthreads();
     unsigned long long below = 0, total = 0;
     for (std::uint32_t w = 0; w < 32; ++w) {
       if (w < warp) below += sums[w];
       total += sums[w];
-      all_patches += patches[w];
+      all_escaped += escapes[w];
     }
-    if (there) p.strip_planes[i] = before + below + sum - mine;
+    if (there) p.strip_overflows[i] = before + below + sum - mine;
     before += total;
     __syncthreads();
   }
   // Zeros where parts are filled up, so that equal matrices are equal bytes.
-  if (p.kind == Kind::kNibble) {
+  if (p.kind == Kind::kFixed) {
     const std::uint64_t palettes_end = layout.palettes + layout.strips * kPaletteSize + threadIdx.x;
-    if (palettes_end < layout.patches) p.dst[palettes_end] = 0;
-    const std::uint64_t patches_end =
-        layout.patches + layout.strips * layout.tiles_per_strip * kPatchBytes + threadIdx.x;
-    if (patches_end < layout.tiles) p.dst[patches_end] = 0;
+    if (palettes_end < layout.escapes) p.dst[palettes_end] = 0;
+    const std::uint64_t escapes_end =
+        layout.escapes + layout.strips * layout.tiles_per_strip * kEscapeBytes + threadIdx.x;
+    if (escapes_end < layout.tiles) p.dst[escapes_end] = 0;
   }
   auto* const header = reinterpret_cast<std::uint64_t*>(p.dst);
   if (threadIdx.x < kHeaderBytes / 8) header[threadIdx.x] = 0;
   __syncthreads();
   if (threadIdx.x != 0) return;
-  p.strip_planes[layout.strips] = before;
+  p.strip_overflows[layout.strips] = before;
   if (p.upstream != nullptr && p.upstream->code != 0) {
     *p.result = {0, p.upstream->code, p.upstream->reason, p.upstream->block};
     return;
@@ -291,7 +292,7 @@ __global__ void __launch_bounds__(1024) finish_pack(const __grid_constant__ Pack
     *p.result = {0, static_cast<std::uint32_t>(Code::kUsage), 0, p.upstream->num_bytes};
     return;
   }
-  if (before > p.max_planes) {
+  if (before > p.max_overflows) {
     *p.result = {0, static_cast<std::uint32_t>(Code::kDstTooSmall), 0, kNowhere};
     return;
   }
@@ -301,29 +302,31 @@ __global__ void __launch_bounds__(1024) finish_pack(const __grid_constant__ Pack
   h.kind = static_cast<std::int32_t>(p.kind);
   h.n = p.n;
   h.k = p.k;
-  h.num_bytes = layout.planes + kPlaneBytes * before;
-  h.num_patches = all_patches;
-  h.num_planes = before;
+  h.num_bytes = layout.overflows + kOverflowBytes * before;
+  h.num_escaped = all_escaped;
+  h.num_overflows = before;
   h.checksum = header_checksum(h);
   *reinterpret_cast<Header*>(p.dst) = h;
   *p.result = {h.num_bytes, 0, 0, kNowhere};
 }
 
-// One warp a strip: the planes of tiles that patches cannot describe.
-__global__ void __launch_bounds__(32) pack_planes(const __grid_constant__ PackParams p) {
+// One warp a strip: the overflows of tiles that escapes cannot describe.
+__global__ void __launch_bounds__(32) pack_overflows(const __grid_constant__ PackParams p) {
   const std::uint64_t strip = blockIdx.x;
   const std::uint32_t lane = threadIdx.x;
   const Layout layout(p.n, p.k, p.kind);
-  std::uint64_t plane = p.strip_planes[strip];
-  if (p.strip_planes[strip + 1] == plane || p.strip_planes[layout.strips] > p.max_planes) return;
+  std::uint64_t overflow = p.strip_overflows[strip];
+  if (p.strip_overflows[strip + 1] == overflow ||
+      p.strip_overflows[layout.strips] > p.max_overflows)
+    return;
   for (std::uint64_t t = 0; t < layout.tiles_per_strip; ++t) {
     const std::uint64_t tile_idx = strip * layout.tiles_per_strip + t;
-    if (p.tile_has_plane[tile_idx] == 0) continue;
+    if (p.tile_overflows[tile_idx] == 0) continue;
     if (lane == 0) {
       auto* const words =
-          reinterpret_cast<std::uint32_t*>(p.dst + layout.patches) + tile_idx * kPatchWords;
-      words[0] = kPlaneMark;
-      words[1] = static_cast<std::uint32_t>(plane);
+          reinterpret_cast<std::uint32_t*>(p.dst + layout.escapes) + tile_idx * kEscapeWords;
+      words[0] = kOverflowMark;
+      words[1] = static_cast<std::uint32_t>(overflow);
     }
     for (std::uint32_t half = 0; half < 2; ++half)
       for (std::uint32_t frag = 0; frag < 4; ++frag) {
@@ -334,10 +337,11 @@ __global__ void __launch_bounds__(32) pack_planes(const __grid_constant__ PackPa
               load_pair(p, strip * kStripRows + row_of(place), t * kTileCols + col_of(place));
           bytes[reg / 2] |= __byte_perm(pair, 0, 0x4431) << reg % 2 * 16;
         }
-        *reinterpret_cast<uint2*>(p.dst + layout.planes + plane * kPlaneBytes +
-                                  plane_byte_at({lane, 0, 0, frag, half})) = {bytes[0], bytes[1]};
+        *reinterpret_cast<uint2*>(p.dst + layout.overflows + overflow * kOverflowBytes +
+                                  overflow_byte_at({lane, 0, 0, frag, half})) = {bytes[0],
+                                                                                 bytes[1]};
       }
-    ++plane;
+    ++overflow;
   }
 }
 

@@ -9,7 +9,7 @@
 // The tiles of y, times the steps of k, are one long line that all teams share evenly
 // (stream-K). Where a tile of y is cut, its parts go to the workspace, and the last to
 // arrive adds them in their order. Or, for few tiles, each tile of y belongs to one
-// cluster of `splits` teams, which add their parts through shared memory.
+// cluster of `split_k` teams, which add their parts through shared memory.
 #pragma once
 #include "gemm/cuda/sm90_batch_output.cuh"
 #include "gemm/cuda/sm90_wgmma.cuh"
@@ -56,7 +56,7 @@ __device__ __forceinline__ void copy_x(const BatchParams& b, std::uint32_t base,
   RingPosition<Shape::kXStages> at(1);
   line.for_each_segment(rank.team, [&](const Segment& s) {
     const std::uint32_t token0 =
-        s.token_tile * Shape::kCols + rank.in_team() * (Shape::kCols / kTeam);
+        s.token_tile * Shape::kTileM + rank.in_team() * (Shape::kTileM / kTeam);
     for (std::uint32_t half = 2 * s.begin; half < 2 * s.end; ++half) {
       const std::uint32_t full = base + Shape::kXFull + at.slot * 8;
       barrier_wait_hinted(base + Shape::kXEmpty + at.slot * 8, at.phase);
@@ -82,11 +82,11 @@ struct NextInput<kKind, false> {
     half = half_;
   }
   __device__ __forceinline__ void decode(HalfFragments& out, std::uint32_t which_half,
-                                         const LanePalette& palette, const Planes& planes,
+                                         const LanePalette& palette, const Overflows& overflows,
                                          std::uint32_t lane) const {
     HalfInput<kKind> now;
     now.load(at, half);
-    now.decode(out, which_half, palette, planes, lane);
+    now.decode(out, which_half, palette, overflows, lane);
   }
 };
 
@@ -121,20 +121,20 @@ __device__ __forceinline__ void batch_consume(const BatchParams& b, std::uint32_
 #pragma unroll
     for (int sub = 0; sub < Shape::kSubs; ++sub)
 #pragma unroll
-      for (int i = 0; i < Shape::kCols / 2; ++i) sums.v[sub][i] = 0.0f;
+      for (int i = 0; i < Shape::kTileM / 2; ++i) sums.v[sub][i] = 0.0f;
     HalfFragments a[2];  // the one in use by the tensor cores and the one being decoded
-    // Patch words of eight steps; those of the next eight are on their way.
-    const auto load_patches = [&](int sub, std::uint32_t step) -> std::uint32_t {
+    // Escape words of eight steps; those of the next eight are on their way.
+    const auto load_escapes = [&](int sub, std::uint32_t step) -> std::uint32_t {
       const std::uint32_t at = step + lane / 4;
       if (Shape::kKind == Kind::kRaw || at >= s.end) return 0;
       const uint4* words =
-          p.patches + (std::uint64_t{min(strip0 + sub * 4, p.strips - 1)} * line.steps + at);
+          p.escapes + (std::uint64_t{min(strip0 + sub * 4, p.strips - 1)} * line.steps + at);
       return __ldg(reinterpret_cast<const std::uint32_t*>(words) + lane % 4);
     };
-    PatchWords patches[Shape::kSubs];
-    std::uint32_t next_patches[Shape::kSubs];
+    EscapeWords escapes[Shape::kSubs];
+    std::uint32_t next_escapes[Shape::kSubs];
 #pragma unroll
-    for (int sub = 0; sub < Shape::kSubs; ++sub) next_patches[sub] = load_patches(sub, s.begin);
+    for (int sub = 0; sub < Shape::kSubs; ++sub) next_escapes[sub] = load_escapes(sub, s.begin);
     // Codes are fetched half a tile ahead. No branch may stand between the last write to
     // operand A and wgmma, or the compiler waits for each wgmma.
     NextInput<Shape::kKind, Shape::kAhead> input[Shape::kSubs];
@@ -161,17 +161,17 @@ __device__ __forceinline__ void batch_consume(const BatchParams& b, std::uint32_
     for (std::uint32_t step = s.begin; step < s.end; ++step) {
       const std::uint32_t nth = (step - s.begin) % 8;
       LanePalette lane_palettes[Shape::kSubs];
-      if constexpr (Shape::kKind == Kind::kNibble) {
+      if constexpr (Shape::kKind == Kind::kFixed) {
         if (nth == 0) {
 #pragma unroll
           for (int sub = 0; sub < Shape::kSubs; ++sub) {
-            patches[sub].take(next_patches[sub]);
-            next_patches[sub] = load_patches(sub, step + 8);
+            escapes[sub].take(next_escapes[sub]);
+            next_escapes[sub] = load_escapes(sub, step + 8);
           }
         }
 #pragma unroll
         for (int sub = 0; sub < Shape::kSubs; ++sub)
-          lane_palettes[sub] = patches[sub].palette_of(nth, palettes[sub], p.planes.count, lane);
+          lane_palettes[sub] = escapes[sub].palette_of(nth, palettes[sub], p.overflows.count, lane);
       }
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
@@ -179,13 +179,13 @@ __device__ __forceinline__ void batch_consume(const BatchParams& b, std::uint32_
 #pragma unroll
         for (int sub = 0; sub < Shape::kSubs; ++sub) {
           HalfFragments& regs = a[(half * Shape::kSubs + sub) & 1];
-          input[sub].decode(regs, half, lane_palettes[sub], p.planes, lane);
+          input[sub].decode(regs, half, lane_palettes[sub], p.overflows, lane);
           if (Shape::kAhead && sub + 1 == Shape::kSubs) next_codes(half, step, regs);
           if (sub == 0) barrier_wait_hinted(base + Shape::kXFull + x_at.slot * 8, x_at.phase);
           wgmma_fence();
 #pragma unroll
           for (int i = 0; i < 4; ++i)
-            Wgmma<Shape::kCols>::multiply(sums.v[sub], regs.a[i], x + i * 2);
+            Wgmma<Shape::kTileM>::multiply(sums.v[sub], regs.a[i], x + i * 2);
           wgmma_commit();
           if (!Shape::kAhead && sub + 1 == Shape::kSubs) next_codes(half, step, regs);
           // The other registers are free once all groups but this one are done, and
@@ -201,8 +201,8 @@ __device__ __forceinline__ void batch_consume(const BatchParams& b, std::uint32_
     release_x();
     last_x = Shape::kXStages;
     wait_for_previous_kernel();  // it may still read what is written now
-    const std::uint32_t token0 = s.token_tile * Shape::kCols;
-    if (p.splits != 1) {
+    const std::uint32_t token0 = s.token_tile * Shape::kTileM;
+    if (p.split_k != 1) {
       add_in_cluster<Shape>(p, sums, base, rank, strip0, token0);
     } else if (s.begin == 0 && s.end == line.steps) {
       write_tile<Shape>(p, sums, strip0, token0);
@@ -253,7 +253,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
       }
       __syncwarp();
     }
-    if (b.p.splits != 1) {  // as in add_in_cluster
+    if (b.p.split_k != 1) {  // as in add_in_cluster
       cluster_sync();
       cluster_sync();
     }

@@ -7,14 +7,14 @@ namespace snug::gemm {
 // The sums of a thread, by fours: 16 rows of W, eight of x.
 template <class Shape>
 struct Sums {
-  float v[Shape::kSubs][Shape::kCols / 2];
+  float v[Shape::kSubs][Shape::kTileM / 2];
 
   __device__ __forceinline__ float4 quad(int i) const {
-    const float* at = v[i / (Shape::kCols / 8)] + i % (Shape::kCols / 8) * 4;
+    const float* at = v[i / (Shape::kTileM / 8)] + i % (Shape::kTileM / 8) * 4;
     return {at[0], at[1], at[2], at[3]};
   }
   __device__ __forceinline__ void set(int i, float4 quad) {
-    float* at = v[i / (Shape::kCols / 8)] + i % (Shape::kCols / 8) * 4;
+    float* at = v[i / (Shape::kTileM / 8)] + i % (Shape::kTileM / 8) * 4;
     at[0] = quad.x, at[1] = quad.y, at[2] = quad.z, at[3] = quad.w;
   }
 };
@@ -25,7 +25,7 @@ template <class Shape, int kCount>
 __device__ __forceinline__ void write_quads(const LinearParams& p, const float4 (&sums)[kCount],
                                             std::uint32_t quad, std::uint32_t strip0,
                                             std::uint32_t token0) {
-  constexpr std::uint32_t kTokenTiles = Shape::kCols / 8;
+  constexpr std::uint32_t kTokenTiles = Shape::kTileM / 8;
   const std::uint32_t lane = threadIdx.x % 32;
   const std::uint32_t strip = strip0 + quad / kTokenTiles * 4;
   const std::uint32_t token = token0 + quad % kTokenTiles * 8;
@@ -41,7 +41,7 @@ __device__ __forceinline__ void write_quads(const LinearParams& p, const float4 
 template <class Shape>
 __device__ __forceinline__ void write_tile(const LinearParams& p, const Sums<Shape>& sums,
                                            std::uint32_t strip0, std::uint32_t token0) {
-  constexpr int kCount = Shape::kCols / 8 < 8 ? Shape::kCols / 8 : 8;
+  constexpr int kCount = Shape::kTileM / 8 < 8 ? Shape::kTileM / 8 : 8;
 #pragma unroll
   for (int i = 0; i < static_cast<int>(Shape::kQuads); i += kCount) {
     float4 some[kCount];
@@ -61,7 +61,7 @@ __device__ __forceinline__ void add_parts(const LinearParams& p, Sums<Shape>& su
   constexpr std::uint32_t kThreads = Shape::kGroups * 128;
   constexpr int kQuads = static_cast<int>(Shape::kQuads);
   // Quads and parts that are loaded at once.
-  constexpr int kCount = std::min(Shape::kCols / 8, 8);
+  constexpr int kCount = std::min(Shape::kTileM / 8, 8);
   constexpr std::uint32_t kParts = Shape::kQuads > 16 ? 1 : Shape::kGroups == 2 ? 4 : 2;
   const std::uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   float4* const mine = part_of<Shape>(p, rank.team, s.begin == 0, rank.in_team()) + threadIdx.x;
@@ -114,23 +114,23 @@ __device__ __forceinline__ void add_in_cluster(const LinearParams& p, const Sums
                                                std::uint32_t base, const Rank<Shape>& rank,
                                                std::uint32_t strip0, std::uint32_t token0) {
   constexpr std::uint32_t kThreads = Shape::kGroups * 128;
-  const std::uint32_t mine = rank.in_cluster / kTeam, log_splits = p.splits == 4 ? 2 : 1;
-  const std::uint32_t shares = (Shape::kQuads / 2 + p.splits - 1) >> log_splits;
+  const std::uint32_t mine = rank.in_cluster / kTeam, log_split_k = p.split_k == 4 ? 2 : 1;
+  const std::uint32_t shares = (Shape::kQuads / 2 + p.split_k - 1) >> log_split_k;
   const auto place = [&](std::uint32_t split, std::uint32_t share) {
     return base + Shape::kX + ((split * shares + share) * 2 * kThreads + threadIdx.x) * 16;
   };
   cluster_sync();  // no block needs its rings any more
 #pragma unroll
   for (std::uint32_t i = 0; i < Shape::kQuads; ++i)
-    store_cluster(cluster_address(place(mine, i / 2 >> log_splits) + i % 2 * (kThreads * 16),
-                                  (i / 2 & (p.splits - 1)) * kTeam + rank.in_team()),
+    store_cluster(cluster_address(place(mine, i / 2 >> log_split_k) + i % 2 * (kThreads * 16),
+                                  (i / 2 & (p.split_k - 1)) * kTeam + rank.in_team()),
                   sums.quad(i));
   cluster_sync();
   for (std::uint32_t share = 0; share < shares; ++share) {
-    const std::uint32_t quad = (share * p.splits + mine) * 2;
+    const std::uint32_t quad = (share * p.split_k + mine) * 2;
     if (quad >= Shape::kQuads) break;
     float4 sum[2] = {};
-    for (std::uint32_t split = 0; split < p.splits; ++split)
+    for (std::uint32_t split = 0; split < p.split_k; ++split)
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const float4 part = load_shared_f32x4(place(split, share) + i * (kThreads * 16));

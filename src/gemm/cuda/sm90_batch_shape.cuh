@@ -5,43 +5,42 @@
 
 #include <algorithm>
 
-#include "gemm/cuda/linear_params.cuh"
+#include "gemm/cuda/linear_output.cuh"
 #include "gpu/ptx_cluster.cuh"
 
 namespace snug::gemm {
 
 struct BatchParams {
-  LinearParams p;       // splits: teams of a cluster; 1: stream-K
-  CUtensorMap x_map;    // boxes of 64 columns by kCols / kTeam rows, swizzled
-  std::uint64_t share;  // steps of each of `teams` without splits; `extra` of them have one more
+  LinearParams p;       // split_k: teams of a cluster; 1: stream-K
+  CUtensorMap x_map;    // boxes of 64 columns by kTileM / kTeam rows, swizzled
+  std::uint64_t share;  // steps of each of `teams` without split_k; `extra` of them have one more
   std::uint32_t extra, teams, token_tiles;
 };
 
 inline constexpr std::uint32_t kTeam = 2;  // thread blocks that share x
 
-template <int kCols_, int kGroups_, int kSubs_, Kind kKind_>
+template <int kTileM_, int kGroups_, int kSubs_, Kind kKind_>
 struct BatchShape {
-  static constexpr int kCols = kCols_;      // rows of x
+  static constexpr int kTileM = kTileM_;    // rows of x
   static constexpr int kGroups = kGroups_;  // warpgroups that multiply
   static constexpr int kSubs = kSubs_;      // 64-row tiles of each of them
   static constexpr Kind kKind = kKind_;
   static constexpr int kThreads = (kGroups + 1) * 128;
   static constexpr std::uint32_t kWarps = kGroups * 4;
   static constexpr std::uint32_t kStrips = kGroups * kSubs * 4;
-  static constexpr std::uint32_t kTileBytes =
-      kKind == Kind::kRaw ? kRawTileBytes : kNibbleTileBytes;
+  static constexpr std::uint32_t kTileBytes = tile_bytes_of(kKind);
   // Whole tiles of W, since copies of half of one are a tenth slower (H200), and x for half of
   // them.
   static constexpr std::uint32_t kWBytes = kStrips * kTileBytes;
-  static constexpr std::uint32_t kXBytes = kCols * 128;
+  static constexpr std::uint32_t kXBytes = kTileM * 128;
   static constexpr std::uint32_t kMaxSmem = 227 * 1024;
   // Barriers take 1024 bytes. Copies are served in turn, and x comes after all W that was asked
   // for before: its ring has to reach as far ahead. But less than four stages of W are slower.
   static constexpr std::uint32_t kRoom = kMaxSmem - 1024;
   static constexpr std::uint32_t kWStages =
-      std::min(kCols == 256 ? (kRoom - 4 * kXBytes) / kWBytes
-                            : std::max(kRoom / (kWBytes + 2 * kXBytes),
-                                       std::min((kRoom - 5 * kXBytes) / kWBytes, 4u)),
+      std::min(kTileM == 256 ? (kRoom - 4 * kXBytes) / kWBytes
+                             : std::max(kRoom / (kWBytes + 2 * kXBytes),
+                                        std::min((kRoom - 5 * kXBytes) / kWBytes, 4u)),
                8u);
   static constexpr std::uint32_t kXStages = std::min((kRoom - kWStages * kWBytes) / kXBytes, 16u);
   static_assert(kXBytes % 1024 == 0 && kWStages >= 2);
@@ -50,14 +49,14 @@ struct BatchShape {
   static constexpr std::uint32_t kWFull = kW + kWStages * kWBytes, kWEmpty = kWFull + 8 * kWStages;
   static constexpr std::uint32_t kXFull = kWEmpty + 8 * kWStages, kXEmpty = kXFull + 8 * kXStages;
   static constexpr std::uint32_t kSmemBytes = kWFull + 1024;
-  static constexpr std::uint32_t kQuads = kSubs * kCols / 8;  // sums of a thread, by fours
+  static constexpr std::uint32_t kQuads = kSubs * kTileM / 8;  // sums of a thread, by fours
   // Registers after they have been shared out anew.
   static constexpr int kCopyRegs = kGroups == 2 ? 40 : 32;
   static constexpr int kMultiplyRegs = kGroups == 4 ? 112 : kGroups == 3 ? 160 : 232;
   // Whether there are registers for codes of the next half tile. Raw weights have no
   // codes, and wgmma may still read the registers they belong in.
-  static constexpr bool kAhead = kKind == Kind::kNibble && (kMultiplyRegs > 112 || kCols < 64);
-  static constexpr std::uint32_t kPartQuads = kStrips * kStripRows * kCols / 4;
+  static constexpr bool kAhead = kKind == Kind::kFixed && (kMultiplyRegs > 112 || kTileM < 64);
+  static constexpr std::uint32_t kPartQuads = kStrips * kStripRows * kTileM / 4;
   static_assert(kPartQuads * 16 <= kWFull);
 };
 
@@ -88,7 +87,7 @@ __device__ __forceinline__ std::uint64_t quotient(std::uint64_t a, std::uint64_t
 // How all tiles of y, times the steps of k, are shared.
 struct Line {
   std::uint64_t share;
-  std::uint32_t extra, teams, token_tiles, steps, splits;
+  std::uint32_t extra, teams, token_tiles, steps, split_k;
 
   __device__ __forceinline__ explicit Line(const BatchParams& b)
       : share(b.share),
@@ -96,14 +95,14 @@ struct Line {
         teams(b.teams),
         token_tiles(b.token_tiles),
         steps(b.p.tiles_per_strip),
-        splits(b.p.splits) {}
+        split_k(b.p.split_k) {}
   __device__ __forceinline__ std::uint64_t start(std::uint32_t team) const {
-    if (splits == 1) return team * share + team * extra / teams;
-    const std::uint32_t log_splits = splits == 4 ? 2 : 1;
-    return std::uint64_t{team >> log_splits} * steps +
-           ((team & (splits - 1)) * steps >> log_splits);
+    if (split_k == 1) return team * share + team * extra / teams;
+    const std::uint32_t log_split_k = split_k == 4 ? 2 : 1;
+    return std::uint64_t{team >> log_split_k} * steps +
+           ((team & (split_k - 1)) * steps >> log_split_k);
   }
-  // The team that computes step `at`, without splits.
+  // The team that computes step `at`, without split_k.
   __device__ __forceinline__ std::uint32_t team_of(std::uint64_t at) const {
     return static_cast<std::uint32_t>(quotient((at + 1) * teams - 1, share * teams + extra));
   }

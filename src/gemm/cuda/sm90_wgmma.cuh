@@ -1,5 +1,5 @@
 // gemm/cuda/sm90_wgmma.cuh - wgmma with operand A in registers: 64 rows of weights times
-// kCols rows of x, sixteen columns deep.
+// kTileM rows of x, sixteen columns deep.
 #pragma once
 #include "gemm/cuda/warp_mma.cuh"
 
@@ -59,7 +59,7 @@ __device__ __forceinline__ std::uint32_t wgmma_descriptor(std::uint32_t address)
   SNUG_REGS_0_64 ", " SNUG_REGS_64 ", " SNUG_REGS_72 ", " SNUG_REGS_80 ", " SNUG_REGS_88 \
                  ", " SNUG_REGS_96 ", " SNUG_REGS_104 ", " SNUG_REGS_112 ", " SNUG_REGS_120
 
-template <int kCols>
+template <int kTileM>
 struct Wgmma;
 
 #define SNUG_WGMMA(cols, sums, regs, operands, a_regs, x_reg)                                      \

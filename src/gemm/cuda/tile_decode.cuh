@@ -1,7 +1,7 @@
 // gemm/cuda/tile_decode.cuh - from the bytes of a tile to the registers of mma's operand A.
 #pragma once
+#include "gemm/cuda/linear_params.h"
 #include "gemm/cuda/warp_mma.cuh"
-#include "gemm/tile_format.h"
 
 namespace snug::gemm {
 
@@ -15,42 +15,29 @@ struct HalfCodes {
   uint4 low[2], nibbles;
 };
 
-// The upper bytes of tiles that patches cannot describe.
-struct Planes {
-  const std::uint8_t* bytes;
-  std::uint32_t count;
-};
-inline constexpr std::uint32_t kNoPlane = ~0u;
+inline constexpr std::uint32_t kNoOverflow = ~0u;
 
-// Where the parts of a packed matrix lie.
-struct PackedParts {
-  const std::uint8_t* tiles;
-  const uint2* palettes;
-  const uint4* patches;  // kPatchWords a tile
-  Planes planes;
-};
-
-// How one lane reads one tile: through the palette of its strip as patches changed it,
-// or with the upper bytes of a plane.
+// How one lane reads one tile: through the palette of its strip as escapes changed it,
+// or with the upper bytes of a overflow.
 struct LanePalette {
   uint2 entries;
-  std::uint32_t plane;
+  std::uint32_t overflow;
 };
 
-// Without branches: all lanes see every patch of the tile, at most one heeds it.
-__device__ __forceinline__ void apply_patch(uint2& palette, std::uint32_t patch,
-                                            std::uint32_t lane) {
-  const bool mine = (patch & (kPatchValid | 31)) == (kPatchValid | lane);
-  const std::uint32_t shift = patch >> 2 & 24;  // of the entry in its word
-  const std::uint32_t mask = mine ? 0xFFu << shift : 0, value = (patch >> 8 & 0x7F) << shift;
-  const std::uint32_t in_y = (patch >> 7 & 1) != 0 ? mask : 0, in_x = mask ^ in_y;
+// Without branches: all lanes see every escape of the tile, at most one heeds it.
+__device__ __forceinline__ void apply_escape(uint2& palette, std::uint32_t escape,
+                                             std::uint32_t lane) {
+  const bool mine = (escape & (kEscapeValid | 31)) == (kEscapeValid | lane);
+  const std::uint32_t shift = escape >> 2 & 24;  // of the entry in its word
+  const std::uint32_t mask = mine ? 0xFFu << shift : 0, value = (escape >> 8 & 0x7F) << shift;
+  const std::uint32_t in_y = (escape >> 7 & 1) != 0 ? mask : 0, in_x = mask ^ in_y;
   palette.x = (palette.x & ~in_x) | (value & in_x);
   palette.y = (palette.y & ~in_y) | (value & in_y);
 }
 
-// Patch words of eight tiles, held by the warp: lane 4j + i has word i of the j-th.
-// One register and one load for eight tiles, of which most have no patch at all.
-struct PatchWords {
+// Escape words of eight tiles, held by the warp: lane 4j + i has word i of the j-th.
+// One register and one load for eight tiles, of which most have no escape at all.
+struct EscapeWords {
   std::uint32_t word = 0, marked = 0;  // marked: lanes whose word is in use
 
   __device__ __forceinline__ void take(std::uint32_t loaded) {
@@ -58,22 +45,22 @@ struct PatchWords {
     marked = __ballot_sync(kAllLanes, loaded != 0);
   }
   __device__ __forceinline__ LanePalette palette_of(std::uint32_t tile, uint2 palette,
-                                                    std::uint32_t num_planes,
+                                                    std::uint32_t num_overflows,
                                                     std::uint32_t lane) const {
-    LanePalette out{palette, kNoPlane};
-    const std::uint32_t first = tile * kPatchWords;
+    LanePalette out{palette, kNoOverflow};
+    const std::uint32_t first = tile * kEscapeWords;
     if ((marked >> first & 15) == 0) return out;
 #pragma unroll 1
-    for (std::uint32_t i = 0; i < kPatchWords; ++i) {
-      const std::uint32_t patches = __shfl_sync(kAllLanes, word, first + i);
-      if (patches == 0) break;
-      if (patches == kPlaneMark) {
-        const std::uint32_t plane = __shfl_sync(kAllLanes, word, first + 1);
-        if (plane < num_planes) out.plane = plane;
+    for (std::uint32_t i = 0; i < kEscapeWords; ++i) {
+      const std::uint32_t escapes = __shfl_sync(kAllLanes, word, first + i);
+      if (escapes == 0) break;
+      if (escapes == kOverflowMark) {
+        const std::uint32_t overflow = __shfl_sync(kAllLanes, word, first + 1);
+        if (overflow < num_overflows) out.overflow = overflow;
         break;
       }
-      apply_patch(out.entries, patches, lane);
-      apply_patch(out.entries, patches >> 16, lane);
+      apply_escape(out.entries, escapes, lane);
+      apply_escape(out.entries, escapes >> 16, lane);
     }
     return out;
   }
@@ -94,28 +81,29 @@ __device__ __forceinline__ void join_bytes(std::uint32_t (&a)[4], std::uint32_t 
   a[3] = __byte_perm(low23, high.y, 0x7362);
 }
 
-// Half of a plane, which stands beside the fast path: a branch that is hardly ever taken.
-__device__ __forceinline__ void load_plane(uint2 (&high)[4], const Planes& planes,
-                                           std::uint32_t number, std::uint32_t which_half,
-                                           std::uint32_t lane) {
-  const auto* plane = reinterpret_cast<const uint4*>(
-      planes.bytes + std::uint64_t{number} * kPlaneBytes + which_half * 1024);
-  const uint4 v = __ldg(plane + lane), w = __ldg(plane + 32 + lane);
+// Half of a overflow, which stands beside the fast path: a branch that is hardly ever taken.
+__device__ __forceinline__ void load_overflow(uint2 (&high)[4], const Overflows& overflows,
+                                              std::uint32_t number, std::uint32_t which_half,
+                                              std::uint32_t lane) {
+  const auto* overflow = reinterpret_cast<const uint4*>(
+      overflows.bytes + std::uint64_t{number} * kOverflowBytes + which_half * 1024);
+  const uint4 v = __ldg(overflow + lane), w = __ldg(overflow + 32 + lane);
   high[0] = {v.x, v.y}, high[1] = {v.z, v.w}, high[2] = {w.x, w.y}, high[3] = {w.z, w.w};
 }
 
 // Eight weights in eleven operations.
 __device__ __forceinline__ void decode_half(HalfFragments& half, const HalfCodes& codes,
-                                            const LanePalette& palette, const Planes& planes,
+                                            const LanePalette& palette, const Overflows& overflows,
                                             std::uint32_t which_half, std::uint32_t lane) {
   uint2 high[4] = {
       upper_bytes(codes.nibbles.x, palette.entries), upper_bytes(codes.nibbles.y, palette.entries),
       upper_bytes(codes.nibbles.z, palette.entries), upper_bytes(codes.nibbles.w, palette.entries)};
   // Nothing may be known of this number: the compiler would make two copies of all that
   // follows, wgmma included, which must not stand in branches.
-  std::uint32_t number = palette.plane;
+  std::uint32_t number = palette.overflow;
   asm volatile("" : "+r"(number));
-  if (__builtin_expect(number != kNoPlane, 0)) load_plane(high, planes, number, which_half, lane);
+  if (__builtin_expect(number != kNoOverflow, 0))
+    load_overflow(high, overflows, number, which_half, lane);
     // Both ways meet here, so that operand A of wgmma is written outside of branches: the
     // compiler would otherwise wait for each wgmma.
 #pragma unroll
@@ -127,13 +115,13 @@ __device__ __forceinline__ void decode_half(HalfFragments& half, const HalfCodes
 }
 
 // The palette for a tile that is read on its own.
-__device__ __forceinline__ LanePalette single_tile_palette(const uint4* patches, uint2 palette,
-                                                           const Planes& planes,
+__device__ __forceinline__ LanePalette single_tile_palette(const uint4* escapes, uint2 palette,
+                                                           const Overflows& overflows,
                                                            std::uint32_t lane) {
-  PatchWords words;
-  words.take(lane < kPatchWords ? __ldg(reinterpret_cast<const std::uint32_t*>(patches) + lane)
-                                : 0);
-  return words.palette_of(0, palette, planes.count, lane);
+  EscapeWords words;
+  words.take(lane < kEscapeWords ? __ldg(reinterpret_cast<const std::uint32_t*>(escapes) + lane)
+                                 : 0);
+  return words.palette_of(0, palette, overflows.count, lane);
 }
 
 // What a lane needs of half a tile in shared memory before it can decode; `at` is
@@ -141,7 +129,7 @@ __device__ __forceinline__ LanePalette single_tile_palette(const uint4* patches,
 template <Kind kKind>
 struct HalfInput;
 template <>
-struct HalfInput<Kind::kNibble> {
+struct HalfInput<Kind::kFixed> {
   HalfCodes codes;
 
   __device__ __forceinline__ void load(std::uint32_t at, std::uint32_t half) {
@@ -153,9 +141,9 @@ struct HalfInput<Kind::kNibble> {
     return codes.low[0].x | codes.low[1].x | codes.nibbles.x;
   }
   __device__ __forceinline__ void decode(HalfFragments& out, std::uint32_t half,
-                                         const LanePalette& palette, const Planes& planes,
+                                         const LanePalette& palette, const Overflows& overflows,
                                          std::uint32_t lane) const {
-    decode_half(out, codes, palette, planes, half, lane);
+    decode_half(out, codes, palette, overflows, half, lane);
   }
 };
 template <>
@@ -173,7 +161,7 @@ struct HalfInput<Kind::kRaw> {
     return weights.a[0][0] | weights.a[1][0] | weights.a[2][0] | weights.a[3][0];
   }
   __device__ __forceinline__ void decode(HalfFragments& out, std::uint32_t, const LanePalette&,
-                                         const Planes&, std::uint32_t) const {
+                                         const Overflows&, std::uint32_t) const {
     out = weights;
   }
 };

@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(256) unpack_tiles(const __grid_constant__ Unpa
   if (tile_idx >= p.num_strips * p.tiles_per_strip) return;
   const std::uint64_t strip = p.first_strip + tile_idx / p.tiles_per_strip;
   const std::uint64_t col0 = tile_idx % p.tiles_per_strip * kTileCols;
-  constexpr std::uint32_t kTileBytes = kKind == Kind::kRaw ? kRawTileBytes : kNibbleTileBytes;
+  constexpr std::uint32_t kTileBytes = tile_bytes_of(kKind);
   const std::uint64_t at_tile = strip * p.tiles_per_strip + col0 / kTileCols;
   const std::uint8_t* tile = p.tiles + at_tile * kTileBytes;
   HalfFragments halves[2];
@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(256) unpack_tiles(const __grid_constant__ Unpa
     }
   } else {
     const LanePalette palette =
-        single_tile_palette(p.patches + at_tile, __ldg(p.palettes + strip), p.planes, lane);
+        single_tile_palette(p.escapes + at_tile, __ldg(p.palettes + strip), p.overflows, lane);
     HalfCodes codes[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(256) unpack_tiles(const __grid_constant__ Unpa
       codes[h] = {{__ldcs(at), __ldcs(at + 32)}, __ldcs(at + 64)};
     }
 #pragma unroll
-    for (int h = 0; h < 2; ++h) decode_half(halves[h], codes[h], palette, p.planes, h, lane);
+    for (int h = 0; h < 2; ++h) decode_half(halves[h], codes[h], palette, p.overflows, h, lane);
   }
   const std::uint64_t row0 = strip * kStripRows;
   std::uint16_t* const out = p.w - p.first_strip * kStripRows * p.ld;

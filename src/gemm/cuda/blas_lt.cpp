@@ -67,13 +67,13 @@ cublasLtHandle_t handle() {
 }
 
 // What describes one multiplication; released when it goes out of scope.
-struct Problem {
+struct Matmul {
   cublasLtMatmulDesc_t desc = nullptr;
   cublasLtMatrixLayout_t w = nullptr, x = nullptr, y = nullptr;
   cublasLtMatmulPreference_t preference = nullptr;
   cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
 
-  Problem(const LinearParams& p, std::uint64_t ldw, std::uint32_t n) {
+  Matmul(const LinearParams& p, std::uint64_t ldw, std::uint32_t n) {
     const cublasOperation_t transposed = CUBLAS_OP_T;
     check(blas().desc_create(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     check(blas().desc_set(desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed));
@@ -92,7 +92,7 @@ struct Problem {
     check(blas().preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
                                 sizeof workspace));
   }
-  ~Problem() {
+  ~Matmul() {
     if (preference != nullptr) blas().preference_destroy(preference);
     for (const auto layout : {w, x, y})
       if (layout != nullptr) blas().layout_destroy(layout);
@@ -111,22 +111,22 @@ Status blas_linear(const LinearParams& params, const void* w, std::uint64_t ldw,
                    void* workspace, cudaStream_t stream) noexcept {
   const cublasLtHandle_t lt = have_blas() ? handle() : nullptr;
   if (lt == nullptr) return {Code::kNoDevice, "cuBLASLt could not be loaded"};
-  Problem problem(params, ldw, n);
+  Matmul matmul(params, ldw, n);
   cublasLtMatmulHeuristicResult_t best{};
   int found = 0;
-  if (problem.status == CUBLAS_STATUS_SUCCESS)
-    problem.check(blas().heuristic(lt, problem.desc, problem.w, problem.x, problem.y, problem.y,
-                                   problem.preference, 1, &best, &found));
-  if (problem.status == CUBLAS_STATUS_SUCCESS && found == 0)
-    problem.status = CUBLAS_STATUS_NOT_SUPPORTED;
+  if (matmul.status == CUBLAS_STATUS_SUCCESS)
+    matmul.check(blas().heuristic(lt, matmul.desc, matmul.w, matmul.x, matmul.y, matmul.y,
+                                  matmul.preference, 1, &best, &found));
+  if (matmul.status == CUBLAS_STATUS_SUCCESS && found == 0)
+    matmul.status = CUBLAS_STATUS_NOT_SUPPORTED;
   const float one = 1.0f, zero = 0.0f;
-  if (problem.status == CUBLAS_STATUS_SUCCESS)
-    problem.check(blas().matmul(lt, problem.desc, &one, w, problem.w, params.x, problem.x, &zero,
-                                params.y, problem.y, params.y, problem.y, &best.algo, workspace,
-                                kBlasWorkspaceBytes, stream));
-  if (problem.status == CUBLAS_STATUS_SUCCESS) return {};
+  if (matmul.status == CUBLAS_STATUS_SUCCESS)
+    matmul.check(blas().matmul(lt, matmul.desc, &one, w, matmul.w, params.x, matmul.x, &zero,
+                               params.y, matmul.y, params.y, matmul.y, &best.algo, workspace,
+                               kBlasWorkspaceBytes, stream));
+  if (matmul.status == CUBLAS_STATUS_SUCCESS) return {};
   return {Code::kNoDevice, "cuBLASLt refused the multiplication", kNowhere, kNowhere,
-          static_cast<std::uint64_t>(problem.status)};
+          static_cast<std::uint64_t>(matmul.status)};
 }
 
 }  // namespace snug::gemm

@@ -1,6 +1,7 @@
 // The table of measured plans: lookups, and its text form.
-#include "gemm/cuda/tuning.h"
+#include "gemm/tuning.h"
 
+#include <atomic>
 #include <cstdio>
 #include <cstring>
 #include <mutex>
@@ -10,8 +11,9 @@
 namespace snug::gemm {
 namespace {
 
-constexpr const char* kKernelNames[] = {"auto", "generic", "decode", "batch", "unpack"};
+constexpr const char* kKernelNames[] = {"auto", "generic", "few_rows", "batch", "unpack"};
 
+std::atomic<std::uint64_t> generation{0};
 std::mutex table_mutex;
 std::vector<TuningEntry>& table() {
   static std::vector<TuningEntry> entries;
@@ -25,12 +27,12 @@ bool same_key(const TuningEntry& a, const char* device, std::uint64_t n, std::ui
 
 std::string line_of(const TuningEntry& e) {
   char line[256];
-  std::snprintf(
-      line, sizeof line,
-      "n=%llu k=%llu m=%llu kernel=%s splits=%d warps=%d columns=%d gain=%.3f device=%s\n",
-      static_cast<unsigned long long>(e.n), static_cast<unsigned long long>(e.k),
-      static_cast<unsigned long long>(e.m), kernel_name(e.plan.kernel), e.plan.splits, e.plan.warps,
-      e.plan.columns, static_cast<double>(e.gain), e.device);
+  std::snprintf(line, sizeof line,
+                "n=%llu k=%llu m=%llu kernel=%s split_k=%d warps=%d strips=%d tile_m=%d gain=%.3f "
+                "device=%s\n",
+                static_cast<unsigned long long>(e.n), static_cast<unsigned long long>(e.k),
+                static_cast<unsigned long long>(e.m), kernel_name(e.plan.kernel), e.plan.split_k,
+                e.plan.warps, e.plan.strips, e.plan.tile_m, static_cast<double>(e.gain), e.device);
   return line;
 }
 
@@ -39,11 +41,12 @@ bool parse_line(const std::string& line, TuningEntry* e) {
   char kernel[16];
   int used = 0;
   *e = {};
-  if (std::sscanf(
-          line.c_str(),
-          "n=%llu k=%llu m=%llu kernel=%15s splits=%d warps=%d columns=%d gain=%f device=%n", &n,
-          &k, &m, kernel, &e->plan.splits, &e->plan.warps, &e->plan.columns, &e->gain,
-          &used) != 8 ||
+  Plan& plan = e->plan;
+  if (std::sscanf(line.c_str(),
+                  "n=%llu k=%llu m=%llu kernel=%15s split_k=%d warps=%d strips=%d tile_m=%d "
+                  "gain=%f device=%n",
+                  &n, &k, &m, kernel, &plan.split_k, &plan.warps, &plan.strips, &plan.tile_m,
+                  &e->gain, &used) != 9 ||
       used == 0)
     return false;
   const std::string device = line.substr(static_cast<std::size_t>(used));
@@ -53,9 +56,9 @@ bool parse_line(const std::string& line, TuningEntry* e) {
   e->k = k;
   e->m = m;
   for (int i = 1; i < 5; ++i)
-    if (std::strcmp(kernel, kKernelNames[i]) == 0) e->plan.kernel = static_cast<Kernel>(i);
-  return e->plan.kernel != Kernel::kAuto && m != 0 && m_bucket(m) == m && e->plan.splits >= 0 &&
-         e->plan.warps >= 0 && e->plan.columns >= 0;
+    if (std::strcmp(kernel, kKernelNames[i]) == 0) plan.kernel = static_cast<Kernel>(i);
+  return plan.kernel != Kernel::kAuto && m != 0 && m_bucket(m) == m && plan.split_k >= 0 &&
+         plan.warps >= 0 && plan.strips >= 0 && plan.tile_m >= 0;
 }
 
 }  // namespace
@@ -71,21 +74,20 @@ std::uint64_t m_bucket(std::uint64_t m) noexcept {
   return bucket;
 }
 
-bool find_tuning(const char* device, std::uint64_t n, std::uint64_t k, std::uint64_t m,
-                 TuningEntry* entry) noexcept {
+std::optional<TuningEntry> find_tuning(const char* device, std::uint64_t n, std::uint64_t k,
+                                       std::uint64_t m) noexcept {
   const std::uint64_t bucket = m_bucket(m);
-  {
-    const std::lock_guard lock(table_mutex);
-    for (const TuningEntry& e : table())
-      if (same_key(e, device, n, k, bucket)) return *entry = e, true;
-  }
-  for (const TuningEntry& e : shipped_tuning())
-    if (same_key(e, device, n, k, bucket)) return *entry = e, true;
-  return false;
+  const std::lock_guard lock(table_mutex);
+  for (const std::span<const TuningEntry> entries :
+       {std::span(std::as_const(table())), shipped_tuning()})
+    for (const TuningEntry& e : entries)
+      if (same_key(e, device, n, k, bucket)) return e;
+  return std::nullopt;
 }
 
 void remember_tuning(const TuningEntry& entry) {
   const std::lock_guard lock(table_mutex);
+  generation.fetch_add(1, std::memory_order_release);
   for (TuningEntry& e : table())
     if (same_key(e, entry.device, entry.n, entry.k, entry.m)) {
       e = entry;
@@ -93,6 +95,8 @@ void remember_tuning(const TuningEntry& entry) {
     }
   table().push_back(entry);
 }
+
+std::uint64_t tuning_generation() noexcept { return generation.load(std::memory_order_acquire); }
 
 std::string tuning_text() {
   std::string text;

@@ -1,28 +1,10 @@
-// gemm/cuda/linear_params.cuh - what every kernel is told, and how it writes y.
+// gemm/cuda/linear_output.cuh - from sums in registers to y.
 #pragma once
 #include <cuda_bf16.h>
 
 #include "gemm/cuda/tile_decode.cuh"
 
 namespace snug::gemm {
-
-struct LinearParams : PackedParts {
-  std::uint32_t strips, tiles_per_strip;
-  std::uint32_t n, k, m;
-  const std::uint16_t* x;
-  std::uint64_t ldx;
-  const __nv_bfloat16* bias;
-  std::uint16_t* y;
-  std::uint64_t ldy;
-  bool x_aligned;  // rows of x can be copied in pieces of 16 bytes
-  bool y_pairs;    // y can be written in pieces of 4 bytes
-  bool y_wide;     // of 16 bytes
-  // Sums of parts of k: how many parts, where they meet, who is there.
-  std::uint32_t splits, max_split_tiles;
-  std::uint32_t stages;  // tiles in flight per warp
-  float4* partials;
-  std::uint32_t* counters;
-};
 
 __device__ __forceinline__ float4 add(float4 a, float4 b) {
   return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};

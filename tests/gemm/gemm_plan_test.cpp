@@ -1,0 +1,111 @@
+// Plans, for GPUs that need not be there: complete, runnable, and found without delay.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+
+#include "gemm/plan.h"
+
+namespace snug::test {
+namespace {
+
+using gemm::auto_plan;
+using gemm::complete_plan;
+using gemm::CompletePlan;
+using gemm::Device;
+using gemm::Kernel;
+using gemm::Problem;
+
+const Device kH200{132, 9, 0, 232448, "NVIDIA H200"};
+const Device kUnknownHopper{114, 9, 0, 232448, "A Hopper of the test"};
+const Device kAmpere{108, 8, 0, 166912, "An Ampere of the test"};
+const Device kWithBlas{
+    108, 8, 0, 166912, "Another Ampere of the test", []() noexcept { return true; }};
+
+TEST(GemmPlan, IsCompleteOnEveryGpu) {
+  for (const Device* device : {&kH200, &kUnknownHopper, &kAmpere, &kWithBlas})
+    for (const std::uint64_t n : {1, 512, 4096, 14336})
+      for (const std::uint64_t k : {1, 1000, 4096, 28672})
+        for (const std::uint64_t m : {1, 8, 9, 16, 17, 64, 65, 300, 8192}) {
+          const CompletePlan c = complete_plan(*device, {n, k, m}, {});
+          SCOPED_TRACE(testing::Message() << device->name << ' ' << n << 'x' << k << ", m " << m);
+          EXPECT_EQ(c.plan.kernel == Kernel::kFewRows, c.fit.split_k != 0);
+          EXPECT_EQ(c.plan.kernel == Kernel::kFewRows, c.plan.warps != 0);
+          EXPECT_EQ(c.plan.kernel == Kernel::kBatch, c.plan.strips != 0 && c.plan.tile_m != 0);
+          if (device->hopper())
+            EXPECT_TRUE(c.plan.kernel == Kernel::kFewRows || gemm::batch_fits(c.plan, k));
+          else
+            EXPECT_EQ(c.plan.kernel,
+                      device == &kWithBlas && m > 64 ? Kernel::kUnpack : Kernel::kGeneric);
+        }
+}
+
+TEST(GemmPlan, TheTableDecidesWhereItCan) {
+  const CompletePlan shipped = complete_plan(kH200, {14336, 4096, 13}, {});
+  EXPECT_EQ(shipped.plan.kernel, Kernel::kBatch);
+  EXPECT_EQ(shipped.plan.split_k, 2);
+  EXPECT_EQ(shipped.plan.strips, 16);
+  EXPECT_EQ(shipped.plan.tile_m, 16);
+  EXPECT_FLOAT_EQ(shipped.gain, 1.164f);
+
+  const Problem problem{640, 2048, 4};
+  const CompletePlan ruled = auto_plan(kUnknownHopper, problem);
+  EXPECT_EQ(ruled.plan.kernel, Kernel::kFewRows);
+  EXPECT_EQ(ruled.gain, 0);
+  const std::string key = "n=640 k=2048 m=4 ", device = " device=A Hopper of the test\n";
+  ASSERT_TRUE(
+      gemm::load_tuning(key + "kernel=generic split_k=0 warps=0 strips=0 tile_m=0 gain=2" + device)
+          .ok());
+  EXPECT_EQ(auto_plan(kUnknownHopper, problem).plan.kernel, Kernel::kGeneric) << "kept from before";
+  EXPECT_EQ(auto_plan(kUnknownHopper, problem).gain, 2);
+
+  ASSERT_TRUE(gemm::load_tuning(
+                  key + "kernel=few_rows split_k=99 warps=8 strips=0 tile_m=0 gain=3" + device)
+                  .ok());
+  EXPECT_EQ(auto_plan(kUnknownHopper, problem).plan.split_k, ruled.plan.split_k) << "cannot run";
+  EXPECT_EQ(auto_plan(kUnknownHopper, problem).gain, 0);
+}
+
+TEST(GemmPlan, RowsOfABucketShareTheirDivision) {
+  for (const std::uint64_t k : {1000, 14336, 28672}) {
+    const auto eight = complete_plan(kUnknownHopper, {4096, k, 8}, {});
+    for (const std::uint64_t m : {5, 6, 7}) {
+      const auto fewer = complete_plan(kUnknownHopper, {4096, k, m}, {});
+      EXPECT_EQ(fewer.plan.split_k, eight.plan.split_k);
+      EXPECT_EQ(fewer.plan.warps, eight.plan.warps);
+    }
+  }
+}
+
+TEST(GemmPlan, ShapesThatDoNotFitAreRefused) {
+  const Problem problem{4096, 4096, 8};
+  for (const gemm::Plan& wish : {gemm::Plan{.kernel = Kernel::kFewRows, .split_k = 33},
+                                 gemm::Plan{.kernel = Kernel::kFewRows, .split_k = -1},
+                                 gemm::Plan{.kernel = Kernel::kFewRows, .warps = 5}})
+    EXPECT_EQ(complete_plan(kH200, problem, wish).fit.split_k, 0u);
+  EXPECT_EQ(gemm::fit_few_rows(kH200, {4096, 4096, 17}, {}).split_k, 0u);
+  EXPECT_EQ(gemm::fit_few_rows(kAmpere, problem, {}).split_k, 0u);
+  EXPECT_FALSE(gemm::batch_fits({.split_k = 2, .strips = 8, .tile_m = 16}, 128));
+  EXPECT_FALSE(gemm::batch_fits({.split_k = 1, .strips = 12, .tile_m = 256}, 4096));
+}
+
+// What each call of a linear layer pays: a decode step has hundreds, each of some 10 us.
+TEST(GemmPlan, AKnownProblemTakesLessThanAMicrosecond) {
+  const Problem problems[] = {{6144, 4096, 1},  {4096, 4096, 1},   {28672, 4096, 1},
+                              {4096, 14336, 1}, {128256, 4096, 1}, {5120, 13824, 8}};
+  double best = std::numeric_limits<double>::max();
+  for (int round = 0; round < 50; ++round) {
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < 20; ++i)
+      for (const Problem& problem : problems)
+        ASSERT_NE(auto_plan(kH200, problem).plan.kernel, Kernel::kAuto);
+    const std::chrono::duration<double, std::nano> spent = std::chrono::steady_clock::now() - start;
+    best = std::min(best, spent.count() / (20 * std::size(problems)));
+  }
+  std::printf("%.0f ns a lookup\n", best);
+  EXPECT_LT(best, 1000);
+}
+
+}  // namespace
+}  // namespace snug::test
