@@ -8,7 +8,7 @@ namespace snug::nccl {
 
 EncodeOptions chunk_options(std::size_t chunk_bytes, DType dtype, Codec codec) noexcept {
   EncodeOptions options{dtype, codec};
-  // Tables cost time per block; entropy decoding gains it back with two at once.
+  // Tables cost time per block, but two blocks at once decode faster.
   const std::size_t num_blocks = codec == Codec::kEntropy ? 2 : 1;
   const std::size_t block_elems = chunk_bytes / elem_bytes(dtype) / num_blocks;
   options.log2_block =
@@ -41,14 +41,14 @@ std::size_t ChunkCodec::encode(std::span<const std::byte> data, std::span<std::b
 }
 
 Status ChunkCodec::decode(std::span<const std::byte> frame, std::span<std::byte> dst) noexcept {
-  const auto info = inspect(frame);
+  const auto info = inspect(frame);  // the header alone
   if (!info) return info.status();
   if (info->frame_bytes != frame.size())
     return {Code::kCorrupt,    "frame of another size than announced",
             kNowhere,          kNowhere,
             info->frame_bytes, frame.size()};
   if (info->raw_bytes != dst.size())
-    return {Code::kCorrupt,  "frame holds more or less than announced",
+    return {Code::kCorrupt,  "frame of another size than announced",
             kNowhere,        kNowhere,
             info->raw_bytes, dst.size()};
   const std::span<std::byte> workspace = workspace_.grow(workspace_bytes());

@@ -1,4 +1,4 @@
-// nccl/comm_error.h - the first thing that went wrong on a communicator.
+// nccl/comm_error.h - the first error of a communicator.
 #pragma once
 #include <atomic>
 
@@ -17,6 +17,16 @@ inline ncclResult_t result_of(const Status& status) noexcept {
     case Code::kDstTooSmall: return ncclInvalidUsage;
     default: return ncclRemoteError;
   }
+}
+
+inline Status too_large(std::uint64_t message_bytes, std::uint64_t room) {
+  return {
+      Code::kDstTooSmall,
+      "the peer's message is larger than the receive; do sizes, NCCL_PROTO and NCCL_ALGO agree?",
+      kNowhere,
+      kNowhere,
+      message_bytes,
+      room};
 }
 
 class CommError {

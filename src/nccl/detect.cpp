@@ -8,7 +8,8 @@
 namespace snug::nccl {
 namespace {
 
-constexpr std::size_t kWords = 256;  // 8-byte words looked at
+constexpr double kWorthwhileRatio = 0.94;  // above it data goes raw
+constexpr std::size_t kWords = 256;        // 8-byte words of a sample
 constexpr std::size_t kRunWords = 8;
 constexpr std::size_t kMaxSymbols = kWords * 8;
 
@@ -25,8 +26,8 @@ const std::array<float, kMaxSymbols + 1>& n_log_n() {
   return table;
 }
 
-// Bits a symbol costs. The last term makes up for symbols that a small sample
-// has not met (the correction of Miller and Madow).
+// Bits a symbol costs. The last term corrects for symbols that a small sample
+// misses (Miller and Madow).
 double entropy_bits(const Histogram& counts, std::size_t total) {
   float sum = 0;
   int used = 0;
@@ -53,8 +54,8 @@ struct Sample {
   }
 };
 
-// What the codecs see in elements of `width` bytes: the byte below the sign,
-// which holds the exponent, and whether the bytes under it are used at all.
+// What the codecs see in elements of `width` bytes: the byte below the sign, which
+// holds the exponent, and whether the lower half is used.
 struct Top {
   double bits;       // entropy of that byte
   bool low_is_zero;  // FP32 that holds BF16
@@ -87,6 +88,12 @@ Guess guess_dtype(std::span<const std::byte> data) noexcept {
   for (const Guess& guess : guesses)
     if (guess.ratio < best.ratio) best = guess;
   return best;
+}
+
+Codec codec_for(const Guess& guess, Codec wanted, CodecChoice choice) noexcept {
+  if (guess.ratio > kWorthwhileRatio) return Codec::kRaw;
+  if (wanted != Codec::kFixed || guess.dtype == DType::kBF16) return wanted;
+  return choice == CodecChoice::kFixed ? Codec::kRaw : Codec::kEntropy;
 }
 
 }  // namespace snug::nccl

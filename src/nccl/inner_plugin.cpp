@@ -19,7 +19,7 @@ struct PropertiesOf<ncclResult_t (*)(int, T*)> {
   using type = T;
 };
 
-// The versions differ in arguments that Snug has no use for: contexts,
+// The versions differ in arguments that Snug does not need: contexts,
 // configurations, profiler handles, the width of sizes.
 template <class Table>
 class TableOf final : public InnerPlugin {
@@ -41,17 +41,7 @@ class TableOf final : public InnerPlugin {
   ncclResult_t properties(int device, ncclNetProperties_v12_t* out) override {
     typename PropertiesOf<decltype(Table::getProperties)>::type in{};
     if (ncclResult_t result = table_->getProperties(device, &in)) return result;
-    *out = {};
-    out->name = in.name;
-    out->pciPath = in.pciPath;
-    out->guid = in.guid;
-    out->ptrSupport = in.ptrSupport;
-    out->regIsGlobal = in.regIsGlobal;
-    out->speed = in.speed;
-    out->port = in.port;
-    out->latency = in.latency;
-    out->maxComms = in.maxComms;
-    out->maxRecvs = in.maxRecvs;
+    copy_common_properties(in, *out);
     out->maxP2pBytes = out->maxCollBytes =
         static_cast<std::size_t>(std::numeric_limits<int>::max());
     out->maxMultiRequestSize = 1;

@@ -7,7 +7,7 @@
 
 namespace snug::nccl {
 
-// The newest table the plugin has, with one set of signatures for all versions.
+// The newest table of the plugin, with one set of signatures for all versions.
 class InnerPlugin {
  public:
   virtual ~InnerPlugin() = default;
@@ -32,8 +32,8 @@ class InnerPlugin {
   virtual ncclResult_t finalize() = 0;
 };
 
-// `name` is what NCCL_NET_PLUGIN would say: a name or a path. Tables newer than
-// `newest` are passed over, as an older NCCL would. nullptr after a message.
+// `name` is a name or a path, as in NCCL_NET_PLUGIN. Tables newer than `newest` are
+// skipped, as an older NCCL would. Logs a warning and returns nullptr on failure.
 std::unique_ptr<InnerPlugin> load_inner_plugin(const std::string& name, int newest = 12);
 
 }  // namespace snug::nccl

@@ -59,7 +59,7 @@ std::vector<Interface> matching(std::string_view list) {
     if (!is_usable(*entry, family)) continue;
     const std::string name = entry->ifa_name;
     if (!interface_matches(name, list)) continue;
-    // An interface has several addresses; the first one counts.
+    // Only the first address of an interface counts.
     if (std::ranges::any_of(found, [&](const Interface& other) { return other.name == name; }))
       continue;
     Interface interface { name, {}, pci_path_of(name), speed_of(name) };

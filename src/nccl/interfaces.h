@@ -1,7 +1,7 @@
 // nccl/interfaces.h - the network interfaces NCCL's own socket transport would use.
 //
-// The same choice, names and speeds, so that NCCL tunes itself in the same way
-// and sums in the same order with and without Snug.
+// The same choice, names and speeds, so that NCCL tunes itself alike and sums in the
+// same order with and without Snug.
 #pragma once
 #include <sys/socket.h>
 

@@ -6,7 +6,7 @@ namespace snug::nccl {
 
 void set_logger(ncclDebugLogger_t logger) noexcept;
 
-// Something the user should do something about. Printed from NCCL_DEBUG=WARN on.
+// Something the user should act on. Printed from NCCL_DEBUG=WARN on.
 __attribute__((format(printf, 1, 2))) void warn(const char* format, ...) noexcept;
 // Printed with NCCL_DEBUG=INFO.
 __attribute__((format(printf, 1, 2))) void info(const char* format, ...) noexcept;

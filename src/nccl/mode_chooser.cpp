@@ -12,8 +12,8 @@ constexpr double kMargin = 1.03, kClearMargin = 1.15;
 constexpr double kUnusual = 1.25;
 constexpr int kLooks = 3;  // at each neighbour of a new best mode, one after the other
 constexpr std::chrono::milliseconds kGap{2};
-// Windows between looks: so many that looks cost 1 % if the rival is as slow as
-// it seemed, and more and more while nothing changes.
+// Windows between looks: enough that looks cost 1 % if the rival is as slow as it was
+// last time, and twice as many each time while nothing changes.
 constexpr int kShortestPause = 16, kLongestPause = 1024;
 constexpr double kPauseOfLoss = 150;
 
@@ -38,7 +38,7 @@ Codec ModeChooser::next_codec(DType dtype) noexcept {
 
 // ---- what is measured ------------------------------------------------------------
 
-// A short gap is a bubble in the pipeline and belongs to the stream.
+// A short gap is a pipeline bubble and counts as streaming.
 void ModeChooser::busy(Clock::time_point now, std::int64_t queued) noexcept {
   is_busy_ = true;
   if (now - since_ < kGap) return;
@@ -85,7 +85,7 @@ void ModeChooser::turn(Clock::time_point now, std::int64_t queued) noexcept {
   is_busy_ = was_busy;
 }
 
-// ---- what follows from it --------------------------------------------------------
+// ---- what is decided -------------------------------------------------------------
 
 double ModeChooser::Rival::advantage() const noexcept {
   if (looks < ratios.size()) return 0;
@@ -124,7 +124,7 @@ void ModeChooser::judge(double rate) noexcept {
   current_ = left < 0 || (right < kModes && looks(right) <= looks(left)) ? right : left;
 }
 
-// Starts to look closely again when the link or the load changed.
+// Starts over when the link or the load has changed.
 void ModeChooser::watch(double rate) noexcept {
   const bool is_usual =
       usual_rate_ > 0 && rate < usual_rate_ * kUnusual && rate > usual_rate_ / kUnusual;
@@ -146,7 +146,7 @@ void ModeChooser::compare(Rival& rival, double ratio) noexcept {
   windows_left_ = pause_;
 }
 
-// The mode that lost needs no further look: the peak lies the other way.
+// The mode that lost needs no further look: the peak is on the other side.
 void ModeChooser::promote(int mode) noexcept {
   const int loser = best_;
   set_best(mode);

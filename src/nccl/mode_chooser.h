@@ -1,14 +1,13 @@
 // nccl/mode_chooser.h - which codec makes a connection fastest right now.
 //
-// Modes form a line: raw, fixed rate, every other chunk entropy coded, all of
-// them. Each needs less of the link and more of the CPU than the one before, so
-// speed has one peak along the line and the best mode's neighbours are its only
-// rivals. A connection starts raw, which is never slower than without Snug.
-// Rivals get a window of traffic now and then and are compared with the best
-// mode's windows around it. What is compared is measured, not modelled:
-// bytes that left the machine per second of streaming. The peer's decoding
-// counts too, because a slow reader fills the link; pauses of the application
-// do not.
+// The modes are in order: raw, fixed rate, every other chunk entropy-coded, all of
+// them. Each needs less of the link and more of the CPU than the one before. Speed
+// therefore has one peak, and only the neighbours of the best mode can beat it.
+// A connection starts raw, which is never slower than without Snug. A neighbour gets
+// a window of traffic now and then and is compared with the windows of the best mode
+// around it. What is compared is measured, not modelled: bytes that left the machine
+// per second of streaming. The peer's decoding counts, because a slow reader fills
+// the link; pauses of the application do not.
 #pragma once
 #include <array>
 #include <chrono>
@@ -27,23 +26,23 @@ class ModeChooser {
   explicit ModeChooser(CodecChoice choice) noexcept : choice_(choice) {}
 
   // The codec for the next chunk: kRaw, kFixed or kEntropy. Only BF16 has a fixed
-  // rate; other types are entropy coded in its place.
+  // rate; other types are entropy-coded instead.
   Codec next_codec(DType dtype) noexcept;
-  // False: the setting names the mode, and the calls below are not needed.
+  // False: the setting names the mode, and the calls below are unnecessary.
   bool is_measuring() const noexcept { return choice_ == CodecChoice::kAuto; }
 
-  // The connection has something to send; `queued` bytes sit in the system's buffers.
+  // The connection has something to send; `queued` bytes are in the kernel's buffers.
   void busy(Clock::time_point now, std::int64_t queued) noexcept;
-  // A chunk of data was handed to the system in the current mode.
+  // A chunk was given to the kernel in the current mode.
   void sent(std::size_t raw_bytes, std::size_t wire_bytes) noexcept;
-  // Everything was handed over.
+  // Everything was given to the kernel.
   void idle(Clock::time_point now, std::int64_t queued) noexcept;
   // Enough bytes for a verdict? Then `turn` closes the window.
   bool window_is_full(Clock::time_point now) const noexcept;
   void turn(Clock::time_point now, std::int64_t queued) noexcept;
 
-  // A window has at least so many bytes and lasts at least so long, unless it
-  // grows to kMostWindowBytes first.
+  // A window has at least kWindowBytes and lasts at least kWindowTime, unless it
+  // reaches kMostWindowBytes first.
   static constexpr std::int64_t kWindowBytes = 8 << 20, kMostWindowBytes = 64 << 20;
   static constexpr std::chrono::milliseconds kWindowTime{6};
 
@@ -58,7 +57,7 @@ class ModeChooser {
   struct Rival {
     std::array<double, 3> ratios{};
     unsigned looks = 0;
-    // The middle one, so that one bad moment decides nothing; 0 before enough looks.
+    // The median, so that one outlier decides nothing; 0 before enough looks.
     double advantage() const noexcept;
     bool wins() const noexcept;
   };
@@ -78,10 +77,10 @@ class ModeChooser {
   double usual_rate_ = 0;  // of many such windows
   int unusual_ = 0;        // windows in a row that were much faster or slower
   std::array<Rival, kModes> rivals_{};
-  int looks_left_ = 3;  // before looks grow rarer
+  int looks_left_ = 3;  // before looks become rarer
   int pause_ = 0;       // windows of the best mode between two looks; 0: look closely
   int windows_left_ = 1;
-  bool is_settling_ = true;  // what follows a change of mode at once is not judged
+  bool is_settling_ = true;  // right after a change of mode nothing is judged
   Window window_;
   bool is_busy_ = false;
   Clock::time_point since_{};     // begin of this stretch, or end of the last one

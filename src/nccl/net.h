@@ -1,8 +1,8 @@
-// nccl/net.h - what every network below the plugin's tables offers.
+// nccl/net.h - the interface of a network below the plugin's tables.
 //
 // NCCL's proxy thread is the only caller of one communicator and its requests;
 // nothing here may block it. isend and irecv leave *request null when they
-// cannot start now; NCCL then asks again.
+// cannot start yet; NCCL then calls again.
 #pragma once
 #include <cstddef>
 #include <memory>
@@ -43,13 +43,23 @@ struct RecvBuffer {
 class RecvComm : public Comm {
  public:
   virtual ncclResult_t irecv(std::span<const RecvBuffer> buffers, Request** request) = 0;
-  virtual ncclResult_t iflush(std::span<const RecvBuffer> buffers, Request** request) = 0;
+};
+
+// A communicator that reads and writes host memory itself: nothing to register.
+template <class Base>
+class HostMemory : public Base {
+ public:
+  ncclResult_t register_memory(void*, std::size_t, int type, void** mhandle) override {
+    *mhandle = nullptr;
+    return type == NCCL_PTR_HOST ? ncclSuccess : ncclInternalError;
+  }
+  ncclResult_t deregister_memory(void*) override { return ncclSuccess; }
 };
 
 class ListenComm {
  public:
   virtual ~ListenComm() = default;
-  // Leaves *comm null while the peer has not arrived.
+  // Leaves *comm null until the peer has connected.
   virtual ncclResult_t accept(std::unique_ptr<RecvComm>* comm) = 0;
 };
 
@@ -66,7 +76,8 @@ class Net {
 };
 
 struct Settings;
-// The network that SNUG_NCCL_INNER asks for, or Snug's own; nullptr after a message.
+// Snug's own network, and the one on top of SNUG_NCCL_INNER; log a warning and return
+// nullptr on failure.
 std::unique_ptr<Net> make_tcp_net(const Settings& settings);
 std::unique_ptr<Net> make_stacked_net(const Settings& settings, ncclDebugLogger_t log);
 

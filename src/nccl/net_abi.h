@@ -2,8 +2,8 @@
 //
 // NCCL looks for tables named ncclNetPlugin_v8 ... _v12 and takes the newest it
 // knows (2.19-2.22: v8, 2.23-2.25: v9, 2.26: v10, 2.27-2.29: v11, 2.30: v12).
-// Field order and types below are that binary interface; tests/nccl check the
-// layout. Names follow NCCL's so that the two can be compared side by side.
+// Field order and types below are that binary interface, which tests/nccl check.
+// Names follow NCCL's so that the two can be compared side by side.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -42,21 +42,6 @@ enum { NCCL_NET_HANDLE_MAXSIZE = 128, NCCL_NET_MAX_REQUESTS = 32, NCCL_NET_MAX_R
 enum { NCCL_NET_LOG_SUBSYS = 16 };  // NCCL_NET in NCCL_DEBUG_SUBSYS
 
 typedef struct {
-  char* name;
-  char* pciPath;
-  std::uint64_t guid;
-  int ptrSupport;
-  int regIsGlobal;
-  int speed;  // Mbit/s
-  int port;
-  float latency;
-  int maxComms;
-  int maxRecvs;
-  int netDeviceType;
-  int netDeviceVersion;
-} ncclNetProperties_v8_t;
-
-typedef struct {
   int ndevs;
   int devs[4];
 } ncclNetVDeviceProps_v9_t;
@@ -66,66 +51,53 @@ typedef struct {
   int devs[8];
 } ncclNetVDeviceProps_v12_t;
 
+// What the versions of the properties share.
+#define SNUG_NCCL_COMMON_NAME \
+  char* name;                 \
+  char* pciPath;              \
+  std::uint64_t guid;         \
+  int ptrSupport;             \
+  int regIsGlobal
+#define SNUG_NCCL_COMMON_LIMITS \
+  int speed; /* Mbit/s */       \
+  int port;                     \
+  float latency;                \
+  int maxComms;                 \
+  int maxRecvs;                 \
+  int netDeviceType;            \
+  int netDeviceVersion
+
 typedef struct {
-  char* name;
-  char* pciPath;
-  std::uint64_t guid;
-  int ptrSupport;
-  int regIsGlobal;
+  SNUG_NCCL_COMMON_NAME;
+  SNUG_NCCL_COMMON_LIMITS;
+} ncclNetProperties_v8_t;
+
+typedef struct {
+  SNUG_NCCL_COMMON_NAME;
   int forceFlush;
-  int speed;
-  int port;
-  float latency;
-  int maxComms;
-  int maxRecvs;
-  int netDeviceType;
-  int netDeviceVersion;
+  SNUG_NCCL_COMMON_LIMITS;
   ncclNetVDeviceProps_v9_t vProps;
-  std::size_t maxP2pBytes;
-  std::size_t maxCollBytes;
+  std::size_t maxP2pBytes, maxCollBytes;
 } ncclNetProperties_v9_t;
 typedef ncclNetProperties_v9_t ncclNetProperties_v10_t;
 
 typedef struct {
-  char* name;
-  char* pciPath;
-  std::uint64_t guid;
-  int ptrSupport;
-  int regIsGlobal;
+  SNUG_NCCL_COMMON_NAME;
   int forceFlush;
-  int speed;
-  int port;
-  float latency;
-  int maxComms;
-  int maxRecvs;
-  int netDeviceType;
-  int netDeviceVersion;
+  SNUG_NCCL_COMMON_LIMITS;
   ncclNetVDeviceProps_v9_t vProps;
-  std::size_t maxP2pBytes;
-  std::size_t maxCollBytes;
+  std::size_t maxP2pBytes, maxCollBytes;
   int maxMultiRequestSize;
 } ncclNetProperties_v11_t;
 
 typedef struct {
-  char* name;
-  char* pciPath;
-  std::uint64_t guid;
-  int ptrSupport;
-  int regIsGlobal;
+  SNUG_NCCL_COMMON_NAME;
   int forceFlush;
-  int speed;
-  int port;
-  float latency;
-  int maxComms;
-  int maxRecvs;
-  int netDeviceType;
-  int netDeviceVersion;
+  SNUG_NCCL_COMMON_LIMITS;
   ncclNetVDeviceProps_v12_t vProps;
-  std::size_t maxP2pBytes;
-  std::size_t maxCollBytes;
+  std::size_t maxP2pBytes, maxCollBytes;
   int maxMultiRequestSize;
-  std::int16_t railId;
-  std::int16_t planeId;
+  std::int16_t railId, planeId;
 } ncclNetProperties_v12_t;
 
 typedef struct {
@@ -226,3 +198,25 @@ SNUG_NCCL_PER_COMM_TABLE(11, 9);
 SNUG_NCCL_PER_COMM_TABLE(12, 12);
 
 }  // extern "C"
+
+namespace snug::nccl {
+
+// Between two versions: the fields that all of them have; the others become zero.
+template <class From, class To>
+void copy_common_properties(const From& from, To& to) {
+  to = {};
+  to.name = from.name;
+  to.pciPath = from.pciPath;
+  to.guid = from.guid;
+  to.ptrSupport = from.ptrSupport;
+  to.regIsGlobal = from.regIsGlobal;
+  to.speed = from.speed;
+  to.port = from.port;
+  to.latency = from.latency;
+  to.maxComms = from.maxComms;
+  to.maxRecvs = from.maxRecvs;
+  to.netDeviceType = from.netDeviceType;
+  to.netDeviceVersion = from.netDeviceVersion;
+}
+
+}  // namespace snug::nccl

@@ -9,8 +9,8 @@
 namespace snug::nccl {
 namespace {
 
-// A thread that wakes late may catch up by this much; otherwise every late
-// wake-up would lower the rate.
+// A thread that wakes late may catch up by this much, so that late wake-ups do not
+// lower the rate.
 constexpr std::int64_t kCatchUpNs = 2'000'000;
 
 std::int64_t now_ns() {
@@ -34,7 +34,7 @@ void Pacer::wait(std::size_t num_bytes) noexcept {
   if (!is_on()) return;
   thread_local const int precise = ::prctl(PR_SET_TIMERSLACK, 1000);
   (void)precise;
-  // The last byte leaves at the end of the slot, so that is when the peer may have it.
+  // The last byte leaves at the end of the slot; the peer must not have it earlier.
   const std::chrono::steady_clock::time_point end{std::chrono::nanoseconds(reserve(num_bytes))};
   std::this_thread::sleep_until(end);
 }

@@ -1,7 +1,7 @@
-// nccl/pacer.h - holds a process's outgoing bytes down to a link speed.
+// nccl/pacer.h - limits what a process sends to a link speed, for benchmarks.
 //
-// An aid for benchmarks: loopback then behaves like a link of that speed that
-// all connections of the process share.
+// Loopback then behaves like a link of that speed that all connections of the
+// process share.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -16,7 +16,7 @@ class Pacer {
   bool is_on() const noexcept { return bytes_per_ns_ > 0; }
   // Returns when the link is free for these bytes, which then occupy it.
   void wait(std::size_t num_bytes) noexcept;
-  // Only occupies the link: for threads that must not sleep.
+  // Occupies the link without waiting, for threads that must not sleep.
   void count(std::size_t num_bytes) noexcept { (void)reserve(num_bytes); }
 
  private:

@@ -13,14 +13,14 @@
 namespace snug::nccl {
 namespace {
 
-// One network a process, made at the first init. From version 11 on NCCL says
-// when its last communicator is gone; the next init then reads the settings anew.
+// One network a process, made at the first init. From version 11 on NCCL calls
+// finalize after its last communicator; the next init then reads the settings again.
 std::mutex init_mutex;
 Net* net = nullptr;  // never destroyed at exit: threads of open connections still use it
 int num_users = 0;
 std::atomic<int> num_open{0};  // listeners and connections
 
-// Nothing may throw into NCCL.
+// No exception may reach NCCL.
 template <class Body>
 ncclResult_t guarded(Body body) noexcept {
   try {
@@ -74,30 +74,12 @@ ncclResult_t devices(int* num_devices) noexcept {
   return guarded([&] { return *num_devices = net->num_devices(), ncclSuccess; });
 }
 
-// The fields every version has; later ones are added below.
-template <class Properties>
-void copy_common(const ncclNetProperties_v12_t& from, Properties& to) {
-  to = {};
-  to.name = from.name;
-  to.pciPath = from.pciPath;
-  to.guid = from.guid;
-  to.ptrSupport = from.ptrSupport;
-  to.regIsGlobal = from.regIsGlobal;
-  to.speed = from.speed;
-  to.port = from.port;
-  to.latency = from.latency;
-  to.maxComms = from.maxComms;
-  to.maxRecvs = from.maxRecvs;
-  to.netDeviceType = from.netDeviceType;
-  to.netDeviceVersion = from.netDeviceVersion;
-}
-
 template <class Properties>
 ncclResult_t properties(int device, Properties* out) noexcept {
   return guarded([&] {
     ncclNetProperties_v12_t all{};
     if (ncclResult_t result = net->properties(device, &all)) return result;
-    copy_common(all, *out);
+    copy_common_properties(all, *out);
     if constexpr (requires { out->vProps; }) {
       out->forceFlush = all.forceFlush;
       out->vProps.ndevs = 1;
@@ -112,27 +94,37 @@ ncclResult_t properties(int device, Properties* out) noexcept {
   });
 }
 
-ncclResult_t listen(int device, void* handle, void** listen_comm) noexcept {
+// `open` makes a communicator, which NCCL then owns as a pointer to its base.
+template <class Owned, class Base = Comm, class Open>
+ncclResult_t open_comm(void** out, Open open) noexcept {
   return guarded([&] {
-    std::unique_ptr<ListenComm> comm;
-    const ncclResult_t result = net->listen(device, handle, &comm);
+    std::unique_ptr<Owned> comm;
+    const ncclResult_t result = open(&comm);
     num_open += comm != nullptr;
-    *listen_comm = comm.release();
+    *out = static_cast<Base*>(comm.release());
     return result;
   });
+}
+template <class Base>
+ncclResult_t close_any(void* comm) noexcept {
+  return guarded([&] {
+    delete static_cast<Base*>(comm);
+    num_open -= comm != nullptr;
+    return ncclSuccess;
+  });
+}
+
+ncclResult_t listen(int device, void* handle, void** listen_comm) noexcept {
+  return open_comm<ListenComm, ListenComm>(
+      listen_comm, [&](auto* comm) { return net->listen(device, handle, comm); });
 }
 ncclResult_t listen_v11(void*, int device, void* handle, void** comm) noexcept {
   return listen(device, handle, comm);
 }
 
 ncclResult_t connect(int device, void* handle, void** send_comm, ncclNetDeviceHandle_t**) noexcept {
-  return guarded([&] {
-    std::unique_ptr<SendComm> comm;
-    const ncclResult_t result = net->connect(device, handle, &comm);
-    num_open += comm != nullptr;
-    *send_comm = static_cast<Comm*>(comm.release());
-    return result;
-  });
+  return open_comm<SendComm>(send_comm,
+                             [&](auto* comm) { return net->connect(device, handle, comm); });
 }
 ncclResult_t connect_v10(int device, ncclNetCommConfig_t*, void* handle, void** comm,
                          ncclNetDeviceHandle_t** device_comm) noexcept {
@@ -144,13 +136,8 @@ ncclResult_t connect_v11(void*, int device, void* handle, void** comm,
 }
 
 ncclResult_t accept(void* listen_comm, void** recv_comm, ncclNetDeviceHandle_t**) noexcept {
-  return guarded([&] {
-    std::unique_ptr<RecvComm> comm;
-    const ncclResult_t result = static_cast<ListenComm*>(listen_comm)->accept(&comm);
-    num_open += comm != nullptr;
-    *recv_comm = static_cast<Comm*>(comm.release());
-    return result;
-  });
+  return open_comm<RecvComm>(
+      recv_comm, [&](auto* comm) { return static_cast<ListenComm*>(listen_comm)->accept(comm); });
 }
 
 SendComm& send_comm_of(void* comm) { return static_cast<SendComm&>(*static_cast<Comm*>(comm)); }
@@ -183,7 +170,7 @@ ncclResult_t isend_v10(void* comm, void* data, std::size_t size, int tag, void* 
   return isend_v9(comm, data, size, tag, mhandle, request);
 }
 
-// `*request` may come in as 1: NCCL does not need to know the size. It gets it anyway.
+// NCCL sets `*request` to 1 where it does not need the size. It gets the size anyway.
 template <class Size>
 ncclResult_t irecv(void* comm, int n, void** data, Size* sizes, int* tags, void** mhandles,
                    void** request) noexcept {
@@ -209,21 +196,10 @@ ncclResult_t irecv_v10(void* comm, int n, void** data, std::size_t* sizes, int* 
   return irecv(comm, n, data, sizes, tags, mhandles, request);
 }
 
-ncclResult_t iflush(void* comm, int n, void** data, int* sizes, void** mhandles,
-                    void** request) noexcept {
+// Host memory needs no flush: null means that there is nothing to wait for.
+ncclResult_t iflush(void*, int, void**, int*, void**, void** request) noexcept {
   *request = nullptr;
-  if (n < 1 || n > NCCL_NET_MAX_RECVS) return ncclInvalidArgument;
-  return guarded([&] {
-    RecvBuffer buffers[NCCL_NET_MAX_RECVS];
-    for (int i = 0; i < n; ++i)
-      buffers[i] = {data[i], static_cast<std::size_t>(sizes[i]), 0,
-                    mhandles != nullptr ? mhandles[i] : nullptr};
-    Request* started = nullptr;
-    const ncclResult_t result =
-        recv_comm_of(comm).iflush({buffers, static_cast<std::size_t>(n)}, &started);
-    *request = started;
-    return result;
-  });
+  return ncclSuccess;
 }
 
 ncclResult_t test(void* request, int* done, int* sizes) noexcept {
@@ -231,20 +207,8 @@ ncclResult_t test(void* request, int* done, int* sizes) noexcept {
   return guarded([&] { return static_cast<Request*>(request)->test(done, sizes); });
 }
 
-ncclResult_t close_comm(void* comm) noexcept {
-  return guarded([&] {
-    delete static_cast<Comm*>(comm);
-    num_open -= comm != nullptr;
-    return ncclSuccess;
-  });
-}
-ncclResult_t close_listen(void* comm) noexcept {
-  return guarded([&] {
-    delete static_cast<ListenComm*>(comm);
-    num_open -= comm != nullptr;
-    return ncclSuccess;
-  });
-}
+constexpr auto close_comm = close_any<Comm>;
+constexpr auto close_listen = close_any<ListenComm>;
 
 constexpr char kName[] = "Snug";
 

@@ -27,7 +27,7 @@ struct Settings {
 inline constexpr int kMaxSockets = 16;
 inline constexpr std::size_t kMaxChunkBytes = std::size_t{4} << 20;
 
-// Values that cannot be understood are named in a warning; the default stays.
+// Warns about values that make no sense, and keeps the default.
 Settings read_settings();
 
 }  // namespace snug::nccl

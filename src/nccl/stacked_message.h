@@ -1,12 +1,11 @@
 // nccl/stacked_message.h - what a message looks like on an inner plugin's wire.
 //
-// Messages of at most kStackMinBytes, and those that do not compress, are the
-// user's bytes as they are. Others are a StackHeader and a frame, filled up to
-// more than kStackMinBytes. Larger messages whose bytes happen to begin with the
-// header's magic are sent behind a header, too. So whatever arrives can be told
-// apart by its size and its first bytes. Receives of at most kStackMinBytes go
-// straight into NCCL's buffer; hence that limit is no setting: both ends must
-// agree on it.
+// Messages of at most kStackMinBytes, and those that do not compress, are sent
+// unchanged. Others are a StackHeader and a frame, padded to more than
+// kStackMinBytes. A larger message whose bytes happen to begin with the header's
+// magic is sent raw behind a header. The receiver can therefore tell them apart by
+// size and first bytes. Receives of at most kStackMinBytes use NCCL's own buffer;
+// both ends must agree on that limit, so it is no setting.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -21,15 +20,17 @@ inline constexpr std::size_t kStackMinBytes = 64 << 10;
 inline constexpr std::uint64_t kStackMagic =
     0x9C'31'4B'43'54'53'4E'53;  // "SNSTCK1" and a byte no text has
 
-// Of what is described here; frames have a version of their own.
-inline constexpr std::uint8_t kStackVersion = 1;
+// Of this layout; frames have a version of their own. Version 2 added dtype and codec.
+inline constexpr std::uint8_t kStackVersion = 2;
 
 enum class StackKind : std::uint32_t { kRaw = 1, kFrame = 2 };
 
 struct StackHeader {
   std::uint64_t magic;
   StackKind kind;
-  std::uint32_t zero;
+  DType dtype;  // kFrame: what the frame holds and how, for the receiver's statistics
+  Codec codec;
+  std::uint16_t zero;
   std::uint64_t message_bytes;
   std::uint64_t payload_bytes;
   std::uint64_t reserved[4];  // the frame starts on a cache line

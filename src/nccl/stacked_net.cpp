@@ -1,4 +1,4 @@
-// Snug on top of another plugin: that one moves bytes, Snug makes them fewer.
+// Snug on top of another plugin: Snug compresses, the other plugin moves the bytes.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -14,9 +14,8 @@
 namespace snug::nccl {
 namespace {
 
-// Listeners that expand say so in the last bytes of the handle, where the inner
-// plugin left them free, and which versions they understand. Peers without the mark
-// are sent plain data.
+// A listener with Snug says so, and which versions it understands, in the last bytes of
+// the handle if the inner plugin leaves them free. Peers without this mark get plain data.
 struct Mark {
   char magic[6];
   std::uint8_t stack_version, frame_version;
@@ -33,7 +32,7 @@ bool read_mark(void* handle, Mark& mark) {
   return std::memcmp(mark.magic, kMark.magic, sizeof mark.magic) == 0;
 }
 
-// One a process, never destroyed: its threads wait in it.
+// One a process; never destroyed, since its threads wait in it.
 WorkerPool& shared_pool(int num_threads) {
   static WorkerPool* const pool = new WorkerPool(num_threads);
   return *pool;
@@ -106,8 +105,7 @@ class StackedNet final : public Net {
         return ncclInvalidUsage;
       }
       const std::lock_guard lock(mutex_);
-      // The inner plugin may keep notes in the handle between calls; the mark must not disturb
-      // them.
+      // The inner plugin may keep state in the handle between calls, so the mark is removed.
       marks_[handle] = mark;
       std::memset(place_of_mark(handle), 0, sizeof mark);
     }

@@ -6,11 +6,7 @@
 namespace snug::nccl {
 
 StackedRecvComm::StackedRecvComm(InnerPlugin& inner, void* comm, WorkerPool& pool)
-    : inner_(inner),
-      comm_(comm),
-      pool_(pool),
-      staging_(inner, comm),
-      stats_(stats_of_peer(std::string("through ") + inner.name())) {
+    : StackedComm(inner, comm, pool) {
   for (RecvRequest& request : requests_) {
     request.comm = this;
     for (Part& part : request.parts) part.request = &request;
@@ -18,13 +14,13 @@ StackedRecvComm::StackedRecvComm(InnerPlugin& inner, void* comm, WorkerPool& poo
 }
 
 StackedRecvComm::~StackedRecvComm() {
-  // A job may still be writing to NCCL's buffer; it ends by itself.
+  // A job may still be writing to NCCL's buffer.
   for (RecvRequest& request : requests_)
     while (request.in_use && request.inner_request == nullptr &&
            request.parts_left.load(std::memory_order_acquire) > 0)
       std::this_thread::yield();
   staging_.deregister_all();
-  (void)inner_.close_recv(comm_);
+  (void)inner_.close_recv(inner_comm_);
 }
 
 ncclResult_t StackedRecvComm::irecv(std::span<const RecvBuffer> buffers, Request** request) {
@@ -51,8 +47,8 @@ ncclResult_t StackedRecvComm::irecv(std::span<const RecvBuffer> buffers, Request
   }
   receive.inner_request = nullptr;
   if (result == ncclSuccess)
-    result =
-        inner_.irecv(comm_, receive.num_parts, data, sizes, tags, mhandles, &receive.inner_request);
+    result = inner_.irecv(inner_comm_, receive.num_parts, data, sizes, tags, mhandles,
+                          &receive.inner_request);
   if (result != ncclSuccess || receive.inner_request == nullptr) return give_back(receive), result;
   receive.in_use = true;
   *request = &receive;
@@ -106,7 +102,9 @@ Status StackedRecvComm::Part::expand(ChunkCodec& codec) {
   const auto start = std::chrono::steady_clock::now();
   std::span<const std::byte> message = buffer->bytes().first(std::min(arrived, buffer->size));
   const std::size_t wire_bytes = message.size();
-  StackHeader header{0, StackKind::kRaw, 0, message.size(), message.size(), {}};
+  StackHeader header{};
+  header.kind = StackKind::kRaw;
+  header.message_bytes = header.payload_bytes = message.size();
   if (has_stack_magic(message)) {
     std::memcpy(&header, message.data(), sizeof header);
     message = message.subspan(sizeof header);
@@ -115,28 +113,19 @@ Status StackedRecvComm::Part::expand(ChunkCodec& codec) {
       (header.kind != StackKind::kFrame &&
        (header.kind != StackKind::kRaw || header.payload_bytes != header.message_bytes)))
     return {Code::kCorrupt, "a message whose sizes do not fit"};
-  if (header.message_bytes > target.size)
-    return {Code::kDstTooSmall,
-            "the peer's message is larger than the receive",
-            kNowhere,
-            kNowhere,
-            header.message_bytes,
-            target.size};
+  if (static_cast<int>(header.dtype) >= kNumDTypes || static_cast<int>(header.codec) >= kNumCodecs)
+    return {Code::kCorrupt, "unknown element type or codec"};
+  if (header.message_bytes > target.size) return too_large(header.message_bytes, target.size);
   message = message.first(header.payload_bytes);
   restored = header.message_bytes;
   const std::span<std::byte> place(static_cast<std::byte*>(target.data), restored);
-  int type = kUnknownType;
   if (header.kind == StackKind::kFrame) {
     if (Status s = codec.decode(message, place); !s.ok()) return s;
-    type = static_cast<int>(inspect(message)->dtype);
   } else {
     std::memcpy(place.data(), message.data(), message.size());
   }
-  request->comm->stats_.received[type].add(
-      restored, wire_bytes,
-      static_cast<std::uint64_t>((std::chrono::steady_clock::now() - start) /
-                                 std::chrono::nanoseconds(1)),
-      type == kUnknownType ? Codec::kRaw : Codec::kEntropy);
+  request->comm->stats_.received.add(restored, wire_bytes, nanoseconds_since(start), header.codec,
+                                     header.dtype);
   return {};
 }
 

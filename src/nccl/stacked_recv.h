@@ -1,4 +1,4 @@
-// nccl/stacked_recv.h - receives through another plugin and expands what arrived.
+// nccl/stacked_recv.h - receives through another plugin and decodes what arrived.
 #pragma once
 #include <array>
 #include <atomic>
@@ -12,25 +12,16 @@
 
 namespace snug::nccl {
 
-class StackedRecvComm final : public RecvComm {
+class StackedRecvComm final : public StackedComm<RecvComm> {
  public:
   StackedRecvComm(InnerPlugin& inner, void* comm, WorkerPool& pool);
   ~StackedRecvComm() override;
 
-  ncclResult_t register_memory(void* data, std::size_t size, int type, void** mhandle) override {
-    return inner_.register_memory(comm_, data, size, type, mhandle);
-  }
-  ncclResult_t deregister_memory(void* mhandle) override {
-    return inner_.deregister_memory(comm_, mhandle);
-  }
   ncclResult_t irecv(std::span<const RecvBuffer> buffers, Request** request) override;
-  ncclResult_t iflush(std::span<const RecvBuffer>, Request** request) override {
-    return *request = nullptr, ncclSuccess;
-  }
 
  private:
   struct RecvRequest;
-  // One buffer of a receive; as a job, it restores the buffer from staging.
+  // One buffer of a receive; as a job, it decodes from staging into that buffer.
   struct Part final : Job {
     RecvRequest* request = nullptr;
     RecvBuffer target{};
@@ -54,11 +45,6 @@ class StackedRecvComm final : public RecvComm {
   ncclResult_t test(RecvRequest& request, int* done, int* sizes);
   void give_back(RecvRequest& request);
 
-  InnerPlugin& inner_;
-  void* comm_;
-  WorkerPool& pool_;
-  Staging staging_;
-  PeerStats& stats_;
   CommError error_;
   std::array<RecvRequest, NCCL_NET_MAX_REQUESTS> requests_;
 };

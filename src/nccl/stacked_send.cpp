@@ -10,31 +10,27 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// Messages that go raw without a look after one that did not compress.
 constexpr unsigned kRawStretch = 16;
-constexpr double kWorthwhileRatio = 0.94;
 
 }  // namespace
 
 StackedSendComm::StackedSendComm(InnerPlugin& inner, void* comm, WorkerPool& pool,
                                  const Settings& settings, bool peer_expands)
-    : inner_(inner),
-      comm_(comm),
-      pool_(pool),
+    : StackedComm(inner, comm, pool),
       peer_expands_(peer_expands),
-      fallback_(settings.codec == CodecChoice::kFixed ? Codec::kRaw : Codec::kEntropy),
-      staging_(inner, comm),
-      stats_(stats_of_peer(std::string("through ") + inner.name())),
-      chooser_(peer_expands ? settings.codec : CodecChoice::kOff) {
+      choice_(peer_expands ? settings.codec : CodecChoice::kOff),
+      chooser_(choice_) {
   for (SendRequest& request : requests_) request.comm = this;
 }
 
 StackedSendComm::~StackedSendComm() {
-  // A job may still be reading NCCL's buffer; it ends by itself.
+  // A job may still be reading NCCL's buffer.
   for (SendRequest& request : requests_)
     while (request.in_use && !request.is_ready.load(std::memory_order_acquire))
       std::this_thread::yield();
   staging_.deregister_all();
-  (void)inner_.close_send(comm_);
+  (void)inner_.close_send(inner_comm_);
 }
 
 ncclResult_t StackedSendComm::isend(void* data, std::size_t size, int tag, void* mhandle,
@@ -54,7 +50,6 @@ ncclResult_t StackedSendComm::isend(void* data, std::size_t size, int tag, void*
   const bool must_wrap = peer_expands_ && has_stack_magic(message.data);
   message.buffer = nullptr;
   message.staged_bytes = 0;
-  message.is_frame = false;
   message.nanoseconds = 0;
   message.inner_request = nullptr;
   message.is_ready.store(true, std::memory_order_relaxed);
@@ -75,16 +70,22 @@ ncclResult_t StackedSendComm::isend(void* data, std::size_t size, int tag, void*
 void StackedSendComm::SendRequest::run(ChunkCodec& coder) {
   const auto start = Clock::now();
   const std::span<std::byte> staged = buffer->bytes();
-  StackHeader header{kStackMagic, StackKind::kFrame, 0, data.size(), 0, {}};
+  StackHeader header{};
+  header.magic = kStackMagic;
+  header.message_bytes = data.size();
   if (codec != Codec::kRaw) {
     const Guess guess = guess_dtype(data);
     dtype = guess.dtype;
-    if (codec == Codec::kFixed && dtype != DType::kBF16) codec = comm->fallback_;
-    if (codec != Codec::kRaw && guess.ratio <= kWorthwhileRatio)
+    codec = codec_for(guess, codec, comm->choice_);
+    if (codec != Codec::kRaw)
       header.payload_bytes = coder.encode(data, staged.subspan(sizeof header), dtype, codec);
-    is_frame = header.payload_bytes > 0;
+    if (header.payload_bytes == 0) codec = Codec::kRaw;
   }
-  if (!is_frame && has_stack_magic(data)) {
+  if (codec != Codec::kRaw) {
+    header.kind = StackKind::kFrame;
+    header.dtype = dtype;
+    header.codec = codec;
+  } else if (has_stack_magic(data)) {
     header.kind = StackKind::kRaw;
     header.payload_bytes = data.size();
     std::memcpy(staged.data() + sizeof header, data.data(), data.size());
@@ -95,20 +96,20 @@ void StackedSendComm::SendRequest::run(ChunkCodec& coder) {
     std::memset(staged.data() + sizeof header + header.payload_bytes, 0,
                 staged_bytes - sizeof header - header.payload_bytes);
   }
-  nanoseconds = static_cast<std::uint64_t>((Clock::now() - start) / std::chrono::nanoseconds(1));
+  nanoseconds = nanoseconds_since(start);
   is_ready.store(true, std::memory_order_release);
 }
 
-// Hands every message that is ready to the inner plugin, in order.
+// Gives the inner plugin every message that is ready, in order.
 ncclResult_t StackedSendComm::pass_on() {
   while (!waiting_.empty() && waiting_.front()->is_ready.load(std::memory_order_acquire)) {
     SendRequest& message = *waiting_.front();
     const bool staged = message.staged_bytes > 0;
     void* data =
         staged ? message.buffer->memory.get() : const_cast<std::byte*>(message.data.data());
-    const ncclResult_t result =
-        inner_.isend(comm_, data, staged ? message.staged_bytes : message.data.size(), message.tag,
-                     staged ? message.buffer->mhandle : message.mhandle, &message.inner_request);
+    const ncclResult_t result = inner_.isend(
+        inner_comm_, data, staged ? message.staged_bytes : message.data.size(), message.tag,
+        staged ? message.buffer->mhandle : message.mhandle, &message.inner_request);
     if (result != ncclSuccess || message.inner_request == nullptr) return result;
     waiting_.pop_front();
   }
@@ -132,11 +133,12 @@ ncclResult_t StackedSendComm::test(SendRequest& request, int* done, int* sizes) 
 void StackedSendComm::account(const SendRequest& request) {
   const std::size_t wire_bytes =
       request.staged_bytes > 0 ? request.staged_bytes : request.data.size();
-  stats_.sent[request.is_frame ? static_cast<int>(request.dtype) : kUnknownType].add(
-      request.data.size(), wire_bytes, request.nanoseconds,
-      request.is_frame ? request.codec : Codec::kRaw);
-  if (request.is_frame) dtype_seen_ = request.dtype;
-  if (request.buffer != nullptr && !request.is_frame) raw_left_ = kRawStretch;
+  stats_.sent.add(request.data.size(), wire_bytes, request.nanoseconds, request.codec,
+                  request.dtype);
+  if (request.codec != Codec::kRaw)
+    dtype_seen_ = request.dtype;
+  else if (request.buffer != nullptr)
+    raw_left_ = kRawStretch;
   chooser_.sent(request.data.size(), wire_bytes);
   --outstanding_;
   const auto now = Clock::now();

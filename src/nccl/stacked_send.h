@@ -13,19 +13,13 @@
 
 namespace snug::nccl {
 
-class StackedSendComm final : public SendComm {
+class StackedSendComm final : public StackedComm<SendComm> {
  public:
-  // `peer_expands`: the other end has Snug, too; otherwise everything goes raw.
+  // `peer_expands`: the other end has Snug, too; otherwise every message goes raw.
   StackedSendComm(InnerPlugin& inner, void* comm, WorkerPool& pool, const Settings& settings,
                   bool peer_expands);
   ~StackedSendComm() override;
 
-  ncclResult_t register_memory(void* data, std::size_t size, int type, void** mhandle) override {
-    return inner_.register_memory(comm_, data, size, type, mhandle);
-  }
-  ncclResult_t deregister_memory(void* mhandle) override {
-    return inner_.deregister_memory(comm_, mhandle);
-  }
   ncclResult_t isend(void* data, std::size_t size, int tag, void* mhandle,
                      Request** request) override;
 
@@ -36,11 +30,10 @@ class StackedSendComm final : public SendComm {
     std::span<const std::byte> data;
     int tag = 0;
     void* mhandle = nullptr;
-    Codec codec = Codec::kRaw;
     Staging::Buffer* buffer = nullptr;
     // Written by the job, read once `is_ready` is set.
     std::size_t staged_bytes = 0;  // 0: send `data` itself
-    bool is_frame = false;
+    Codec codec = Codec::kRaw;     // wanted, then used
     DType dtype = DType::kBytes;
     std::uint64_t nanoseconds = 0;
     std::atomic<bool> is_ready{false};
@@ -54,16 +47,11 @@ class StackedSendComm final : public SendComm {
   ncclResult_t pass_on();
   void account(const SendRequest& request);
 
-  InnerPlugin& inner_;
-  void* comm_;
-  WorkerPool& pool_;
-  bool peer_expands_;
-  Codec fallback_;  // for types without a fixed rate
-  Staging staging_;
-  PeerStats& stats_;
+  const bool peer_expands_;
+  const CodecChoice choice_;
   ModeChooser chooser_;
   DType dtype_seen_ = DType::kBF16;
-  unsigned raw_left_ = 0;  // messages to send unseen after one that did not compress
+  unsigned raw_left_ = 0;  // messages to send raw without a look
   std::size_t outstanding_ = 0;
   std::array<SendRequest, NCCL_NET_MAX_REQUESTS> requests_;
   std::deque<SendRequest*> waiting_;  // the inner plugin gets messages in NCCL's order

@@ -1,5 +1,5 @@
-// nccl/staging.h - registered buffers that a stacked connection sends from and
-// receives into. Kept for reuse: registration is slow.
+// nccl/staging.h - what both ends of a stacked connection share: registered buffers to
+// send from and receive into. They are kept for reuse, since registration is slow.
 #pragma once
 #include <cstdlib>
 #include <memory>
@@ -7,6 +7,9 @@
 #include <vector>
 
 #include "nccl/inner_plugin.h"
+#include "nccl/net.h"
+#include "nccl/stats.h"
+#include "nccl/worker_pool.h"
 
 namespace snug::nccl {
 
@@ -24,8 +27,8 @@ class Staging {
   };
 
   Staging(InnerPlugin& inner, void* comm) : inner_(inner), comm_(comm) {}
-  // Before the communicator is closed, which registrations belong to. The memory itself
-  // stays until after that: threads of the inner plugin may use it until its close returns.
+  // To be called before the communicator is closed. The memory itself stays until after
+  // that: threads of the inner plugin may use it until its close returns.
   void deregister_all() {
     for (auto& buffer : buffers_) (void)inner_.deregister_memory(comm_, buffer->mhandle);
   }
@@ -54,6 +57,31 @@ class Staging {
   InnerPlugin& inner_;
   void* comm_;
   std::vector<std::unique_ptr<Buffer>> buffers_;
+};
+
+template <class Base>
+class StackedComm : public Base {
+ public:
+  StackedComm(InnerPlugin& inner, void* comm, WorkerPool& pool)
+      : inner_(inner),
+        inner_comm_(comm),
+        pool_(pool),
+        staging_(inner, comm),
+        stats_(stats_of_peer(std::string("through ") + inner.name())) {}
+
+  ncclResult_t register_memory(void* data, std::size_t size, int type, void** mhandle) override {
+    return inner_.register_memory(inner_comm_, data, size, type, mhandle);
+  }
+  ncclResult_t deregister_memory(void* mhandle) override {
+    return inner_.deregister_memory(inner_comm_, mhandle);
+  }
+
+ protected:
+  InnerPlugin& inner_;
+  void* const inner_comm_;
+  WorkerPool& pool_;
+  Staging staging_;
+  PeerStats& stats_;
 };
 
 }  // namespace snug::nccl

@@ -32,8 +32,8 @@ Settings* active_settings = nullptr;
 int wake_pipe[2] = {-1, -1};
 
 const char* type_name(int type) {
-  if (type == kUnknownType) return "raw";
-  // FP8's two kinds look alike from here.
+  if (type == kRawRow) return "raw";
+  // The sample does not tell the two FP8 types apart.
   return type == static_cast<int>(DType::kF8E4M3) ? "f8" : dtype_name(static_cast<DType>(type));
 }
 
@@ -46,28 +46,26 @@ void append(std::string& out, const char* format, Arguments... arguments) {
 
 using ULL = unsigned long long;
 
-void append_text(std::string& out, const PeerStats& peer, const char* direction, int type,
-                 const Counters& c) {
-  const double data = static_cast<double>(c.data_bytes), wire = static_cast<double>(c.wire_bytes);
-  append(out, "%-24s %-8s %-5s %14llu %14llu %6.3f %9.1f %8llu %8llu %8llu\n", peer.name.c_str(),
-         direction, type_name(type), ULL{c.data_bytes}, ULL{c.wire_bytes},
-         data > 0 ? wire / data : 1.0, static_cast<double>(c.codec_ns) / 1e6,
-         ULL{c.chunks[static_cast<int>(Codec::kRaw)]},
-         ULL{c.chunks[static_cast<int>(Codec::kFixed)]},
-         ULL{c.chunks[static_cast<int>(Codec::kEntropy)]});
-}
-
-void append_json(std::string& out, const PeerStats& peer, const char* direction, int type,
-                 const Counters& c) {
-  append(out,
-         "%s\n  {\"peer\": \"%s\", \"direction\": \"%s\", \"type\": \"%s\", \"data_bytes\": %llu, "
-         "\"wire_bytes\": %llu, \"codec_ms\": %.3f, \"raw_chunks\": %llu, \"fixed_chunks\": %llu, "
-         "\"entropy_chunks\": %llu}",
-         out.back() == '[' ? "" : ",", peer.name.c_str(), direction, type_name(type),
-         ULL{c.data_bytes}, ULL{c.wire_bytes}, static_cast<double>(c.codec_ns) / 1e6,
-         ULL{c.chunks[static_cast<int>(Codec::kRaw)]},
-         ULL{c.chunks[static_cast<int>(Codec::kFixed)]},
-         ULL{c.chunks[static_cast<int>(Codec::kEntropy)]});
+// One row, in both formats with the same values in the same order.
+void append_row(std::string& out, bool json, const char* peer, const char* direction, int type,
+                const Counters& c) {
+  const double data = static_cast<double>(c.data_bytes), wire = static_cast<double>(c.wire_bytes),
+               codec_ms = static_cast<double>(c.codec_ns) / 1e6;
+  const auto chunks = [&](Codec codec) { return ULL{c.chunks[static_cast<int>(codec)]}; };
+  const ULL raw = chunks(Codec::kRaw), fixed = chunks(Codec::kFixed),
+            entropy = chunks(Codec::kEntropy);
+  if (json)
+    append(
+        out,
+        "%s\n  {\"peer\": \"%s\", \"direction\": \"%s\", \"type\": \"%s\", \"data_bytes\": %llu, "
+        "\"wire_bytes\": %llu, \"codec_ms\": %.3f, \"raw_chunks\": %llu, "
+        "\"fixed_chunks\": %llu, \"entropy_chunks\": %llu}",
+        out.back() == '[' ? "" : ",", peer, direction, type_name(type), ULL{c.data_bytes},
+        ULL{c.wire_bytes}, codec_ms, raw, fixed, entropy);
+  else
+    append(out, "%-24s %-8s %-5s %14llu %14llu %6.3f %9.1f %8llu %8llu %8llu\n", peer, direction,
+           type_name(type), ULL{c.data_bytes}, ULL{c.wire_bytes}, data > 0 ? wire / data : 1.0,
+           codec_ms, raw, fixed, entropy);
 }
 
 void write_report() {
@@ -86,7 +84,7 @@ void write_report() {
   std::fclose(file);
 }
 
-// A signal handler may do next to nothing; a thread of its own writes the report.
+// A signal handler may hardly do anything, so a thread writes the report.
 void on_signal(int) {
   const int saved = errno;
   const char byte = 0;
@@ -109,12 +107,13 @@ void take_signal(int number) {
 
 }  // namespace
 
-void Counters::add(std::uint64_t data, std::uint64_t wire, std::uint64_t nanoseconds,
-                   Codec codec) noexcept {
-  data_bytes.fetch_add(data, std::memory_order_relaxed);
-  wire_bytes.fetch_add(wire, std::memory_order_relaxed);
-  codec_ns.fetch_add(nanoseconds, std::memory_order_relaxed);
-  chunks[static_cast<int>(codec)].fetch_add(1, std::memory_order_relaxed);
+void Traffic::add(std::uint64_t data_bytes, std::uint64_t wire_bytes, std::uint64_t codec_ns,
+                  Codec codec, DType dtype) noexcept {
+  Counters& row = rows[codec == Codec::kRaw ? kRawRow : static_cast<int>(dtype)];
+  row.data_bytes.fetch_add(data_bytes, std::memory_order_relaxed);
+  row.wire_bytes.fetch_add(wire_bytes, std::memory_order_relaxed);
+  row.codec_ns.fetch_add(codec_ns, std::memory_order_relaxed);
+  row.chunks[static_cast<int>(codec)].fetch_add(1, std::memory_order_relaxed);
 }
 
 PeerStats& stats_of_peer(const std::string& name) {
@@ -141,10 +140,10 @@ std::string format_stats(StatsFormat format) {
   const std::lock_guard lock(registry().mutex);
   for (const auto& [name, peer] : registry().peers)
     for (const bool sent : {true, false})
-      for (int type = 0; type <= kUnknownType; ++type) {
-        const Counters& counters = (sent ? peer->sent : peer->received)[type];
-        if (counters.data_bytes == 0) continue;
-        (json ? append_json : append_text)(out, *peer, sent ? "sent" : "received", type, counters);
+      for (int type = 0; type <= kRawRow; ++type) {
+        const Counters& counters = (sent ? peer->sent : peer->received).rows[type];
+        if (counters.data_bytes != 0)
+          append_row(out, json, name.c_str(), sent ? "sent" : "received", type, counters);
       }
   if (json) out += "\n]}\n";
   return out;

@@ -1,6 +1,7 @@
 // nccl/stats.h - what went over the wire, per peer and element type.
 #pragma once
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <string>
 
@@ -9,29 +10,41 @@
 
 namespace snug::nccl {
 
-// The row of chunks whose type was not looked at or not recognised.
-inline constexpr int kUnknownType = kNumDTypes;
+// The row of chunks that went raw, whatever their type.
+inline constexpr int kRawRow = kNumDTypes;
 
 struct Counters {
   std::atomic<std::uint64_t> data_bytes{0};
   std::atomic<std::uint64_t> wire_bytes{0};
   std::atomic<std::uint64_t> codec_ns{0};
   std::atomic<std::uint64_t> chunks[kNumCodecs] = {};
+};
 
-  void add(std::uint64_t data, std::uint64_t wire, std::uint64_t nanoseconds, Codec codec) noexcept;
+// One direction, by element type.
+struct Traffic {
+  Counters rows[kNumDTypes + 1];
+
+  // dtype and codec of a frame; kRaw: no frame.
+  void add(std::uint64_t data_bytes, std::uint64_t wire_bytes, std::uint64_t codec_ns = 0,
+           Codec codec = Codec::kRaw, DType dtype = DType::kBytes) noexcept;
 };
 
 struct PeerStats {
   std::string name;
-  Counters sent[kNumDTypes + 1], received[kNumDTypes + 1];
+  Traffic sent, received;
 };
 
-// Lives until the process ends; the same name gives the same entry.
+inline std::uint64_t nanoseconds_since(std::chrono::steady_clock::time_point start) {
+  return static_cast<std::uint64_t>((std::chrono::steady_clock::now() - start) /
+                                    std::chrono::nanoseconds(1));
+}
+
+// One entry a name, which lives until the process ends.
 PeerStats& stats_of_peer(const std::string& name);
 
 std::string format_stats(StatsFormat format);
 
-// Arranges for the report at exit and on the signal, as the settings say. Once a process.
+// Arranges the report at exit and on the signal that the settings name; once a process.
 void start_stats(const Settings& settings);
 
 }  // namespace snug::nccl

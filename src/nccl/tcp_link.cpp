@@ -17,7 +17,7 @@ namespace {
 using net::Deadline;
 using net::Socket;
 
-// A stranger who connects and stays silent holds up the peer for no longer.
+// How long a stranger who connects and stays silent can keep the peer waiting.
 constexpr std::chrono::seconds kHelloTimeout{10};
 
 template <class T>
@@ -41,7 +41,7 @@ std::string name_of(const T& message) {
 void set_timeouts(const Socket& socket, const Settings& settings) {
   const auto milliseconds = static_cast<unsigned>(settings.timeout.count());
   const int idle = 30, interval = 10;
-  // Notices peers whose machine vanished without a word.
+  // To notice peers whose machine vanished.
   ::setsockopt(socket.fd(), IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds, sizeof milliseconds);
   ::setsockopt(socket.fd(), IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
   ::setsockopt(socket.fd(), IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
@@ -59,14 +59,6 @@ void compare_frame_versions(Link& link, std::uint32_t theirs) {
         "the same Snug on "
         "every rank.",
         link.peer.c_str(), theirs, static_cast<unsigned>(frame::kVersion));
-}
-
-ncclResult_t refuse_protocol(const std::string& peer, std::uint32_t theirs) {
-  warn(
-      "%s speaks version %u of Snug's protocol, this rank version %u: install the same Snug on "
-      "every rank",
-      peer.c_str(), theirs, kProtocolVersion);
-  return ncclInvalidUsage;
 }
 
 Status introduce(const Socket& socket, const Handle& handle, std::uint32_t socket_idx,
@@ -112,7 +104,7 @@ ncclResult_t connect_all(const Handle& handle, const Settings& settings, Link& l
   return ncclSuccess;
 }
 
-// Reads who connected and answers. A stranger is dropped: false.
+// Reads a peer's Hello and replies. False: a stranger, to be dropped.
 bool greet(const Socket& socket, std::uint64_t nonce, Hello& hello) {
   const Deadline deadline = net::after(kHelloTimeout);
   if (!socket.recv_all(bytes_of(hello), deadline).ok() || hello.magic != kHandleMagic) {
@@ -132,7 +124,7 @@ ncclResult_t accept_all(const net::Listener& listener, std::uint64_t nonce,
                         const Settings& settings, Link& link) {
   const auto num_sockets = static_cast<std::size_t>(settings.num_sockets);
   link.data.resize(num_sockets);
-  Deadline deadline = Deadline::max();  // the first socket may come late, the others must follow
+  Deadline deadline = Deadline::max();  // only for the first socket
   for (std::size_t missing = num_sockets + 1; missing > 0;) {
     auto socket = listener.accept(deadline);
     if (!socket) {
@@ -158,12 +150,12 @@ ncclResult_t accept_all(const net::Listener& listener, std::uint64_t nonce,
   return ncclSuccess;
 }
 
-// The thread owns the attempt together with the caller: whoever gives up first, leaves.
+// The thread and the caller share the attempt; either may give up first.
 std::shared_ptr<LinkAttempt> start(std::function<ncclResult_t(Link&)> work) {
   auto attempt = std::make_shared<LinkAttempt>();
   std::thread([attempt, work = std::move(work)]() mutable {
     attempt->result = work(attempt->link);
-    work = nullptr;  // lets go of the listener before anybody looks for it
+    work = nullptr;  // releases the listener before the result is seen
     attempt->finished.store(true, std::memory_order_release);
   }).detach();
   return attempt;
@@ -185,6 +177,14 @@ std::shared_ptr<LinkAttempt> start_accepting(std::shared_ptr<net::Listener> list
   return start([listener, nonce, settings](Link& link) {
     return accept_all(*listener, nonce, settings, link);
   });
+}
+
+ncclResult_t refuse_protocol(const std::string& peer, std::uint32_t theirs) {
+  warn(
+      "%s speaks version %u of Snug's protocol, this rank version %u: install the same Snug on "
+      "every rank",
+      peer.c_str(), theirs, kProtocolVersion);
+  return ncclInvalidUsage;
 }
 
 std::string process_name() {

@@ -19,11 +19,11 @@ struct Link {
   std::string peer;
   bool same_frames = true;  // both ends read the same frame version
 
-  // Ends every wait of every thread in these sockets.
+  // Ends every wait in these sockets.
   void shut_down() const noexcept;
 };
 
-// An attempt under way. When `finished` reads true the rest may be looked at.
+// A connection being made. The rest may be read once `finished` is true.
 struct LinkAttempt {
   std::atomic<bool> finished{false};
   ncclResult_t result = ncclSuccess;
@@ -31,9 +31,12 @@ struct LinkAttempt {
 };
 
 std::shared_ptr<LinkAttempt> start_connecting(const Handle& handle, const Settings& settings);
-// Waits for a peer as long as it takes; shutting the listener down ends it.
+// Waits for a peer without limit; shutting the listener down ends it.
 std::shared_ptr<LinkAttempt> start_accepting(std::shared_ptr<net::Listener> listener,
                                              std::uint64_t nonce, const Settings& settings);
+
+// Says which versions do not agree; returns ncclInvalidUsage.
+ncclResult_t refuse_protocol(const std::string& peer, std::uint32_t theirs);
 
 // "host:pid" of this process.
 std::string process_name();

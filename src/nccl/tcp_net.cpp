@@ -24,7 +24,7 @@ class TcpListenComm final : public ListenComm {
       : listener_(std::make_shared<net::Listener>(std::move(listener))),
         nonce_(nonce),
         settings_(settings),
-        // At once: a peer's connect then ends even if this rank connects first itself.
+        // Not only in accept(): a peer's connect must end even if this rank connects first.
         attempt_(start_accepting(listener_, nonce_, settings_)) {}
   ~TcpListenComm() override { listener_->socket().shut_down(); }
 
@@ -68,8 +68,8 @@ class TcpNet final : public Net {
   std::map<std::uint64_t, std::shared_ptr<LinkAttempt>> connecting_;
 };
 
-// What NCCL's socket transport says of the same interfaces: tuning, and with it
-// the order of summation, stays as it was.
+// What NCCL's socket transport says of the same interfaces, so that NCCL tunes itself
+// alike and sums in the same order.
 ncclResult_t TcpNet::properties(int device, ncclNetProperties_v12_t* properties) {
   if (!has(device)) return ncclInvalidArgument;
   Interface& interface = interfaces_[static_cast<std::size_t>(device)];
@@ -123,13 +123,8 @@ ncclResult_t TcpNet::connect(int device, void* handle, std::unique_ptr<SendComm>
     return ncclInvalidUsage;
   }
   if (contents.protocol != kProtocolVersion || contents.num_sockets == 0 ||
-      contents.num_sockets > kMaxSockets) {
-    warn(
-        "the peer speaks version %u of Snug's protocol, this rank version %u: install the same "
-        "Snug on every rank",
-        contents.protocol, kProtocolVersion);
-    return ncclInvalidUsage;
-  }
+      contents.num_sockets > kMaxSockets)
+    return refuse_protocol("the peer", contents.protocol);
   const std::lock_guard lock(mutex_);
   if (contents.connect_id == 0) {
     contents.connect_id = ++last_connect_id_;

@@ -12,7 +12,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// NCCL polls all the time; how long nothing came needs a look now and then.
+// NCCL polls all the time; a timeout need not be checked each time.
 constexpr unsigned kPollsPerLook = 64;
 
 constexpr Status kClosed{Code::kPeer, "the peer closed the connection"};
@@ -34,16 +34,6 @@ TcpRecvComm::~TcpRecvComm() {
   link_.shut_down();
   posted_.notify_all();
   for (std::thread& thread : threads_) thread.join();
-}
-
-ncclResult_t TcpRecvComm::register_memory(void*, std::size_t, int type, void** mhandle) {
-  *mhandle = nullptr;
-  return type == NCCL_PTR_HOST ? ncclSuccess : ncclInternalError;
-}
-
-ncclResult_t TcpRecvComm::iflush(std::span<const RecvBuffer>, Request** request) {
-  *request = nullptr;
-  return ncclSuccess;
 }
 
 ncclResult_t TcpRecvComm::irecv(std::span<const RecvBuffer> buffers, Request** request) {
@@ -85,8 +75,8 @@ ncclResult_t TcpRecvComm::test(RecvRequest& request, int* done, int* sizes) {
   return ncclSuccess;
 }
 
-// A receive may wait for hours until its message begins. A message that has
-// begun must go on, and once every socket is closed there is nothing to wait for.
+// A receive may wait for hours until its message begins. A message that has begun
+// must make progress, and once every socket is closed nothing can arrive.
 void TcpRecvComm::check_for_silence(const RecvRequest& request) {
   if (control_closed_ && threads_ended_.load() == threads_.size()) {
     // The last chunk may have been finished just before its thread ended.
@@ -114,8 +104,8 @@ void TcpRecvComm::check_for_silence(const RecvRequest& request) {
 
 // ---- the control socket ------------------------------------------------------
 
-// Reads on until `data`, the header or the payload after it, is complete.
-// control_read_ counts over both. False: not all there yet.
+// Reads more of `data`, which is the header or the payload after it; control_read_
+// counts over both. False: not complete yet.
 bool TcpRecvComm::read_control_bytes(void* data, std::size_t size) {
   const bool is_header = data == &control_header_;
   std::size_t have = is_header ? control_read_ : control_read_ - sizeof control_header_;
@@ -126,7 +116,7 @@ bool TcpRecvComm::read_control_bytes(void* data, std::size_t size) {
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
     if (got <= 0) {
       control_closed_ = true;
-      // In good order only between two messages; unexpected otherwise.
+      // A peer may close between two messages only.
       if (got < 0 || control_read_ > 0) fail(kClosed);
       return false;
     }
@@ -145,9 +135,8 @@ void TcpRecvComm::read_control() {
     if (control_target_.slot == nullptr && !handle_control_header()) return;
     if (control_target_.slot != nullptr) {
       if (!read_control_bytes(control_target_.slot->data, control_header_.data_bytes)) return;
-      stats_.received[kUnknownType].add(control_header_.data_bytes,
-                                        sizeof control_header_ + control_header_.data_bytes, 0,
-                                        Codec::kRaw);
+      stats_.received.add(control_header_.data_bytes,
+                          sizeof control_header_ + control_header_.data_bytes);
       finish(control_target_, control_header_.data_bytes);
     }
     control_target_ = {};
@@ -155,7 +144,7 @@ void TcpRecvComm::read_control() {
   }
 }
 
-// False: the message cannot be taken (yet).
+// False: the message cannot be received, or not yet.
 bool TcpRecvComm::handle_control_header() {
   const ChunkHeader& header = control_header_;
   if (header.magic == kChunkMagic && header.kind == ChunkKind::kOpen) {
@@ -166,7 +155,7 @@ bool TcpRecvComm::handle_control_header() {
     try {
       threads_.emplace_back(&TcpRecvComm::run, this, threads_.size());
     } catch (const std::exception&) {
-      fail({Code::kIo, "cannot start a thread"});  // nobody would read that socket
+      fail({Code::kIo, "cannot start a thread"});  // without it nothing reads that socket
       return false;
     }
     return true;
@@ -217,10 +206,8 @@ Status TcpRecvComm::receive_chunks(const net::Socket& socket, ChunkCodec& codec)
       if (target.slot == nullptr) return {};  // closing
       if (Status status = claim(target, header); !status.ok()) return status;
     }
-    // From here on the buffer is ours until finish(): the claim keeps the request open.
+    // The claim keeps the request open, so the buffer is this thread's until finish().
     const std::span<std::byte> place(target.slot->data + header.offset, header.data_bytes);
-    int type = kUnknownType;
-    Codec used = Codec::kRaw;
     std::uint64_t nanoseconds = 0;
     if (header.kind == ChunkKind::kRaw) {
       if (Status status = socket.recv_all(place, deadline); !status.ok()) return status;
@@ -231,15 +218,10 @@ Status TcpRecvComm::receive_chunks(const net::Socket& socket, ChunkCodec& codec)
       if (Status status = socket.recv_all(frame, deadline); !status.ok()) return status;
       const auto start = Clock::now();
       if (Status status = codec.decode(frame, place); !status.ok()) return status;
-      nanoseconds =
-          static_cast<std::uint64_t>((Clock::now() - start) / std::chrono::nanoseconds(1));
-      type = static_cast<int>(inspect(frame)->dtype);
-      const auto blocks = frame_stats(frame);
-      used = blocks && blocks->num_blocks[static_cast<int>(Codec::kFixed)] > 0 ? Codec::kFixed
-                                                                               : Codec::kEntropy;
+      nanoseconds = nanoseconds_since(start);
     }
-    stats_.received[type].add(header.data_bytes, sizeof header + header.payload_bytes, nanoseconds,
-                              used);
+    stats_.received.add(header.data_bytes, sizeof header + header.payload_bytes, nanoseconds,
+                        header.codec, header.dtype);
     finish(target, header.data_bytes);
   }
 }
@@ -250,6 +232,8 @@ Status TcpRecvComm::check_header(const ChunkHeader& header) const {
   if (header.magic != kChunkMagic) return garbage("not a chunk of Snug");
   if (header.kind != ChunkKind::kRaw && header.kind != ChunkKind::kFrame)
     return garbage("unknown kind of chunk");
+  if (static_cast<int>(header.dtype) >= kNumDTypes || static_cast<int>(header.codec) >= kNumCodecs)
+    return garbage("unknown element type or codec");
   if (header.data_bytes > header.message_bytes ||
       header.offset > header.message_bytes - header.data_bytes)
     return garbage("a piece outside its message");
@@ -277,14 +261,7 @@ TcpRecvComm::Target TcpRecvComm::find(const ChunkHeader& header) {
 
 Status TcpRecvComm::claim(const Target& target, const ChunkHeader& header) {
   Slot& slot = *target.slot;
-  if (header.message_bytes > slot.size)
-    return {
-        Code::kDstTooSmall,
-        "the peer's message is larger than the receive; do sizes, NCCL_PROTO and NCCL_ALGO agree?",
-        kNowhere,
-        kNowhere,
-        header.message_bytes,
-        slot.size};
+  if (header.message_bytes > slot.size) return too_large(header.message_bytes, slot.size);
   if (slot.claimed > 0 && slot.message_bytes != header.message_bytes)
     return garbage("pieces of different messages");
   slot.message_bytes = header.message_bytes;

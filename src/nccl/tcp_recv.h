@@ -1,7 +1,7 @@
 // nccl/tcp_recv.h - the receiving end of a connection.
 //
-// NCCL's thread reads the control socket while it tests requests. A thread per
-// data socket in use reads chunks, checks them, and restores them in place.
+// NCCL's thread reads the control socket while it tests requests. One thread per
+// data socket in use reads chunks, checks them and decodes them in place.
 #pragma once
 #include <array>
 #include <atomic>
@@ -12,27 +12,22 @@
 
 #include "nccl/chunk_codec.h"
 #include "nccl/comm_error.h"
-#include "nccl/message_numbers.h"
 #include "nccl/net.h"
 #include "nccl/stats.h"
 #include "nccl/tcp_link.h"
 
 namespace snug::nccl {
 
-class TcpRecvComm final : public RecvComm {
+class TcpRecvComm final : public HostMemory<RecvComm> {
  public:
   TcpRecvComm(Link link, const Settings& settings);
   ~TcpRecvComm() override;
 
-  ncclResult_t register_memory(void* data, std::size_t size, int type, void** mhandle) override;
-  ncclResult_t deregister_memory(void*) override { return ncclSuccess; }
   ncclResult_t irecv(std::span<const RecvBuffer> buffers, Request** request) override;
-  // Host memory needs no flush: null is NCCL's word for "nothing to wait for".
-  ncclResult_t iflush(std::span<const RecvBuffer>, Request** request) override;
 
  private:
-  // One buffer that waits for one message. `claimed` bytes have been promised
-  // to arriving chunks, `done` bytes are in place; neither exceeds the message.
+  // One buffer that waits for one message. `claimed` bytes belong to chunks that
+  // are arriving, `done` bytes are in place; neither exceeds the message.
   struct Slot {
     std::byte* data = nullptr;
     std::size_t size = 0;
@@ -50,7 +45,7 @@ class TcpRecvComm final : public RecvComm {
     std::atomic<int> slots_left{0};
     ncclResult_t test(int* done, int* sizes) override { return comm->test(*this, done, sizes); }
   };
-  // Where a chunk goes.
+  // The receive that a chunk belongs to.
   struct Target {
     RecvRequest* request = nullptr;
     Slot* slot = nullptr;
@@ -89,7 +84,7 @@ class TcpRecvComm final : public RecvComm {
   std::mutex mutex_;
   std::condition_variable posted_;
   bool stop_ = false;
-  std::size_t early_ = 0;  // chunks that wait for their receive to be posted
+  std::size_t early_ = 0;  // chunks whose receive is not posted yet
   std::atomic<std::uint64_t> progress_{0};
   std::atomic<std::size_t> threads_ended_{0};
   std::vector<std::thread> threads_;

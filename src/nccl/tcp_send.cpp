@@ -17,8 +17,6 @@ using Clock = std::chrono::steady_clock;
 
 // Chunks between two looks at the data, while it compresses and while it does not.
 constexpr unsigned kLookEvery = 8, kLookEveryRaw = 16;
-// Data that a sample says cannot get smaller than this goes raw.
-constexpr double kWorthwhileRatio = 0.94;
 
 ChunkHeader header_of(ChunkKind kind, int tag, std::uint32_t number, std::size_t message_bytes) {
   ChunkHeader header{};
@@ -46,16 +44,11 @@ TcpSendComm::~TcpSendComm() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
-    // Unfinished messages mean that NCCL gave up; their threads may wait for the peer.
+    // Unfinished messages: NCCL gave up, and threads may be waiting for the peer.
     if (!queue_.empty() || chunks_out_ > 0) link_.shut_down();
   }
   work_.notify_all();
   for (std::thread& thread : threads_) thread.join();
-}
-
-ncclResult_t TcpSendComm::register_memory(void*, std::size_t, int type, void** mhandle) {
-  *mhandle = nullptr;
-  return type == NCCL_PTR_HOST ? ncclSuccess : ncclInternalError;
 }
 
 ncclResult_t TcpSendComm::isend(void* data, std::size_t size, int tag, void*, Request** request) {
@@ -77,7 +70,7 @@ ncclResult_t TcpSendComm::isend(void* data, std::size_t size, int tag, void*, Re
     if (control_.empty()) control_deadline_ = net::after(settings_.timeout);
     control_.push_back({header, &message});
     pacer_.count(sizeof header + size);
-    stats_.sent[kUnknownType].add(size, sizeof header + size, 0, Codec::kRaw);
+    stats_.sent.add(size, sizeof header + size);
   } else {
     {
       const std::lock_guard lock(mutex_);
@@ -85,7 +78,7 @@ ncclResult_t TcpSendComm::isend(void* data, std::size_t size, int tag, void*, Re
         chooser_.busy(Clock::now(), bytes_in_system());
       queue_.push_back(&message);
       if (!start_threads_if_useful()) {
-        // Nobody will ever send it, and NCCL may free its memory now.
+        // The message will never be sent, and NCCL may free its memory now.
         queue_.pop_back();
         message.in_use = false;
         fail({Code::kIo, "cannot start a thread"});
@@ -99,8 +92,8 @@ ncclResult_t TcpSendComm::isend(void* data, std::size_t size, int tag, void*, Re
   return ncclSuccess;
 }
 
-// The peer's thread for a socket starts when it reads the note. Fewer threads than would
-// be useful will do; false if there is none at all.
+// The peer starts its thread for a socket when it reads the note. Too few threads are
+// enough; false if there is none.
 bool TcpSendComm::start_threads_if_useful() {
   const auto chunks_of = [&](const SendRequest* message) {
     return (message->data.size() - message->taken + settings_.chunk_bytes - 1) /
@@ -141,7 +134,7 @@ ncclResult_t TcpSendComm::test(SendRequest& request, int* done, int* sizes) {
   return ncclSuccess;
 }
 
-// As much as the system takes without waiting.
+// Sends as much as the kernel accepts without waiting.
 void TcpSendComm::send_through_control() {
   while (!control_.empty()) {
     ControlItem& item = control_.front();
@@ -201,13 +194,13 @@ bool TcpSendComm::take(Chunk& chunk) {
   if (stop_) return false;
   SendRequest& message = *queue_.front();
   chunk = {&message, message.taken,
-           std::min(settings_.chunk_bytes, message.data.size() - message.taken), verdict_};
+           std::min(settings_.chunk_bytes, message.data.size() - message.taken), last_look_};
   message.taken += chunk.size;
   if (message.taken == message.data.size()) queue_.pop_front();
   ++chunks_out_;
-  chunk.plan.codec = chooser_.next_codec(verdict_.dtype);
+  chunk.plan.codec = chooser_.next_codec(last_look_.dtype);
   chunk.plan.look = chunk.plan.codec != Codec::kRaw && until_look_ == 0;
-  if (!chunk.plan.look && verdict_.codec == Codec::kRaw) chunk.plan.codec = Codec::kRaw;
+  if (!chunk.plan.look && last_look_.codec == Codec::kRaw) chunk.plan.codec = Codec::kRaw;
   if (until_look_ > 0) --until_look_;
   return true;
 }
@@ -216,10 +209,10 @@ void TcpSendComm::give_back(Chunk& chunk) {
   const std::lock_guard lock(mutex_);
   --chunks_out_;
   if (chunk.plan.look) {
-    verdict_ = chunk.plan;
+    last_look_ = chunk.plan;
     until_look_ = chunk.plan.codec == Codec::kRaw ? kLookEveryRaw : kLookEvery;
   } else if (chunk.plan.codec != Codec::kRaw && chunk.wire_bytes >= chunk.size) {
-    until_look_ = 0;  // the data is no longer what it was
+    until_look_ = 0;  // the data has changed
   }
   if (chooser_.is_measuring()) {
     const auto now = Clock::now();
@@ -232,34 +225,32 @@ void TcpSendComm::give_back(Chunk& chunk) {
 }
 
 Status TcpSendComm::send_chunk(Chunk& chunk, const net::Socket& socket, ChunkCodec& codec) {
-  if (error_.get() != ncclSuccess) return {};  // reported; the message only has to be counted off
+  if (error_.get() != ncclSuccess) return {};  // reported already
   const std::span<const std::byte> data = chunk.request->data.subspan(chunk.offset, chunk.size);
   Plan& plan = chunk.plan;
   const auto start = Clock::now();
   if (plan.look) {
     const Guess guess = guess_dtype(data);
     plan.dtype = guess.dtype;
-    if (plan.codec == Codec::kFixed && plan.dtype != DType::kBF16)
-      plan.codec = settings_.codec == CodecChoice::kFixed ? Codec::kRaw : Codec::kEntropy;
-    if (guess.ratio > kWorthwhileRatio) plan.codec = Codec::kRaw;
+    plan.codec = codec_for(guess, plan.codec, settings_.codec);
   }
   std::span<std::byte> frame;
   if (plan.codec != Codec::kRaw) {
     frame = codec.frame_buffer(chunk_frame_bound(settings_.chunk_bytes));
     frame = frame.first(codec.encode(data, frame, plan.dtype, plan.codec));
   }
-  const auto nanoseconds =
-      static_cast<std::uint64_t>((Clock::now() - start) / std::chrono::nanoseconds(1));
+  const std::uint64_t nanoseconds = nanoseconds_since(start);
 
   const bool is_frame = !frame.empty();
   ChunkHeader header = header_of(is_frame ? ChunkKind::kFrame : ChunkKind::kRaw, chunk.request->tag,
                                  chunk.request->number, chunk.request->data.size());
+  header.dtype = plan.dtype;
+  header.codec = is_frame ? plan.codec : Codec::kRaw;
   header.offset = chunk.offset;
   header.data_bytes = static_cast<std::uint32_t>(chunk.size);
   header.payload_bytes = static_cast<std::uint32_t>(is_frame ? frame.size() : chunk.size);
   chunk.wire_bytes = sizeof header + header.payload_bytes;
-  stats_.sent[is_frame ? static_cast<int>(plan.dtype) : kUnknownType].add(
-      chunk.size, chunk.wire_bytes, nanoseconds, is_frame ? plan.codec : Codec::kRaw);
+  stats_.sent.add(chunk.size, chunk.wire_bytes, nanoseconds, header.codec, header.dtype);
 
   pacer_.wait(chunk.wire_bytes);
   iovec pieces[] = {

@@ -15,7 +15,6 @@
 
 #include "nccl/chunk_codec.h"
 #include "nccl/comm_error.h"
-#include "nccl/message_numbers.h"
 #include "nccl/mode_chooser.h"
 #include "nccl/net.h"
 #include "nccl/pacer.h"
@@ -24,13 +23,11 @@
 
 namespace snug::nccl {
 
-class TcpSendComm final : public SendComm {
+class TcpSendComm final : public HostMemory<SendComm> {
  public:
   TcpSendComm(Link link, const Settings& settings, Pacer& pacer);
   ~TcpSendComm() override;
 
-  ncclResult_t register_memory(void* data, std::size_t size, int type, void** mhandle) override;
-  ncclResult_t deregister_memory(void*) override { return ncclSuccess; }
   ncclResult_t isend(void* data, std::size_t size, int tag, void* mhandle,
                      Request** request) override;
 
@@ -42,12 +39,12 @@ class TcpSendComm final : public SendComm {
     int tag = 0;
     std::uint32_t number = 0;
     std::size_t taken = 0;             // bytes given to threads
-    std::atomic<std::size_t> sent{0};  // bytes handed to the system
-    bool is_sent = false;              // zero-size messages too
+    std::atomic<std::size_t> sent{0};  // bytes given to the kernel
+    bool is_sent = false;              // of the control socket; also if there are no bytes
     ncclResult_t test(int* done, int* sizes) override { return comm->test(*this, done, sizes); }
   };
 
-  // On its way through the control socket.
+  // Waits for the control socket.
   struct ControlItem {
     ChunkHeader header;
     SendRequest* request;  // nullptr: a note
@@ -98,7 +95,7 @@ class TcpSendComm final : public SendComm {
   std::size_t idle_threads_ = 0;
   bool stop_ = false;
   ModeChooser chooser_;
-  Plan verdict_{DType::kBF16, Codec::kEntropy, true};  // what the last look at the data said
+  Plan last_look_{DType::kBF16, Codec::kEntropy, true};  // what the last sample showed
   unsigned until_look_ = 0;
   std::vector<std::thread> threads_;
 };

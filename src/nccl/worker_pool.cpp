@@ -11,7 +11,7 @@ void WorkerPool::submit(Job& job) noexcept {
   job.run(codec);
 }
 
-// False: nobody would ever take it.
+// False: there is no thread to run it.
 bool WorkerPool::enqueue(Job& job) noexcept try {
   const std::lock_guard lock(mutex_);
   if (jobs_.size() >= idle_threads_ && num_threads_ < max_threads_) {

@@ -15,7 +15,7 @@ class Job {
 };
 
 // Jobs must not block. Threads start with the first jobs and stay until the process
-// ends, so a pool is never destroyed. Where not even one can start, the caller works.
+// ends, so a pool is never destroyed. If no thread can start, the caller does the work.
 class WorkerPool {
  public:
   explicit WorkerPool(int num_threads) : max_threads_(num_threads) {}

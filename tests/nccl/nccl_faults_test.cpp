@@ -164,7 +164,8 @@ nccl::Handle handle_of(Shared& shared) {
 
 ChunkHeader chunk(ChunkKind kind, std::uint32_t number, std::uint64_t message, std::uint64_t offset,
                   std::uint32_t data, std::uint32_t payload) {
-  return {nccl::kChunkMagic, kind, {}, 0, number, message, offset, data, payload};
+  return {nccl::kChunkMagic, kind,   DType::kBytes, Codec::kRaw, 0, 0, number,
+          message,           offset, data,          payload};
 }
 const ChunkHeader kOpenFirst = chunk(ChunkKind::kOpen, 0, 0, 0, 0, 0);
 
@@ -214,7 +215,13 @@ TEST(NcclFaults, GarbageOnDataSocket) {
   ChunkHeader garbage;
   std::memcpy(&garbage, noise.data(), sizeof garbage);
   attack(garbage, noise);
-  attack(chunk(ChunkKind::kFrame, 0, 4096, 0, 4096, 4000), noise);   // not a frame
+  attack(chunk(ChunkKind::kFrame, 0, 4096, 0, 4096, 4000), noise);  // not a frame
+  ChunkHeader unknown = chunk(ChunkKind::kRaw, 0, 4096, 0, 4096, 4096);
+  unknown.dtype = static_cast<DType>(kNumDTypes);  // would index the statistics
+  attack(unknown, noise);
+  unknown.dtype = DType::kBF16;
+  unknown.codec = static_cast<Codec>(kNumCodecs);
+  attack(unknown, noise);
   attack(chunk(ChunkKind::kRaw, 0, 4096, 4096, 4096, 4096), noise);  // beyond its message
   attack(chunk(ChunkKind::kRaw, 0, ~0ull, ~0ull - 100, 4096, 4096),
          noise);                                                  // sums that wrap around

@@ -124,9 +124,9 @@ TEST(NcclInterfaces, MatchesAsNcclDoes) {
 TEST(NcclStats, CountsPerPeerAndType) {
   PeerStats& peer = stats_of_peer("node7:123");
   EXPECT_EQ(&peer, &stats_of_peer("node7:123"));
-  peer.sent[static_cast<int>(DType::kBF16)].add(1000, 670, 2'000'000, Codec::kEntropy);
-  peer.sent[static_cast<int>(DType::kBF16)].add(1000, 750, 1'000'000, Codec::kFixed);
-  peer.received[kUnknownType].add(50, 90, 0, Codec::kRaw);
+  peer.sent.add(1000, 670, 2'000'000, Codec::kEntropy, DType::kBF16);
+  peer.sent.add(1000, 750, 1'000'000, Codec::kFixed, DType::kBF16);
+  peer.received.add(50, 90);
   const auto report = nlohmann::json::parse(format_stats(StatsFormat::kJson));
   ASSERT_EQ(report["peers"].size(), 2u);
   const auto& sent = report["peers"][0];
