@@ -19,6 +19,7 @@ TABLE_HEADER = ["folder", "library", "its public headers", "may include", "publi
 SOURCES = {".h", ".c", ".cpp", ".cu", ".cuh"}
 EXTERNAL = ("hwy/",)  # included in quotes, but not ours
 NAMED_FILE = re.compile(r"\b((?:src|include|docs|tests|bench|scripts|python)/[\w./-]+\.\w+)")
+SOURCE_NAME = re.compile(r"`([a-z0-9_/.-]+\.(?:h|cuh|c|cpp|cu|py|sh))`")
 CUDA_HEADER = re.compile(r"cuda|cublas|cooperative_groups")
 
 
@@ -189,6 +190,8 @@ class Tree:
 
     def check_references(self):
         """Files that pages and comments name are there; a header's first line names itself."""
+        tops = ("include", "src", "tests", "bench", "python", "scripts")
+        sources = {path.name for top in tops for path in self.files(top, SOURCES | {".py", ".sh"})}
         for page in [*self.pages(), *self.files("include", SOURCES), *self.files("src", SOURCES)]:
             for number, line in enumerate(page.read_text().splitlines(), 1):
                 links = re.findall(r"\]\((?!\w+:)([^)#\s]+)", line) if page.suffix == ".md" else []
@@ -198,6 +201,9 @@ class Tree:
                 for name in NAMED_FILE.findall(line):
                     if not (self.root / name).exists():
                         self.report(page, number, f"names {name}, which is not there")
+                for name in SOURCE_NAME.findall(line) if self.parts(page)[0] == "docs" else []:
+                    if Path(name).name not in sources:
+                        self.report(page, number, f"names {name}, which is nowhere")
         for header in self.files("src", {".h", ".cuh"}):
             first = re.match(r"// ([\w/.-]+) - ", header.read_text())
             if first and self.root / "src" / first.group(1) != header:

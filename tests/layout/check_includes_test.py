@@ -84,6 +84,7 @@ class CheckIncludesTest(unittest.TestCase):
     def test_references(self):
         self.plant("docs/page.md", "See [it](none.md).\n", "docs/page.md:1: link to none.md")
         self.plant("docs/page.md", "See `src/net/none.h`.\n", "page.md:1: names src/net/none.h")
+        self.plant("docs/page.md", "See `none.h`.\n", "page.md:1: names none.h, which is nowhere")
         self.plant("src/net/socket.h", "// docs/none.md says more\n", "names docs/none.md")
         self.plant("src/net/socket.h", "// net/old.h - sockets\n", "calls itself net/old.h")
 
