@@ -1,4 +1,4 @@
-# snug_add_test_folder(<folder>): see tests/CMakeLists.txt.
+# snug_add_test_folder(<folder> [libraries...]): see tests/CMakeLists.txt.
 
 # Targets that a CPU lacks fall back to the best one, with a message.
 set(SNUG_SIMD_TARGETS scalar avx2 avx512)
@@ -36,6 +36,7 @@ function(snug_add_test_folder folder)
   if(SNUG_STORE)
     list(PREPEND libraries snug_link_core snug_transfer)
   endif()
+  list(PREPEND libraries ${ARGN})
   list(APPEND libraries snug_net)
   if(folder STREQUAL "gpu")
     list(PREPEND libraries snug_cuda CUDA::cudart_static)

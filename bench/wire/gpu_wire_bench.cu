@@ -38,11 +38,13 @@ using snug::bench::file_data;
 using snug::bench::kTile;
 using snug::cuda::Link;
 using snug::cuda::Segment;
+namespace gpu_link = snug::gpu_link;
 namespace wire = snug::wire;
 
 constexpr std::size_t kMB = 1'000'000;
 constexpr std::size_t kRoom = std::size_t{2304} << 20;  // larger than any cache, and two messages
 constexpr std::size_t kPage = 32 << 10;
+constexpr std::chrono::seconds kTimeout{30};
 
 [[noreturn]] void stop(const std::string& what) {
   std::fprintf(stderr, "gpu_wire_bench: %s\n", what.c_str());
@@ -158,11 +160,11 @@ class Arena {
 class PacedLink {
  public:
   PacedLink(wire::Connection& connection, double rate) {
-    auto link =
-        snug::cuda::open_link(connection, {}, [&](std::unique_ptr<wire::SendEngine> engine) {
-          return std::make_unique<snug::bench::PacedEngine>(std::move(engine), rate * 1e9,
-                                                            &allows_frames_);
-        });
+    auto link = snug::cuda::open_link(connection, wire::Mode::kAuto, kTimeout,
+                                      [&](std::unique_ptr<gpu_link::SendEngine> engine) {
+                                        return std::make_unique<snug::bench::PacedEngine>(
+                                            std::move(engine), rate * 1e9, &allows_frames_);
+                                      });
     check(link.status());
     link_ = std::move(*link);
   }

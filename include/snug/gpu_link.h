@@ -9,6 +9,7 @@
 // Streams: work runs on streams of its own. The tensor must be complete when `send`
 //          is called; when a transfer is done, its bytes are visible to every stream.
 #pragma once
+#include <chrono>
 #include <memory>
 #include <span>
 
@@ -48,8 +49,8 @@ class Link {
   // Errors: kNoDevice, kUsage, kPeer (another host or container, or CUDA IPC is refused:
   // both ends learn so at once, and the connection works on), kTimeout (the other end does
   // not call: that ends the connection too).
-  static Result<Link> open(wire::Connection& connection,
-                           const wire::Options& options = {}) noexcept;
+  static Result<Link> open(wire::Connection& connection, wire::Mode mode = wire::Mode::kAuto,
+                           std::chrono::milliseconds timeout = std::chrono::seconds(30)) noexcept;
 
   Link() noexcept;
   Link(Link&&) noexcept;

@@ -35,6 +35,8 @@ inline constexpr int kNumModes = 3;         // that a chunk can have
 const char* mode_name(Mode mode) noexcept;  // "raw", "fixed", "entropy", "auto"
 
 inline constexpr std::size_t kMinTokenBytes = 8;
+inline constexpr std::size_t kMinChunkBytes = std::size_t{64} << 10;
+inline constexpr std::size_t kMaxChunkBytes = std::size_t{4} << 20;
 
 struct Options {
   std::string token;  // shared secret of both sides, so long or longer; empty: none

@@ -72,10 +72,8 @@ int snug_cuda_link_open(snug_wire_connection* connection, int mode, int64_t time
   return guarded(status, [&] {
     if (connection == nullptr || link == nullptr) return report(kNull, status);
     if (mode < 0 || mode > SNUG_WIRE_AUTO) return report({Code::kUsage, "no such mode"}, status);
-    snug::wire::Options options;
-    options.mode = static_cast<snug::wire::Mode>(mode);
-    options.timeout = std::chrono::milliseconds(timeout_ms);
-    auto made = gpu::Link::open(connection->connection, options);
+    auto made = gpu::Link::open(connection->connection, static_cast<snug::wire::Mode>(mode),
+                                std::chrono::milliseconds(timeout_ms));
     if (made) *link = new snug_cuda_link{std::move(*made)};
     return report(made.status(), status);
   });

@@ -117,7 +117,7 @@ class ReceiveCommand {
   const RecvArgs& args_;
   TransferOptions options_;
   std::list<Job> jobs_;
-  wire::Refusals refusals_;
+  transfer::Refusals refusals_;
   std::mutex mutex_, screen_;
   int num_received_ = 0;
 };

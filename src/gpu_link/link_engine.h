@@ -8,7 +8,9 @@
 
 #include "snug/wire.h"
 
-namespace snug::wire {
+namespace snug::gpu_link {
+
+using wire::Mode;
 
 // A message in memory that an engine knows how to reach.
 class LinkTensor {
@@ -17,8 +19,6 @@ class LinkTensor {
   DType dtype = DType::kBytes;
   std::uint64_t num_bytes = 0;
 };
-
-inline Codec codec_of(Mode mode) { return mode == Mode::kFixed ? Codec::kFixed : Codec::kEntropy; }
 
 struct LinkSpan {
   std::uint64_t offset = 0;
@@ -61,4 +61,4 @@ class ReceiveEngine {
   virtual void drain() noexcept = 0;
 };
 
-}  // namespace snug::wire
+}  // namespace snug::gpu_link

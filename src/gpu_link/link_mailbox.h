@@ -17,7 +17,7 @@
 
 #include "snug/wire.h"
 
-namespace snug::wire {
+namespace snug::gpu_link {
 
 inline constexpr Status kLinkBroken{Code::kPeer, "the peer broke the link's shared memory"};
 
@@ -97,7 +97,7 @@ struct LinkDirection {
   SharedQueue<LinkAnswer, 64> answers;  // by the receiver
   SharedQueue<LinkChunk, 128> chunks;   // by the sender; read: its staging memory is free
   // By the receiver: how long the last chunk of each mode took from here to its place.
-  std::atomic<std::uint64_t> place_nanoseconds[kNumModes];
+  std::atomic<std::uint64_t> place_nanoseconds[wire::kNumModes];
   std::atomic<std::uint32_t> failure;      // by either: a snug::Code, plus 1
   std::atomic<std::uint32_t> is_attached;  // by the sender: it may write to the staging memory
   Bell sender_bell, receiver_bell;
@@ -108,4 +108,4 @@ struct LinkMemory {
   LinkDirection from_dialler, from_listener;
 };
 
-}  // namespace snug::wire
+}  // namespace snug::gpu_link

@@ -17,12 +17,13 @@
 
 #include "net/pass_descriptor.h"
 
-namespace snug::wire {
+namespace snug::gpu_link {
 namespace {
 
 using net::connect_local;
 using net::receive_descriptor;
 using net::send_descriptor;
+using wire::Transfer;
 
 // No application should use this one: the greeting of two links.
 constexpr std::uint64_t kHelloTag = 0x534E55475F504950;
@@ -286,4 +287,4 @@ Result<LinkMeeting> LinkMeeting::meet(Connection& connection, const LinkBlob& bl
   return meeting;
 }
 
-}  // namespace snug::wire
+}  // namespace snug::gpu_link

@@ -5,16 +5,18 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "gpu_link/link_mailbox.h"
+#include "net/descriptor.h"
 #include "snug/wire.h"
 #include "wire/channel.h"
-#include "net/descriptor.h"
-#include "gpu_link/link_mailbox.h"
 
 struct sockaddr_un;
 
-namespace snug::wire {
+namespace snug::gpu_link {
 
+using net::Deadline;
 using net::Descriptor;
+using wire::Connection;
 
 // What an engine tells the other one.
 using LinkBlob = std::array<std::byte, 192>;
@@ -63,4 +65,4 @@ class LinkMeeting {
   LinkBlob peer_{};
 };
 
-}  // namespace snug::wire
+}  // namespace snug::gpu_link

@@ -4,7 +4,7 @@
 
 #include "gpu_link/link_scheduler.h"
 
-namespace snug::wire {
+namespace snug::gpu_link {
 namespace {
 
 constexpr Status kNonsense{Code::kPeer, "the peer sent a chunk that does not belong here"};
@@ -81,7 +81,8 @@ Status LinkReceiver::take_offers(bool& moved) {
     const LinkOffer offer = direction_.offers.look(num_offers_++);
     direction_.offers.let_go(num_offers_);
     moved = true;
-    if (offer.number <= last_offer_ || num_waiting_offers_ >= kMaxOpenMessages) return kLinkBroken;
+    if (offer.number <= last_offer_ || num_waiting_offers_ >= wire::kMaxOpenMessages)
+      return kLinkBroken;
     last_offer_ = offer.number;
     const auto posted = posted_.find(offer.tag);
     if (posted == posted_.end()) {
@@ -99,12 +100,8 @@ Status LinkReceiver::take_offers(bool& moved) {
 Status LinkReceiver::match(const LinkOffer& offer, MessagePtr message) {
   messages_[offer.number] = message;
   const LinkTensor& tensor = *message->tensor;
-  if (offer.num_bytes != tensor.num_bytes)
-    return {Code::kDstTooSmall, "the message has another size than the receive",
-            kNowhere,           kNowhere,
-            offer.num_bytes,    tensor.num_bytes};
-  if (offer.dtype != static_cast<std::uint64_t>(tensor.dtype))
-    return {Code::kUsage, "the message has another dtype than the receive"};
+  if (Status s = wire::check_size(offer.num_bytes, tensor.num_bytes); !s.ok()) return s;
+  if (offer.dtype != static_cast<std::uint64_t>(tensor.dtype)) return wire::kOtherDType;
   message->arrived.resize(static_cast<std::size_t>((tensor.num_bytes + kGrain - 1) / kGrain));
   answers_.push_back({offer.number, 0});
   if (tensor.num_bytes > 0) return {};
@@ -221,4 +218,4 @@ void LinkReceiver::finish_all(const Status& status) noexcept {
   for (const auto& [number, message] : messages_) message->state->finish(status);
 }
 
-}  // namespace snug::wire
+}  // namespace snug::gpu_link

@@ -7,11 +7,12 @@
 #include <memory>
 #include <vector>
 
-#include "wire/connection_core.h"
 #include "gpu_link/link_engine.h"
 #include "gpu_link/link_worker.h"
+#include "wire/message_rules.h"
+#include "wire/transfer_state.h"
 
-namespace snug::wire {
+namespace snug::gpu_link {
 
 class LinkReceiver : public LinkWorker {
  public:
@@ -67,4 +68,4 @@ class LinkReceiver : public LinkWorker {
   Stats stats_;  // guarded by mutex_
 };
 
-}  // namespace snug::wire
+}  // namespace snug::gpu_link

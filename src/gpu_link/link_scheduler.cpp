@@ -4,7 +4,7 @@
 #include <bit>
 #include <utility>
 
-namespace snug::wire {
+namespace snug::gpu_link {
 namespace {
 
 constexpr double kMicro = 1e-6;
@@ -241,4 +241,4 @@ void LinkScheduler::placed(Mode mode, std::size_t raw_bytes, double seconds) noe
   learn_factor(codecs_[idx(mode)].place_factor, seconds, usual(kPlace[idx(mode)], raw_bytes));
 }
 
-}  // namespace snug::wire
+}  // namespace snug::gpu_link

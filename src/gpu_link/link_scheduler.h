@@ -15,7 +15,10 @@
 
 #include "snug/wire.h"
 
-namespace snug::wire {
+namespace snug::gpu_link {
+
+using wire::kNumModes;
+using wire::Mode;
 
 // A frame that is being made or waits for the link.
 struct LinkFrame {
@@ -98,4 +101,4 @@ class LinkScheduler {
   CodecState codecs_[kNumModes] = {{1.0}, {0.7531}, {0.6702}};
 };
 
-}  // namespace snug::wire
+}  // namespace snug::gpu_link

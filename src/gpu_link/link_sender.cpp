@@ -4,7 +4,7 @@
 #include <cmath>
 #include <utility>
 
-namespace snug::wire {
+namespace snug::gpu_link {
 namespace {
 
 // One on the link, one to follow without a gap, one for the time it takes to start others.
@@ -35,8 +35,7 @@ Transfer LinkSender::send(std::uint64_t tag, std::shared_ptr<LinkTensor> tensor)
   auto message = std::make_shared<Message>();
   const std::lock_guard lock(mutex_);
   Status s = status_.ok() ? start_locked() : status_;
-  if (s.ok() && num_open_ >= kMaxOpenMessages)
-    s = {Code::kUsage, "too many messages at once", kNowhere, kNowhere, kMaxOpenMessages};
+  if (s.ok() && num_open_ >= wire::kMaxOpenMessages) s = wire::kTooManyMessages;
   if (!s.ok()) {
     message->state->finish(s);
     return Transfer(message->state);
@@ -222,8 +221,7 @@ Status LinkSender::collect_frames(bool& moved) {
       scheduler_.encoded(piece.mode, piece.span.num_bytes, *made, seconds);
       stats_.encode_seconds += seconds;
     }
-    // The decoder's work should buy something.
-    if (*made < piece.span.num_bytes - piece.span.num_bytes / 32) {
+    if (wire::helps(piece.span.num_bytes, *made)) {
       piece.payload_bytes = *made;
       frame.stage = Stage::kReady;
       ready_.push_back(static_cast<int>(i));
@@ -364,7 +362,7 @@ Status LinkSender::feed_encoder(bool& moved) {
   if (message->rest() == 0) to_send_.pop_front();
   *idle = {Stage::kEncoding, piece, now};
   moved = true;
-  return engine_->encode(piece.frame, *message->tensor, piece.span, codec_of(piece.mode));
+  return engine_->encode(piece.frame, *message->tensor, piece.span, wire::codec_of(piece.mode));
 }
 
 void LinkSender::finish_all(const Status& status) noexcept {
@@ -380,4 +378,4 @@ void LinkSender::finish_all(const Status& status) noexcept {
   for (const auto& [number, message] : messages_) message->state->finish(status);
 }
 
-}  // namespace snug::wire
+}  // namespace snug::gpu_link

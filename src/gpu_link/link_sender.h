@@ -6,13 +6,14 @@
 #include <memory>
 #include <vector>
 
-#include "wire/connection_core.h"
 #include "gpu_link/link_engine.h"
 #include "gpu_link/link_scheduler.h"
 #include "gpu_link/link_worker.h"
 #include "gpu_link/staging_ring.h"
+#include "wire/message_rules.h"
+#include "wire/transfer_state.h"
 
-namespace snug::wire {
+namespace snug::gpu_link {
 
 class LinkSender : public LinkWorker {
  public:
@@ -99,4 +100,4 @@ class LinkSender : public LinkWorker {
   Stats stats_;  // guarded by mutex_
 };
 
-}  // namespace snug::wire
+}  // namespace snug::gpu_link

@@ -3,7 +3,9 @@
 #include <exception>
 #include <system_error>
 
-namespace snug::wire {
+#include "wire/message_rules.h"
+
+namespace snug::gpu_link {
 namespace {
 
 using std::chrono::microseconds;
@@ -16,18 +18,6 @@ constexpr auto kNapIdle = milliseconds(20);
 constexpr auto kLookEvery = milliseconds(10);
 
 constexpr Status kClosed{Code::kPeer, "the link was closed"};
-
-Status failure_of_peer(std::uint32_t code) {
-  switch (static_cast<Code>(code)) {
-    case Code::kOk: return {Code::kPeer, "the peer closed the link"};
-    case Code::kCorrupt: return {Code::kCorrupt, "the peer received damaged data"};
-    case Code::kTimeout: return {Code::kTimeout, "the peer waited too long for this side"};
-    case Code::kDstTooSmall: return {Code::kPeer, "the peer expected a message of another size"};
-    case Code::kUsage: return {Code::kPeer, "the peer expected a message of another dtype"};
-    case Code::kNoDevice: return {Code::kPeer, "the GPU of the peer reported an error"};
-    default: return {Code::kPeer, "the peer gave up", kNowhere, kNowhere, code};
-  }
-}
 
 // Leaves the core to its other thread, and now and then to whoever waits for it.
 void relax(std::uint64_t num_looks, int num_pauses) {
@@ -104,7 +94,7 @@ Status LinkWorker::look_around(bool moved) {
     return {};
   }
   if (const std::uint32_t failed = direction_.failure.load(); failed != 0)
-    return failure_of_peer(failed - 1);
+    return wire::peer_failure(failed - 1, "the peer closed the link");
   if (now - last_look_ < kLookEvery) return {};
   last_look_ = now;
   if (is_busy() && now - last_moved_ > options_.timeout)
@@ -120,4 +110,4 @@ void LinkWorker::rest(std::uint32_t seen) {
     own_bell_.sleep(seen, is_busy() ? std::chrono::nanoseconds(kNapBusy) : kNapIdle);
 }
 
-}  // namespace snug::wire
+}  // namespace snug::gpu_link

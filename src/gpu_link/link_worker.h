@@ -10,7 +10,11 @@
 
 #include "gpu_link/link_mailbox.h"
 
-namespace snug::wire {
+namespace snug::gpu_link {
+
+using wire::Mode;
+using wire::Stats;
+using wire::Transfer;
 
 using LinkClock = std::chrono::steady_clock;
 
@@ -68,4 +72,4 @@ class LinkWorker {
   std::uint64_t num_looks_ = 0;
 };
 
-}  // namespace snug::wire
+}  // namespace snug::gpu_link

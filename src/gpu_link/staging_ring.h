@@ -6,7 +6,7 @@
 #include <deque>
 #include <optional>
 
-namespace snug::wire {
+namespace snug::gpu_link {
 
 class StagingRing {
  public:
@@ -43,4 +43,4 @@ class StagingRing {
   std::deque<std::size_t> taken_;
 };
 
-}  // namespace snug::wire
+}  // namespace snug::gpu_link

@@ -2,7 +2,7 @@
 
 #include <charconv>
 
-namespace snug::wire {
+namespace snug::transfer {
 namespace {
 
 constexpr std::chrono::milliseconds kLook{100};
@@ -67,10 +67,10 @@ void add_stats(Stats& sum, const Stats& more) {
   sum.known_bytes += more.known_bytes;
   sum.encode_seconds += more.encode_seconds;
   sum.send_wait_seconds += more.send_wait_seconds;
-  for (int i = 0; i < kNumModes; ++i) {
+  for (int i = 0; i < wire::kNumModes; ++i) {
     sum.num_chunks[i] += more.num_chunks[i];
     sum.goodput[i] = more.goodput[i];
   }
 }
 
-}  // namespace snug::wire
+}  // namespace snug::transfer

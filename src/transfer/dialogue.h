@@ -18,10 +18,13 @@
 #include "snug/wire.h"
 #include "transfer/manifest.h"
 
-namespace snug::wire {
+namespace snug::transfer {
 
 using net::Deadline;
 using net::KeepGoing;
+using wire::Connection;
+using wire::Stats;
+using wire::Transfer;
 
 // A peer that has said nothing yet gets less time than one at work.
 inline constexpr std::chrono::milliseconds kFirstWords{10'000};
@@ -50,7 +53,8 @@ struct FilesReport {
   bool refused = false;    // by the other side: trying again would not help
   bool committed = false;  // `commit` was said: it may be there, whatever the status says
 };
-FilesReport send_files(Connection& connection, const Manifest& manifest, const std::string& path,
+FilesReport send_files(Connection& connection, const FileManifest& manifest,
+                       const std::string& path,
                        const std::function<bool(std::uint64_t done_bytes)>& progress);
 
 struct ReceiveRules {
@@ -63,7 +67,7 @@ struct ReceiveRules {
 };
 // Receives into `folder`; returns the final path.
 StoreResult<std::string> receive_files(Connection& connection, const std::string& folder,
-                                       const ReceiveRules& rules, Manifest& manifest);
+                                       const ReceiveRules& rules, FileManifest& manifest);
 
 // How a transfer ended; nothing if `keep_going`, called now and then, said no before. A
 // wait that gives up says nothing about the moment after it, so the end is asked for apart.
@@ -80,4 +84,4 @@ StoreStatus interrupted();
 StoreStatus says_nothing();
 void add_stats(Stats& sum, const Stats& more);
 
-}  // namespace snug::wire
+}  // namespace snug::transfer

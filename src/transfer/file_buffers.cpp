@@ -9,7 +9,7 @@
 #include "store/tensor_file.h"
 #include "wire/protocol.h"
 
-namespace snug::wire {
+namespace snug::transfer {
 namespace {
 
 // Neighbours of one dtype are one extent, so that small tensors share chunks.
@@ -43,7 +43,7 @@ StoreResult<std::shared_ptr<FileSource>> FileSource::open(const std::string& pat
     if (tensors && !(*tensors)->compressed() &&
         (*tensors)->file().num_bytes() == source->file_.num_bytes()) {
       auto extents = tensor_extents(**tensors);
-      if (extents.size() <= kMaxExtents) source->extents_ = std::move(extents);
+      if (extents.size() <= wire::kMaxExtents) source->extents_ = std::move(extents);
     }
   }
   return source;
@@ -98,4 +98,4 @@ Status FileSink::read_back(std::uint64_t offset, std::span<std::byte> dst) {
   return {};
 }
 
-}  // namespace snug::wire
+}  // namespace snug::transfer

@@ -7,7 +7,11 @@
 #include "store/file_io.h"
 #include "transfer/part_folder.h"
 
-namespace snug::wire {
+namespace snug::transfer {
+
+using wire::Extent;
+using wire::Sink;
+using wire::Source;
 
 // Remembers the first error with its names, for which a Status has no room.
 class ErrorKeeper {
@@ -73,4 +77,4 @@ class FileSink : public Sink {
   ErrorKeeper errors_;
 };
 
-}  // namespace snug::wire
+}  // namespace snug::transfer

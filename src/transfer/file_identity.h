@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace snug::wire {
+namespace snug::transfer {
 
 inline std::uint64_t mix(std::uint64_t sum, std::uint64_t more) {
   sum = (sum ^ more) * 0x9E3779B97F4A7C15u;
@@ -18,4 +18,4 @@ inline std::uint64_t file_identity(const struct stat& info) {
   return mix(identity, static_cast<std::uint64_t>(info.st_mtim.tv_nsec));
 }
 
-}  // namespace snug::wire
+}  // namespace snug::transfer

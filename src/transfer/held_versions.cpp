@@ -14,7 +14,7 @@
 #include "transfer/part_folder.h"
 #include "transfer/version_list.h"
 
-namespace snug::wire {
+namespace snug::transfer {
 namespace {
 
 namespace fs = std::filesystem;
@@ -142,4 +142,4 @@ StoreStatus HeldVersions::point_current() const {
   return s;
 }
 
-}  // namespace snug::wire
+}  // namespace snug::transfer

@@ -8,7 +8,7 @@
 
 #include "snug/store.h"
 
-namespace snug::wire {
+namespace snug::transfer {
 
 // The versions this follower fetched, oldest first, as noted in .snug-sync.
 class HeldVersions {
@@ -48,4 +48,4 @@ class HeldVersions {
   std::set<std::string> unfinished_;  // names of which parts may lie here
 };
 
-}  // namespace snug::wire
+}  // namespace snug::transfer

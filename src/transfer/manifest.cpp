@@ -8,7 +8,7 @@
 #include "store/file_io.h"
 #include "store/json_reader.h"
 
-namespace snug::wire {
+namespace snug::transfer {
 namespace {
 
 namespace fs = std::filesystem;
@@ -37,7 +37,7 @@ bool read_files(JsonReader& json, std::vector<ManifestFile>& files) {
   return json.ok();
 }
 
-StoreStatus check_files(const Manifest& manifest) {
+StoreStatus check_files(const FileManifest& manifest) {
   if (!is_safe_name(manifest.name) || manifest.name.find('/') != std::string::npos ||
       manifest.name[0] == '.')
     return bad_manifest("the peer sends a name that is not safe", manifest.name);
@@ -74,7 +74,7 @@ StoreResult<ManifestFile> describe(const fs::path& path, std::string name) {
                       info.st_mode & 0777u};
 }
 
-StoreStatus list_folder(const fs::path& root, Manifest& manifest) {
+StoreStatus list_folder(const fs::path& root, FileManifest& manifest) {
   std::error_code error;
   fs::recursive_directory_iterator it(root, error), end;
   while (!error && it != end) {
@@ -98,7 +98,7 @@ StoreStatus list_folder(const fs::path& root, Manifest& manifest) {
 
 }  // namespace
 
-std::uint64_t Manifest::num_bytes() const noexcept {
+std::uint64_t FileManifest::num_bytes() const noexcept {
   std::uint64_t sum = 0;
   for (const ManifestFile& file : files) sum += file.num_bytes;
   return sum;
@@ -123,7 +123,7 @@ bool is_version_name(std::string_view name) noexcept {
          name != "current" && name.find(".tmp-") == std::string_view::npos;
 }
 
-std::string to_json(const Manifest& manifest) {
+std::string to_json(const FileManifest& manifest) {
   std::string json = "{\"name\":";
   store::append_json_string(json, manifest.name);
   json += ",\"folder\":" + std::to_string(manifest.is_folder ? 1 : 0) + ",\"files\":[";
@@ -138,9 +138,9 @@ std::string to_json(const Manifest& manifest) {
   return json + '}';
 }
 
-StoreResult<Manifest> parse_manifest(std::string_view text) {
+StoreResult<FileManifest> parse_manifest(std::string_view text) {
   JsonReader json(text);
-  Manifest manifest;
+  FileManifest manifest;
   std::string key;
   std::uint64_t is_folder = 0;
   json.expect('{');
@@ -159,11 +159,11 @@ StoreResult<Manifest> parse_manifest(std::string_view text) {
   return manifest;
 }
 
-StoreResult<Manifest> list_path(const std::string& path) {
+StoreResult<FileManifest> list_path(const std::string& path) {
   std::error_code error;
   const fs::path real = fs::canonical(path, error);
   if (error) return store::io_error("cannot open", path, error.value());
-  Manifest manifest;
+  FileManifest manifest;
   manifest.name = real.filename().string();
   manifest.is_folder = fs::is_directory(real, error);
   if (!is_safe_name(manifest.name) || manifest.name[0] == '.' || !is_utf8(manifest.name))
@@ -178,4 +178,4 @@ StoreResult<Manifest> list_path(const std::string& path) {
   return manifest;
 }
 
-}  // namespace snug::wire
+}  // namespace snug::transfer

@@ -8,7 +8,7 @@
 
 #include "snug/store.h"
 
-namespace snug::wire {
+namespace snug::transfer {
 
 inline constexpr std::size_t kMaxManifestBytes = std::size_t{64} << 20;
 inline constexpr std::size_t kMaxFiles = 200'000;
@@ -20,7 +20,7 @@ struct ManifestFile {
   unsigned mode = 0644;
 };
 
-struct Manifest {
+struct FileManifest {
   std::string name;  // one component
   bool is_folder = false;
   std::vector<ManifestFile> files;  // sorted by name
@@ -38,11 +38,11 @@ bool is_safe_name(std::string_view name) noexcept;
 // A safe name of one component that is not hidden, unfinished or the link `current`.
 bool is_version_name(std::string_view name) noexcept;
 
-std::string to_json(const Manifest& manifest);
+std::string to_json(const FileManifest& manifest);
 // Accepts only what is_safe_name allows, in sorted order without duplicates.
-StoreResult<Manifest> parse_manifest(std::string_view json);
+StoreResult<FileManifest> parse_manifest(std::string_view json);
 
 // Lists a file or folder on disk. Links to files count as files.
-StoreResult<Manifest> list_path(const std::string& path);
+StoreResult<FileManifest> list_path(const std::string& path);
 
-}  // namespace snug::wire
+}  // namespace snug::transfer

@@ -16,7 +16,7 @@
 
 #include "store/file_io.h"
 
-namespace snug::wire {
+namespace snug::transfer {
 namespace {
 
 namespace fs = std::filesystem;
@@ -54,7 +54,7 @@ StoreStatus replace_folder(const std::string& part, const std::string& final, bo
 
 }  // namespace
 
-StoreResult<PartFolder> PartFolder::open(const std::string& folder, const Manifest& manifest,
+StoreResult<PartFolder> PartFolder::open(const std::string& folder, const FileManifest& manifest,
                                          bool force) {
   PartFolder part;
   part.folder_ = folder;
@@ -77,7 +77,7 @@ StoreResult<PartFolder> PartFolder::open(const std::string& folder, const Manife
 }
 
 // Room for everything, less what an earlier attempt has taken already.
-StoreStatus PartFolder::check_room(const Manifest& manifest) const {
+StoreStatus PartFolder::check_room(const FileManifest& manifest) const {
   struct statvfs disk;
   if (::statvfs(path_.c_str(), &disk) != 0) return {};
   std::uint64_t taken = 0;
@@ -121,7 +121,7 @@ StoreResult<Descriptor> PartFolder::open_file(const ManifestFile& file) const {
   return io_error("cannot create", path_ + "/" + file.name, errno);
 }
 
-StoreStatus PartFolder::remove_strangers(const Manifest& manifest) const {
+StoreStatus PartFolder::remove_strangers(const FileManifest& manifest) const {
   std::set<std::string> wanted;
   for (const ManifestFile& file : manifest.files)
     for (fs::path name = file.name; !name.empty(); name = name.parent_path())
@@ -151,7 +151,7 @@ void PartFolder::remove_abandoned(const std::string& path) {
 }
 
 StoreResult<std::string> PartFolder::commit(
-    const Manifest& manifest, bool force,
+    const FileManifest& manifest, bool force,
     const std::function<StoreStatus(const std::string&)>& check) {
   if (StoreStatus s = remove_strangers(manifest); !s.ok()) return s;
   if (check)
@@ -183,4 +183,4 @@ StoreResult<std::string> PartFolder::commit(
   return final;
 }
 
-}  // namespace snug::wire
+}  // namespace snug::transfer

@@ -11,7 +11,7 @@
 
 #include "snug/store.h"
 
-namespace snug::wire {
+namespace snug::transfer {
 namespace {
 
 namespace fs = std::filesystem;
@@ -57,11 +57,12 @@ void remove_abandoned(const std::string& folder) {
 
 }  // namespace
 
-PatchFile::PatchFile(std::string path) : path_(std::move(path)), identity_(identity_of(path_)) {}
+CachedPatch::CachedPatch(std::string path)
+    : path_(std::move(path)), identity_(identity_of(path_)) {}
 
-PatchFile::~PatchFile() { ::unlink(path_.c_str()); }
+CachedPatch::~CachedPatch() { ::unlink(path_.c_str()); }
 
-bool PatchFile::is_intact() const { return identity_ != 0 && identity_of(path_) == identity_; }
+bool CachedPatch::is_intact() const { return identity_ != 0 && identity_of(path_) == identity_; }
 
 PatchCache::PatchCache(std::string folder) : folder_(std::move(folder)) {
   remove_abandoned(folder_);
@@ -78,7 +79,7 @@ void PatchCache::keep_only(const std::string& next_hash) {
   std::erase_if(jobs_, [&](const auto& job) { return job.first.second != next_hash; });
 }
 
-std::shared_ptr<PatchFile> PatchCache::get(const Version& base, const Version& next) {
+std::shared_ptr<CachedPatch> PatchCache::get(const Version& base, const Version& next) {
   std::shared_ptr<Job> job;
   {
     const std::lock_guard lock(mutex_);
@@ -96,7 +97,7 @@ std::shared_ptr<PatchFile> PatchCache::get(const Version& base, const Version& n
   options.force = true;
   const auto report = diff_path(base.path, next.path, path, options);
   if (!report) return nullptr;  // a full disk, say: the next follower may have more luck
-  auto file = std::make_shared<PatchFile>(path);
+  auto file = std::make_shared<CachedPatch>(path);
   // Files compressed by Snug are a version by their plain content, but a patch restores
   // their bytes: followers would take it for one to another version.
   job->is_futile = report->info.base_version != base.hash ||
@@ -136,4 +137,4 @@ bool PatchCache::claim_name() {
   return false;
 }
 
-}  // namespace snug::wire
+}  // namespace snug::transfer

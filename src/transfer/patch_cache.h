@@ -10,7 +10,7 @@
 
 #include "transfer/part_folder.h"
 
-namespace snug::wire {
+namespace snug::transfer {
 
 struct Version {
   std::string name, path;
@@ -19,11 +19,11 @@ struct Version {
 };
 
 // A patch on disk that is deleted with its last user.
-class PatchFile {
+class CachedPatch {
  public:
-  explicit PatchFile(std::string path);
-  PatchFile(const PatchFile&) = delete;
-  ~PatchFile();
+  explicit CachedPatch(std::string path);
+  CachedPatch(const CachedPatch&) = delete;
+  ~CachedPatch();
   const std::string& path() const noexcept { return path_; }
   // Whether it still is what was made here; anybody may clear the folder.
   bool is_intact() const;
@@ -42,7 +42,7 @@ class PatchCache {
 
   // What turns `base` into `next`; nullptr if there is no patch or it would not pay. A patch
   // that has disappeared is made again.
-  std::shared_ptr<PatchFile> get(const Version& base, const Version& next);
+  std::shared_ptr<CachedPatch> get(const Version& base, const Version& next);
   // Patches to other versions are of no use to anybody new.
   void keep_only(const std::string& next_hash);
 
@@ -50,7 +50,7 @@ class PatchCache {
   struct Job {
     std::mutex mutex;
     bool is_futile = false;
-    std::shared_ptr<PatchFile> file;
+    std::shared_ptr<CachedPatch> file;
   };
   std::string free_path();
   bool claim_name();
@@ -63,4 +63,4 @@ class PatchCache {
   int num_patches_ = 0;
 };
 
-}  // namespace snug::wire
+}  // namespace snug::transfer

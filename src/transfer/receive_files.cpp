@@ -8,7 +8,7 @@
 #include "transfer/file_buffers.h"
 
 namespace snug {
-namespace wire {
+namespace transfer {
 namespace {
 
 using namespace std::chrono_literals;
@@ -44,7 +44,7 @@ struct FileOnItsWay {
 
 class FileReceiver {
  public:
-  FileReceiver(Connection& connection, const ReceiveRules& rules, Manifest& manifest)
+  FileReceiver(Connection& connection, const ReceiveRules& rules, FileManifest& manifest)
       : connection_(connection), rules_(rules), manifest_(manifest) {}
 
   StoreResult<std::string> run(const std::string& folder) {
@@ -154,7 +154,7 @@ class FileReceiver {
 
   Connection& connection_;
   const ReceiveRules& rules_;
-  Manifest& manifest_;
+  FileManifest& manifest_;
   std::deque<FileOnItsWay> on_the_way_;
   std::uint64_t finished_bytes_ = 0;
 };
@@ -162,7 +162,7 @@ class FileReceiver {
 }  // namespace
 
 StoreResult<std::string> receive_files(Connection& connection, const std::string& folder,
-                                       const ReceiveRules& rules, Manifest& manifest) {
+                                       const ReceiveRules& rules, FileManifest& manifest) {
   auto path = FileReceiver(connection, rules, manifest).run(folder);
   if (!path) {
     send_error(connection, path.status());
@@ -172,14 +172,14 @@ StoreResult<std::string> receive_files(Connection& connection, const std::string
   return path;
 }
 
-}  // namespace wire
+}  // namespace transfer
 
 StoreResult<TransferReport> receive_path(wire::Connection& connection, const std::string& folder,
                                          const TransferOptions& options) noexcept try {
   const auto start = std::chrono::steady_clock::now();
-  wire::Manifest manifest;
-  const wire::ReceiveRules rules{options.force, {}, options.wire.timeout, {}, options.progress};
-  auto path = wire::receive_files(connection, folder, rules, manifest);
+  transfer::FileManifest manifest;
+  const transfer::ReceiveRules rules{options.force, {}, options.wire.timeout, {}, options.progress};
+  auto path = transfer::receive_files(connection, folder, rules, manifest);
   if (!path) return path.status();
   TransferReport report;
   report.name = *path;

@@ -8,13 +8,13 @@
 #include "snug/store.h"
 #include "snug/wire.h"
 
-namespace snug::wire {
+namespace snug::transfer {
 
 // Whoever wonders why a peer gets nothing reads it here; a port scan does not fill the log.
 class Refusals {
  public:
   // What there is to say now, if anything.
-  std::optional<StoreStatus> news(const Listener& listener, const Options& options) {
+  std::optional<StoreStatus> news(const wire::Listener& listener, const wire::Options& options) {
     const std::uint64_t count = listener.num_refused();
     const auto now = std::chrono::steady_clock::now();
     if (count == num_told_ || now < quiet_until_) return std::nullopt;
@@ -32,4 +32,4 @@ class Refusals {
   std::chrono::steady_clock::time_point quiet_until_{};
 };
 
-}  // namespace snug::wire
+}  // namespace snug::transfer

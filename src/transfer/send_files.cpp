@@ -8,7 +8,7 @@
 #include "wire/memory_buffers.h"
 
 namespace snug {
-namespace wire {
+namespace transfer {
 namespace {
 
 // Small files overlap each other's round trips.
@@ -21,7 +21,7 @@ struct FileOnItsWay {
 
 class FileSender {
  public:
-  FileSender(Connection& connection, const Manifest& manifest, const std::string& path,
+  FileSender(Connection& connection, const FileManifest& manifest, const std::string& path,
              const std::function<bool(std::uint64_t)>& progress)
       : connection_(connection), manifest_(manifest), path_(path), progress_(progress) {}
 
@@ -102,7 +102,7 @@ class FileSender {
   }
 
   Connection& connection_;
-  const Manifest& manifest_;
+  const FileManifest& manifest_;
   const std::string& path_;
   const std::function<bool(std::uint64_t)>& progress_;
   std::deque<FileOnItsWay> on_the_way_;
@@ -112,12 +112,13 @@ class FileSender {
 
 }  // namespace
 
-FilesReport send_files(Connection& connection, const Manifest& manifest, const std::string& path,
+FilesReport send_files(Connection& connection, const FileManifest& manifest,
+                       const std::string& path,
                        const std::function<bool(std::uint64_t)>& progress) {
   return FileSender(connection, manifest, path, progress).run();
 }
 
-}  // namespace wire
+}  // namespace transfer
 
 namespace {
 
@@ -138,7 +139,7 @@ bool worth_retrying(Code code) {
 StoreResult<TransferReport> send_path(const std::string& path, const std::string& address,
                                       const TransferOptions& options) noexcept try {
   const auto start = std::chrono::steady_clock::now();
-  auto manifest = wire::list_path(path);
+  auto manifest = transfer::list_path(path);
   if (!manifest) return manifest.status();
   TransferReport report;
   report.name = manifest->name;
@@ -151,13 +152,13 @@ StoreResult<TransferReport> send_path(const std::string& path, const std::string
   bool was_connected = false;
   for (int failures = 0;; ++report.num_attempts) {
     auto connection = wire::connect(address, options.wire, keep_going);
-    wire::FilesReport sent{{connection.status(), {}, {}, address}, !was_connected};
+    transfer::FilesReport sent{{connection.status(), {}, {}, address}, !was_connected};
     if (connection) {
       was_connected = true;
-      sent = wire::send_files(*connection, *manifest, path, progress);
+      sent = transfer::send_files(*connection, *manifest, path, progress);
       const wire::Stats stats = connection->stats();
       if (stats.wire_bytes > (std::uint64_t{1} << 20)) failures = 0;
-      wire::add_stats(report.stats, stats);
+      transfer::add_stats(report.stats, stats);
     }
     if (sent.status.ok()) break;
     // A receiver that still hears an earlier attempt will soon notice its end.

@@ -10,7 +10,7 @@
 #include "transfer/held_versions.h"
 
 namespace snug {
-namespace wire {
+namespace transfer {
 namespace {
 
 namespace fs = std::filesystem;
@@ -92,7 +92,7 @@ class SyncFollower {
 
   // OK if the work is done or the caller wants no more.
   StoreStatus follow_once() {
-    auto connection = connect(address_, options_.wire, [this] { return going(); });
+    auto connection = wire::connect(address_, options_.wire, [this] { return going(); });
     if (!going()) return {};
     if (!connection) return {connection.status(), {}, {}, address_};
     for (;;) {
@@ -174,7 +174,7 @@ class SyncFollower {
                          std::uint64_t& raw_bytes) {
     const auto* base = held_.newest();
     if (base == nullptr) return {{Code::kPeer, "the server broke the protocol"}, {}, {}, {}};
-    const Manifest manifest{next.name, true, {{kPatchName, next.num_bytes, 0600}}};
+    const FileManifest manifest{next.name, true, {{kPatchName, next.num_bytes, 0600}}};
     auto part = PartFolder::open(folder_, manifest, true);
     if (!part) return part.status();
     if (StoreStatus s = part->remove_strangers(manifest); !s.ok()) return s;
@@ -226,7 +226,7 @@ class SyncFollower {
 
   StoreStatus take_full(Connection& connection, const Announcement& next,
                         std::uint64_t& raw_bytes) {
-    Manifest manifest;
+    FileManifest manifest;
     ReceiveRules rules;
     rules.force = true;
     rules.wanted_name = next.name;
@@ -256,11 +256,11 @@ class SyncFollower {
 };
 
 }  // namespace
-}  // namespace wire
+}  // namespace transfer
 
 StoreStatus follow_versions(const std::string& address, const std::string& folder,
                             const SyncOptions& options) noexcept try {
-  return wire::SyncFollower(address, folder, options).run();
+  return transfer::SyncFollower(address, folder, options).run();
 } catch (const std::exception&) {
   return {{Code::kInternal, "out of memory or threads"}, folder, {}, {}};
 }

@@ -12,14 +12,14 @@
 #include <system_error>
 #include <thread>
 
-#include "wire/connection_core.h"
 #include "transfer/dialogue.h"
 #include "transfer/file_buffers.h"
 #include "transfer/refusals.h"
 #include "transfer/versions.h"
+#include "wire/connection_core.h"
 
 namespace snug {
-namespace wire {
+namespace transfer {
 namespace {
 
 using namespace std::chrono_literals;
@@ -32,7 +32,7 @@ constexpr Status kSenderHere{Code::kPeer,
 
 class SyncServer {
  public:
-  SyncServer(Listener& listener, const std::string& folder, const SyncOptions& options)
+  SyncServer(wire::Listener& listener, const std::string& folder, const SyncOptions& options)
       : listener_(listener), catalog_(folder), options_(options) {}
 
   StoreStatus run() {
@@ -176,7 +176,7 @@ class SyncServer {
     if (options_.on_error) options_.on_error(status);
   }
 
-  Listener& listener_;
+  wire::Listener& listener_;
   VersionCatalog catalog_;
   const SyncOptions& options_;
   std::atomic<bool> stopping_{false};
@@ -186,11 +186,11 @@ class SyncServer {
 };
 
 }  // namespace
-}  // namespace wire
+}  // namespace transfer
 
 StoreStatus serve_versions(wire::Listener& listener, const std::string& folder,
                            const SyncOptions& options) noexcept try {
-  return wire::SyncServer(listener, folder, options).run();
+  return transfer::SyncServer(listener, folder, options).run();
 } catch (const std::exception&) {
   return {{Code::kInternal, "out of memory or threads"}, folder, {}, {}};
 }

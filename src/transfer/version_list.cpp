@@ -3,7 +3,7 @@
 #include "store/file_io.h"
 #include "transfer/manifest.h"
 
-namespace snug::wire {
+namespace snug::transfer {
 
 std::vector<NamedVersion> read_version_list(const std::string& path) {
   constexpr std::uint64_t kMaxBytes = std::uint64_t{64} << 20;
@@ -32,4 +32,4 @@ StoreStatus write_version_list(const std::string& path, const std::vector<NamedV
   return out->commit();
 }
 
-}  // namespace snug::wire
+}  // namespace snug::transfer

@@ -6,7 +6,7 @@
 
 #include "snug/store.h"
 
-namespace snug::wire {
+namespace snug::transfer {
 
 struct NamedVersion {
   std::string hash, name;
@@ -17,4 +17,4 @@ struct NamedVersion {
 std::vector<NamedVersion> read_version_list(const std::string& path);
 StoreStatus write_version_list(const std::string& path, const std::vector<NamedVersion>& versions);
 
-}  // namespace snug::wire
+}  // namespace snug::transfer

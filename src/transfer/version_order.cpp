@@ -7,7 +7,7 @@
 
 #include "store/file_io.h"
 
-namespace snug::wire {
+namespace snug::transfer {
 namespace {
 
 constexpr std::size_t kMaxRemembered = 4096;
@@ -87,4 +87,4 @@ StoreStatus VersionOrder::save() {
   return {};
 }
 
-}  // namespace snug::wire
+}  // namespace snug::transfer

@@ -7,7 +7,7 @@
 
 #include "transfer/version_list.h"
 
-namespace snug::wire {
+namespace snug::transfer {
 
 class VersionOrder {
  public:
@@ -37,4 +37,4 @@ class VersionOrder {
   std::vector<NamedVersion> saved_;  // as last read or written
 };
 
-}  // namespace snug::wire
+}  // namespace snug::transfer

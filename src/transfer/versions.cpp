@@ -13,7 +13,7 @@
 #include "transfer/file_identity.h"
 #include "transfer/manifest.h"
 
-namespace snug::wire {
+namespace snug::transfer {
 namespace {
 
 namespace fs = std::filesystem;
@@ -236,7 +236,7 @@ Version VersionCatalog::newest(const std::string& have) const {
   return last.changed_to && last.version.hash != have ? Version{} : last.version;
 }
 
-std::shared_ptr<PatchFile> VersionCatalog::patch(const std::string& base, const Version& next) {
+std::shared_ptr<CachedPatch> VersionCatalog::patch(const std::string& base, const Version& next) {
   Version base_version;
   {
     const std::lock_guard lock(mutex_);
@@ -246,4 +246,4 @@ std::shared_ptr<PatchFile> VersionCatalog::patch(const std::string& base, const 
   return base_version.name.empty() ? nullptr : patches_.get(base_version, next);
 }
 
-}  // namespace snug::wire
+}  // namespace snug::transfer

@@ -15,7 +15,7 @@
 #include "transfer/patch_cache.h"
 #include "transfer/version_order.h"
 
-namespace snug::wire {
+namespace snug::transfer {
 
 // Looks into a folder for new versions. All functions but `scan`, which wants one thread
 // at a time, may be called from any thread.
@@ -32,7 +32,7 @@ class VersionCatalog {
   Version newest(const std::string& have) const;
   // What turns the version of hash `base` into `next`; nullptr if that base is
   // not here or a patch would not pay. Made once, whoever asks.
-  std::shared_ptr<PatchFile> patch(const std::string& base, const Version& next);
+  std::shared_ptr<CachedPatch> patch(const std::string& base, const Version& next);
 
  private:
   using Time = std::chrono::steady_clock::time_point;
@@ -75,4 +75,4 @@ class VersionCatalog {
   std::map<std::string, Problem> problems_;  // by name
 };
 
-}  // namespace snug::wire
+}  // namespace snug::transfer

@@ -24,7 +24,8 @@ class ArrivalMeter {
   }
 
   // It is in its place. True if it is time to tell the sender: then `sums` is set.
-  bool end(Mode mode, std::uint64_t raw_bytes, std::uint64_t wire_bytes, Progress& sums) noexcept {
+  bool end(Mode mode, std::uint64_t raw_bytes, std::uint64_t wire_bytes,
+           ReceiveProgress& sums) noexcept {
     const std::lock_guard lock(mutex_);
     const auto now = Clock::now();
     sums_.active_nanoseconds += static_cast<std::uint64_t>(
@@ -46,7 +47,7 @@ class ArrivalMeter {
   static constexpr std::uint64_t kTellBytes = std::uint64_t{4} << 20;
 
   std::mutex mutex_;
-  Progress sums_;
+  ReceiveProgress sums_;
   bool running_ = false;
   std::uint64_t untold_bytes_ = 0;
   Clock::time_point last_{}, told_{};

@@ -11,12 +11,6 @@ namespace {
 constexpr Status kClosed{Code::kPeer, "the connection was closed"};
 constexpr Status kNotConnected{Code::kUsage, "not connected"};
 
-Transfer failed_transfer(const Status& status) {
-  auto state = std::make_shared<Transfer::State>();
-  state->finish(status);
-  return Transfer(std::move(state));
-}
-
 // An exception leaves things half done: lanes that did not start, an offer that nobody
 // will answer. Only the end of the connection puts that right.
 Transfer give_up(Connection::Core& core) noexcept {
@@ -30,14 +24,6 @@ Transfer give_up(Connection::Core& core) noexcept {
 }
 
 }  // namespace
-
-void Transfer::State::finish(const Status& result) noexcept {
-  const std::lock_guard lock(mutex);
-  if (done) return;
-  status = result;
-  done = true;
-  changed.notify_all();
-}
 
 bool Transfer::done() const noexcept {
   // No lock: whoever asks again and again must not keep finish() from its work.
@@ -71,10 +57,7 @@ int lane_count(const Options& options) noexcept {
 Status check_options(const Options& options) noexcept {
   if (options.num_lanes < 0 || options.num_lanes > kMaxLanes)
     return {Code::kUsage, "number of lanes is not between 1 and 16"};
-  if (options.timeout.count() < 1) return {Code::kUsage, "the timeout must be at least 1 ms"};
-  // Deadlines are nanoseconds in 64 bits.
-  if (options.timeout > std::chrono::hours(24 * 365))
-    return {Code::kUsage, "the timeout must be at most a year"};
+  if (Status s = check_timeout(options.timeout); !s.ok()) return s;
   if (!options.token.empty() && options.token.size() < kMinTokenBytes)
     return {Code::kUsage, "a token has at least 8 bytes", kNowhere,
             kNowhere,     options.token.size(),           kMinTokenBytes};
@@ -172,9 +155,7 @@ Transfer Connection::Core::send(std::uint64_t tag, std::shared_ptr<Source> sourc
   {
     const std::lock_guard lock(mutex_);
     if (!status_.ok()) return failed_transfer(status_);
-    if (outgoing_.size() >= kMaxOpenMessages)
-      return failed_transfer(
-          {Code::kUsage, "too many messages at once", kNowhere, kNowhere, kMaxOpenMessages});
+    if (outgoing_.size() >= kMaxOpenMessages) return failed_transfer(kTooManyMessages);
     start_senders();
     message->number = next_number_++;
     outgoing_[message->number] = message;

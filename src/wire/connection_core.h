@@ -25,7 +25,9 @@
 #include "wire/arrival_meter.h"
 #include "wire/channel.h"
 #include "wire/controller.h"
+#include "wire/message_rules.h"
 #include "wire/protocol.h"
+#include "wire/transfer_state.h"
 
 namespace snug::wire {
 
@@ -42,16 +44,6 @@ Status guarded(Work work) noexcept {
     return {Code::kInternal, "a source or sink has thrown an exception"};
   }
 }
-
-struct Transfer::State {
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::atomic<bool> done{false};  // set with the mutex held, after `status`
-  Status status;
-  std::atomic<std::uint64_t> done_bytes{0};
-
-  void finish(const Status& result) noexcept;
-};
 
 // Lets one thread in at a time, and nobody wait for longer than it wants. What
 // std::timed_mutex is for, but GCC 12's thread sanitizer does not understand that.

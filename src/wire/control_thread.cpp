@@ -11,18 +11,6 @@ namespace {
 constexpr Status kNonsense{Code::kPeer, "the peer broke the protocol"};
 constexpr std::size_t kMaxOfferedExtents = 4 * kMaxExtents;
 
-// What the peer's reason for giving up means here.
-Status reason_of(std::uint64_t code) {
-  switch (static_cast<Code>(code)) {
-    case Code::kOk: return {Code::kPeer, "the peer closed the connection"};
-    case Code::kCorrupt: return {Code::kCorrupt, "the peer received damaged data"};
-    case Code::kIo: return {Code::kIo, "the peer could not read or write its data"};
-    case Code::kTimeout: return {Code::kTimeout, "the peer waited too long for this side"};
-    case Code::kDstTooSmall: return {Code::kPeer, "the peer expected a message of another size"};
-    default: return {Code::kPeer, "the peer gave up", kNowhere, kNowhere, code};
-  }
-}
-
 template <class T>
 bool parse(std::span<const std::byte> payload, T& value) {
   if (payload.size() != sizeof value) return false;
@@ -167,7 +155,7 @@ Status Connection::Core::handle_accept(std::uint64_t number, std::span<const std
 }
 
 Status Connection::Core::handle_progress(std::span<const std::byte> payload) {
-  Progress sums;
+  ReceiveProgress sums;
   if (!parse(payload, sums)) return kNonsense;
   touch_out();
   controller_.progress(sums);
@@ -189,7 +177,8 @@ Status Connection::Core::handle_done(std::uint64_t number) {
 
 Status Connection::Core::handle_fail(std::span<const std::byte> payload) {
   Failure failure;
-  return parse(payload, failure) ? reason_of(failure.code) : kNonsense;
+  if (!parse(payload, failure)) return kNonsense;
+  return peer_failure(failure.code, "the peer closed the connection");
 }
 
 }  // namespace snug::wire

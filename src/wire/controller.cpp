@@ -61,7 +61,7 @@ void Controller::plan() noexcept {
   until_trial_ = static_cast<std::uint64_t>(slower * static_cast<double>(kRunBytes));
 }
 
-void Controller::progress(const Progress& now) noexcept {
+void Controller::progress(const ReceiveProgress& now) noexcept {
   const std::lock_guard lock(mutex_);
   // Lanes report at the same time: a report may overtake another.
   if (now.active_nanoseconds <= last_.active_nanoseconds) return;

@@ -10,6 +10,7 @@
 #include <mutex>
 
 #include "snug/wire.h"
+#include "wire/message_rules.h"
 #include "wire/protocol.h"
 
 namespace snug::wire {
@@ -21,7 +22,7 @@ class Controller {
   // The mode for the next chunk, of raw_bytes.
   Mode pick(std::uint64_t raw_bytes) noexcept;
   // The receiver's sums, as they come in.
-  void progress(const Progress& now) noexcept;
+  void progress(const ReceiveProgress& now) noexcept;
   // Original bytes a second; 0 before the first trial.
   double goodput(Mode mode) const noexcept;
 
@@ -42,7 +43,7 @@ class Controller {
   const Mode wanted_;
   mutable std::mutex mutex_;
   Arm arms_[kNumModes];
-  Progress last_;
+  ReceiveProgress last_;
   Sample sample_;  // still growing
   int sample_mode_ = 0;
   Mode best_ = Mode::kEntropy;
@@ -64,8 +65,7 @@ class CompressionProbe {
   }
   void tried(std::uint64_t raw_bytes, std::uint64_t coded_bytes) noexcept {
     const std::lock_guard lock(mutex_);
-    const bool helps = coded_bytes < raw_bytes - raw_bytes / 32;
-    streak_ = helps ? 0 : streak_ < kMaxSkip ? 2 * streak_ + 1 : kMaxSkip;
+    streak_ = helps(raw_bytes, coded_bytes) ? 0 : streak_ < kMaxSkip ? 2 * streak_ + 1 : kMaxSkip;
     skip_ = streak_;
   }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "snug/wire.h"
+#include "wire/message_rules.h"
 
 namespace snug::wire {
 
@@ -80,11 +81,7 @@ class MemorySink : public Sink {
   explicit MemorySink(std::span<const std::span<std::byte>> segments) : segments_(segments) {}
 
   Status begin(std::span<const Extent>, std::uint64_t num_bytes) override {
-    if (num_bytes != segments_.num_bytes())
-      return {Code::kDstTooSmall, "the message has another size than the receive",
-              kNowhere,           kNowhere,
-              num_bytes,          segments_.num_bytes()};
-    return {};
+    return check_size(num_bytes, segments_.num_bytes());
   }
   std::span<std::byte> view(std::uint64_t offset, std::size_t num_bytes) override {
     return segments_.view(offset, num_bytes);

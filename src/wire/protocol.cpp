@@ -38,9 +38,9 @@ Status check_header(const Header& header, std::uint32_t magic) noexcept {
 }  // namespace
 
 void seal(ControlHeader& header) noexcept { header.header_hash = header_hash(header); }
-void seal(ChunkHeader& header) noexcept { header.header_hash = header_hash(header); }
+void seal(LaneHeader& header) noexcept { header.header_hash = header_hash(header); }
 Status check(const ControlHeader& header) noexcept { return check_header(header, kControlMagic); }
-Status check(const ChunkHeader& header) noexcept { return check_header(header, kChunkMagic); }
+Status check(const LaneHeader& header) noexcept { return check_header(header, kChunkMagic); }
 
 Result<ChunkTable> ChunkTable::make(std::vector<Extent> extents, std::size_t chunk_bytes) {
   if (chunk_bytes < kMinChunkBytes || chunk_bytes > kMaxChunkBytes || chunk_bytes % kMinChunkBytes)

@@ -22,13 +22,8 @@ inline constexpr std::size_t kMaxControlBytes = std::size_t{16} << 20;
 inline constexpr std::size_t kMaxNoteBytes = std::size_t{1} << 20;
 inline constexpr std::size_t kMaxExtents = std::size_t{1} << 16;
 inline constexpr std::uint64_t kMaxMessageBytes = std::uint64_t{1} << 43;  // 8 TiB
-inline constexpr std::size_t kMinChunkBytes = std::size_t{64} << 10;
-inline constexpr std::size_t kMaxChunkBytes = std::size_t{4} << 20;
 inline constexpr int kMaxLanes = 16;
 inline constexpr std::size_t kMaxUnreadNotes = 64;
-
-// Messages in either direction of which the other side has not heard the end.
-inline constexpr std::size_t kMaxOpenMessages = 4096;
 
 enum class ControlType : std::uint32_t {
   kPing = 1,      // a sign of life, nothing else
@@ -63,7 +58,7 @@ struct OfferExtent {
 };
 
 // Payload of kProgress: sums over the life of the connection.
-struct Progress {
+struct ReceiveProgress {
   std::uint64_t active_nanoseconds = 0;  // in which chunks were on their way in
   std::uint64_t raw_bytes[kNumModes] = {};
   std::uint64_t wire_bytes[kNumModes] = {};
@@ -74,16 +69,16 @@ struct Failure {
   std::uint64_t code = 0;  // snug::Code of the side that gave up
 };
 
-enum class ChunkKind : std::uint8_t {
+enum class PayloadKind : std::uint8_t {
   kRaw = 0,
   kFrame = 1,  // one Snug frame
   kZstd = 2,   // one zstd frame; for extents of plain bytes
   kKnown = 3,  // nothing: the receiver has this chunk already
 };
 
-struct ChunkHeader {
+struct LaneHeader {
   std::uint32_t magic = kChunkMagic;
-  ChunkKind kind = ChunkKind::kRaw;
+  PayloadKind kind = PayloadKind::kRaw;
   Mode mode = Mode::kRaw;  // what the sender tried; for statistics alone
   std::uint8_t has_raw_hash = 1;
   std::uint8_t reserved = 0;
@@ -95,15 +90,15 @@ struct ChunkHeader {
   std::uint64_t reserved2 = 0;
   std::uint64_t header_hash = 0;
 };
-static_assert(sizeof(ChunkHeader) == 64);
+static_assert(sizeof(LaneHeader) == 64);
 
 std::uint64_t hash_bytes(std::span<const std::byte> bytes) noexcept;
 
 // Fills in the hash of a header and checks it again with its magic.
 void seal(ControlHeader& header) noexcept;
-void seal(ChunkHeader& header) noexcept;
+void seal(LaneHeader& header) noexcept;
 Status check(const ControlHeader& header) noexcept;
-Status check(const ChunkHeader& header) noexcept;
+Status check(const LaneHeader& header) noexcept;
 
 template <class T>
 std::span<const std::byte> bytes_of(const T& value) noexcept {

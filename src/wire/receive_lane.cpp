@@ -82,7 +82,7 @@ class Connection::Core::ReceiveLane {
 
   // Waits for a chunk as long as it takes; the control thread knows when to stop.
   Status receive_chunk() {
-    ChunkHeader header;
+    LaneHeader header;
     if (Status s = channel_.wait_readable(Deadline::max()); !s.ok()) return s;
     if (Status s = channel_.recv(writable_bytes_of(header), core_.deadline()); !s.ok()) return s;
     if (Status s = check(header); !s.ok()) return s;
@@ -95,7 +95,7 @@ class Connection::Core::ReceiveLane {
 
  private:
   // Finds the message and reserves the chunk's place in it.
-  Status claim(const ChunkHeader& header, std::shared_ptr<Incoming>& message) {
+  Status claim(const LaneHeader& header, std::shared_ptr<Incoming>& message) {
     const std::lock_guard lock(core_.mutex_);
     if (!core_.status_.ok()) return core_.status_;
     const auto found = core_.incoming_.find(header.message);
@@ -109,9 +109,9 @@ class Connection::Core::ReceiveLane {
     return {};
   }
 
-  Status release(const ChunkHeader& header, Incoming& message, Status status) {
+  Status release(const LaneHeader& header, Incoming& message, Status status) {
     core_.touch_in();
-    Progress sums;
+    ReceiveProgress sums;
     const bool tell =
         core_.meter_.end(header.mode, header.raw_bytes, sizeof header + header.payload_bytes, sums);
     bool complete = false;
@@ -141,27 +141,27 @@ class Connection::Core::ReceiveLane {
     return {};
   }
 
-  void count(const ChunkHeader& header) {
+  void count(const LaneHeader& header) {
     Stats& stats = core_.stats_;
     stats.raw_bytes += header.raw_bytes;
     stats.wire_bytes += sizeof header + header.payload_bytes;
-    if (header.kind == ChunkKind::kKnown) {
+    if (header.kind == PayloadKind::kKnown) {
       stats.known_bytes += header.raw_bytes;
     } else {
-      ++stats.num_chunks[static_cast<int>(header.kind == ChunkKind::kRaw ? Mode::kRaw
-                                                                         : header.mode)];
+      ++stats.num_chunks[static_cast<int>(header.kind == PayloadKind::kRaw ? Mode::kRaw
+                                                                           : header.mode)];
     }
   }
 
-  Status place_chunk(Incoming& message, const ChunkHeader& header) {
+  Status place_chunk(Incoming& message, const LaneHeader& header) {
     const ChunkPlace place = message.table.at(header.chunk_idx);
     if (header.raw_bytes != place.num_bytes) return kNonsense;
-    if (header.kind == ChunkKind::kKnown) {
+    if (header.kind == PayloadKind::kKnown) {
       const bool same = header.payload_bytes == 0 && header.chunk_idx < message.known.size() &&
                         message.known[header.chunk_idx] == header.raw_hash;
       return same ? Status{} : kNonsense;
     }
-    if (header.kind == ChunkKind::kFrame && message.sink->decodes()) {
+    if (header.kind == PayloadKind::kFrame && message.sink->decodes()) {
       std::span<std::byte> frame;
       if (Status s = read_coded(header, place, frame); !s.ok()) return s;
       return message.sink->decode(place.offset, place.num_bytes, frame);
@@ -170,32 +170,32 @@ class Connection::Core::ReceiveLane {
     const bool in_place = !dst.empty();
     if (!in_place) dst = {raw_.get(), place.num_bytes};
     if (Status s = read_payload(header, place, dst); !s.ok()) return s;
-    if (header.has_raw_hash ? hash_bytes(dst) != header.raw_hash : header.kind != ChunkKind::kFrame)
+    if (header.has_raw_hash ? hash_bytes(dst) != header.raw_hash
+                            : header.kind != PayloadKind::kFrame)
       return kDamaged;
     return in_place ? Status{} : message.sink->write(place.offset, dst);
   }
 
-  Status read_payload(const ChunkHeader& header, const ChunkPlace& place,
-                      std::span<std::byte> dst) {
-    if (header.kind == ChunkKind::kRaw)
+  Status read_payload(const LaneHeader& header, const ChunkPlace& place, std::span<std::byte> dst) {
+    if (header.kind == PayloadKind::kRaw)
       return header.payload_bytes == dst.size() ? channel_.recv(dst, core_.deadline()) : kNonsense;
     std::span<std::byte> payload;
     if (Status s = read_coded(header, place, payload); !s.ok()) return s;
-    if (header.kind == ChunkKind::kFrame)
+    if (header.kind == PayloadKind::kFrame)
       return decode(payload, dst, {workspace_.get(), workspace_bytes()}) ? Status{} : kDamaged;
     const std::size_t got = ZSTD_decompress(dst.data(), dst.size(), payload.data(), payload.size());
     return got == dst.size() ? Status{} : kDamaged;
   }
 
   // A payload smaller than its chunk; of a frame, that it is of this chunk.
-  Status read_coded(const ChunkHeader& header, const ChunkPlace& place,
+  Status read_coded(const LaneHeader& header, const ChunkPlace& place,
                     std::span<std::byte>& payload) {
     const std::uint64_t n = header.payload_bytes;
-    const bool known_kind = header.kind == ChunkKind::kFrame || header.kind == ChunkKind::kZstd;
+    const bool known_kind = header.kind == PayloadKind::kFrame || header.kind == PayloadKind::kZstd;
     if (!known_kind || n == 0 || n >= place.num_bytes) return kNonsense;
     payload = {coded_.get(), static_cast<std::size_t>(n)};
     if (Status s = channel_.recv(payload, core_.deadline()); !s.ok()) return s;
-    if (header.kind == ChunkKind::kZstd) return {};
+    if (header.kind == PayloadKind::kZstd) return {};
     const auto info = inspect(payload);
     if (!info) return kDamaged;
     const bool fits =

@@ -12,8 +12,6 @@ namespace {
 
 constexpr int kZstdLevel = 1;
 
-Codec codec_of(Mode mode) { return mode == Mode::kFixed ? Codec::kFixed : Codec::kEntropy; }
-
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
@@ -33,7 +31,7 @@ class Connection::Core::SendLane {
 
   Status send_chunk(Outgoing& message, std::uint64_t chunk_idx) {
     const ChunkPlace place = message.table.at(chunk_idx);
-    ChunkHeader header;
+    LaneHeader header;
     header.message = message.number;
     header.chunk_idx = chunk_idx;
     header.raw_bytes = place.num_bytes;
@@ -44,13 +42,13 @@ class Connection::Core::SendLane {
       if (Status s = fetch(message, place, header, raw); !s.ok()) return s;
     std::span<const std::byte> payload;
     if (chunk_idx < message.known.size() && message.known[chunk_idx] == header.raw_hash) {
-      header.kind = ChunkKind::kKnown;
+      header.kind = PayloadKind::kKnown;
     } else {
       payload = encode_chunk(message, place, raw, header);
       if (payload.empty() && deferred)
         if (Status s = fetch(message, place, header, payload); !s.ok()) return s;
     }
-    header.has_raw_hash = header.kind == ChunkKind::kFrame && deferred ? 0 : 1;
+    header.has_raw_hash = header.kind == PayloadKind::kFrame && deferred ? 0 : 1;
     header.payload_bytes = payload.size();
     seal(header);
     const auto start = Clock::now();
@@ -62,7 +60,7 @@ class Connection::Core::SendLane {
 
  private:
   // The chunk's bytes, and their hash.
-  Status fetch(Outgoing& message, const ChunkPlace& place, ChunkHeader& header,
+  Status fetch(Outgoing& message, const ChunkPlace& place, LaneHeader& header,
                std::span<const std::byte>& raw) {
     raw = message.source->view(place.offset, place.num_bytes);
     if (raw.empty()) {
@@ -76,7 +74,7 @@ class Connection::Core::SendLane {
 
   // Sets kind and mode; returns what travels: `raw` where encoding does not help.
   std::span<const std::byte> encode_chunk(Outgoing& message, const ChunkPlace& place,
-                                          std::span<const std::byte> raw, ChunkHeader& header) {
+                                          std::span<const std::byte> raw, LaneHeader& header) {
     header.mode = core_.controller_.pick(place.num_bytes);
     if (header.mode == Mode::kRaw) return raw;
     CompressionProbe& probe = message.probes[static_cast<int>(place.dtype)];
@@ -91,9 +89,8 @@ class Connection::Core::SendLane {
                                       : frame(place.dtype, raw, header.mode);
     encode_seconds_ += seconds_since(start);
     probe.tried(place.num_bytes, n);
-    // The decoder's work should buy something.
-    if (n >= place.num_bytes - place.num_bytes / 32) return raw;
-    header.kind = as_text ? ChunkKind::kZstd : ChunkKind::kFrame;
+    if (!helps(place.num_bytes, n)) return raw;
+    header.kind = as_text ? PayloadKind::kZstd : PayloadKind::kFrame;
     return {coded_.get(), n};
   }
 
@@ -115,7 +112,7 @@ class Connection::Core::SendLane {
     return ZSTD_isError(n) ? raw.size() : n;
   }
 
-  void count(const ChunkHeader& header, double send_seconds) {
+  void count(const LaneHeader& header, double send_seconds) {
     core_.touch_out();
     const std::lock_guard lock(core_.mutex_);
     Stats& stats = core_.stats_;
@@ -123,11 +120,11 @@ class Connection::Core::SendLane {
     stats.wire_bytes += sizeof header + header.payload_bytes;
     stats.send_wait_seconds += send_seconds;
     stats.encode_seconds += std::exchange(encode_seconds_, 0);
-    if (header.kind == ChunkKind::kKnown) {
+    if (header.kind == PayloadKind::kKnown) {
       stats.known_bytes += header.raw_bytes;
     } else {
-      ++stats.num_chunks[static_cast<int>(header.kind == ChunkKind::kRaw ? Mode::kRaw
-                                                                         : header.mode)];
+      ++stats.num_chunks[static_cast<int>(header.kind == PayloadKind::kRaw ? Mode::kRaw
+                                                                           : header.mode)];
     }
   }
 

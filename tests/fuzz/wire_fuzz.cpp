@@ -24,10 +24,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
                   std::string_view(reinterpret_cast<const char*>(data), size));
   }
   const std::string_view text(reinterpret_cast<const char*>(data), size);
-  if (const auto manifest = wire::parse_manifest(text)) {
-    for (const wire::ManifestFile& file : manifest->files)
-      test::require(wire::is_safe_name(file.name));
-    const auto again = wire::parse_manifest(wire::to_json(*manifest));
+  if (const auto manifest = transfer::parse_manifest(text)) {
+    for (const transfer::ManifestFile& file : manifest->files)
+      test::require(transfer::is_safe_name(file.name));
+    const auto again = transfer::parse_manifest(transfer::to_json(*manifest));
     test::require(again.ok() && again->files.size() == manifest->files.size());
   }
   return 0;

@@ -12,12 +12,12 @@
 #include <string>
 #include <thread>
 
-#include "support/paced_engine.h"
 #include "gpu/gpu_buffers.h"
 #include "gpu/gpu_pages.h"
 #include "gpu_link/cuda/link.h"
 #include "snug/gpu_link.h"
 #include "snug/wire.h"
+#include "support/paced_engine.h"
 
 namespace snug::test {
 namespace {
@@ -27,19 +27,15 @@ using cuda::Link;
 using wire::Mode;
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
-
-wire::Options with_mode(Mode mode, std::chrono::milliseconds timeout = 20s) {
-  wire::Options options;
-  options.mode = mode;
-  options.timeout = timeout;
-  return options;
-}
+constexpr auto kTimeout = 20s;
 
 cuda::WrapEngine paced(double rate) {
-  return [rate](std::unique_ptr<wire::SendEngine> engine) -> std::unique_ptr<wire::SendEngine> {
-    if (rate == 0) return engine;
-    return std::make_unique<bench::PacedEngine>(std::move(engine), rate);
-  };
+  return
+      [rate](
+          std::unique_ptr<gpu_link::SendEngine> engine) -> std::unique_ptr<gpu_link::SendEngine> {
+        if (rate == 0) return engine;
+        return std::make_unique<bench::PacedEngine>(std::move(engine), rate);
+      };
 }
 
 // The value; without one, the test ends here.
@@ -60,14 +56,14 @@ struct Ends {
     std::thread dialling([&] {
       try {
         near = take(wire::connect(listener.address()));
-        a = take(cuda::open_link(near, with_mode(mode), link_of_a));
+        a = take(cuda::open_link(near, mode, kTimeout, link_of_a));
       } catch (const std::exception&) {
         failure = std::current_exception();
       }
     });
     try {
       far = take(listener.accept(20s));
-      b = take(cuda::open_link(far, with_mode(mode), paced(rate)));
+      b = take(cuda::open_link(far, mode, kTimeout, paced(rate)));
     } catch (const std::exception&) {
       failure = std::current_exception();
     }
@@ -213,7 +209,7 @@ TEST(GpuLink, ManyMessagesAtOnceBothWays) {
 // A peer whose frames are something else.
 class LyingEngine : public bench::PacedEngine {
  public:
-  LyingEngine(std::unique_ptr<wire::SendEngine> inner, std::shared_ptr<cuda::GpuTensor> lie)
+  LyingEngine(std::unique_ptr<gpu_link::SendEngine> inner, std::shared_ptr<cuda::GpuTensor> lie)
       : PacedEngine(std::move(inner), 5e9), lie_(std::move(lie)) {}
   Status copy_frame(int, std::size_t num_bytes, std::size_t place) override {
     return copy_raw(*lie_, {0, num_bytes}, place);
@@ -230,7 +226,7 @@ TEST(GpuLink, FramesThatAreNone) {
       sink(data.size(), 32 << 10);
   noise.fill(lies);
   source.fill(data);
-  Ends ends(Mode::kEntropy, 0, [&](std::unique_ptr<wire::SendEngine> engine) {
+  Ends ends(Mode::kEntropy, 0, [&](std::unique_ptr<gpu_link::SendEngine> engine) {
     return std::make_unique<LyingEngine>(
         std::move(engine), std::make_shared<cuda::GpuTensor>(DType::kBF16, noise.segments()));
   });
@@ -306,7 +302,7 @@ TEST(GpuLink, NobodyAtTheOtherEnd) {
   std::thread dialling([&] { near = *wire::connect(listener->address()); });
   wire::Connection far = *listener->accept(20s);
   dialling.join();
-  EXPECT_EQ(Link::open(near, with_mode(Mode::kAuto, 300ms)).status().code, Code::kTimeout);
+  EXPECT_EQ(Link::open(near, Mode::kAuto, 300ms).status().code, Code::kTimeout);
 }
 
 // ---- two processes: this program, started again with what to do ----------------
@@ -329,7 +325,7 @@ TEST(GpuLinkPeer, Runs) {
   auto connection = wire::connect(std::getenv(kAddress));
   ASSERT_TRUE(connection.ok());
   const bool dies = std::strcmp(role, "dies") == 0;
-  auto link = cuda::open_link(*connection, with_mode(Mode::kAuto), paced(dies ? 1e7 : 5e9));
+  auto link = cuda::open_link(*connection, Mode::kAuto, kTimeout, paced(dies ? 1e7 : 5e9));
   ASSERT_TRUE(link.ok()) << to_string(link.status());
   const Bytes data = weights(16 * kMiB);
   const Pages source(data.size(), 32 << 10);
@@ -355,7 +351,7 @@ struct PeerProcess {
     auto listener = take(wire::Listener::open("127.0.0.1:0"));
     child = start_peer(role, listener.address());
     connection = take(listener.accept(60s));
-    (void)opened.emplace(Link::open(connection, with_mode(Mode::kAuto)));
+    (void)opened.emplace(Link::open(connection, Mode::kAuto, kTimeout));
     EXPECT_TRUE(opened->ok()) << to_string(opened->status());
   }
   Link& link() { return **opened; }

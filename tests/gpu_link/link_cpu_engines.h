@@ -5,13 +5,13 @@
 #include <memory>
 #include <vector>
 
-#include "snug/codec.h"
 #include "gpu_link/link_engine.h"
+#include "snug/codec.h"
 #include "wire/wire_pairs.h"
 
 namespace snug::test {
 
-struct CpuTensor : wire::LinkTensor {
+struct CpuTensor : gpu_link::LinkTensor {
   CpuTensor(DType type, std::byte* bytes, std::size_t n) : data(bytes) {
     dtype = type;
     num_bytes = n;
@@ -19,20 +19,20 @@ struct CpuTensor : wire::LinkTensor {
   std::byte* data;
 };
 
-inline std::byte* bytes_at(const wire::LinkTensor& tensor, wire::LinkSpan span) {
+inline std::byte* bytes_at(const gpu_link::LinkTensor& tensor, gpu_link::LinkSpan span) {
   return static_cast<const CpuTensor&>(tensor).data + span.offset;
 }
 
 inline constexpr std::size_t kTestStaging = std::size_t{4} << 20;
 inline constexpr std::size_t kTestChunk = std::size_t{2} << 20;
 
-class CpuSendEngine : public wire::SendEngine {
+class CpuSendEngine : public gpu_link::SendEngine {
  public:
   explicit CpuSendEngine(std::byte* staging) : staging_(staging) {}
   int num_frames() const override { return kNumFrames; }
   int max_encoding() const override { return 2; }
-  bool can_encode(const wire::LinkTensor&) override { return true; }
-  Status encode(int frame, const wire::LinkTensor& tensor, wire::LinkSpan span,
+  bool can_encode(const gpu_link::LinkTensor&) override { return true; }
+  Status encode(int frame, const gpu_link::LinkTensor& tensor, gpu_link::LinkSpan span,
                 Codec codec) override {
     frames_[frame].resize(encode_bound(span.num_bytes));
     const auto n = snug::encode({bytes_at(tensor, span), span.num_bytes}, frames_[frame],
@@ -48,7 +48,8 @@ class CpuSendEngine : public wire::SendEngine {
     std::memcpy(staging_ + place, frames_[frame].data(), num_bytes);
     return {};
   }
-  Status copy_raw(const wire::LinkTensor& tensor, wire::LinkSpan span, std::size_t place) override {
+  Status copy_raw(const gpu_link::LinkTensor& tensor, gpu_link::LinkSpan span,
+                  std::size_t place) override {
     std::memcpy(staging_ + place, bytes_at(tensor, span), span.num_bytes);
     return {};
   }
@@ -63,12 +64,12 @@ class CpuSendEngine : public wire::SendEngine {
   int polls_ = 0, num_polls_ = 0;
 };
 
-class CpuReceiveEngine : public wire::ReceiveEngine {
+class CpuReceiveEngine : public gpu_link::ReceiveEngine {
  public:
   explicit CpuReceiveEngine(const std::byte* staging) : staging_(staging) {}
   int num_placers() const override { return 3; }
-  Status place(int placer, const wire::LinkTensor& tensor, wire::LinkSpan span, wire::Mode mode,
-               std::size_t place, std::size_t payload_bytes) override {
+  Status place(int placer, const gpu_link::LinkTensor& tensor, gpu_link::LinkSpan span,
+               wire::Mode mode, std::size_t place, std::size_t payload_bytes) override {
     const std::span<std::byte> dst(bytes_at(tensor, span), span.num_bytes);
     const std::span<const std::byte> payload(staging_ + place, payload_bytes);
     results_[placer] = {};

@@ -4,11 +4,11 @@
 #include <optional>
 #include <stdexcept>
 
-#include "support/paced_engine.h"
 #include "gpu_link/link_cpu_engines.h"
 #include "gpu_link/link_meeting.h"
 #include "gpu_link/link_receiver.h"
 #include "gpu_link/link_sender.h"
+#include "support/paced_engine.h"
 
 namespace snug::test {
 
@@ -25,27 +25,27 @@ template <class Condition>
 
 struct LinkEnds {
   Pair pair = make_pair();
-  std::optional<wire::LinkMeeting> at_a, at_b;
+  std::optional<gpu_link::LinkMeeting> at_a, at_b;
   Bytes staging = Bytes(kTestStaging);
-  std::optional<wire::LinkSender> sender;
-  std::optional<wire::LinkReceiver> receiver;
+  std::optional<gpu_link::LinkSender> sender;
+  std::optional<gpu_link::LinkReceiver> receiver;
 
   // Bytes a second; 0: as fast as memory.
   explicit LinkEnds(wire::Mode mode = wire::Mode::kAuto, double rate = 0,
                     std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
     std::thread other([&] {
-      if (auto met = wire::LinkMeeting::meet(pair.a, {}, std::chrono::seconds(30)))
+      if (auto met = gpu_link::LinkMeeting::meet(pair.a, {}, std::chrono::seconds(30)))
         at_a = std::move(*met);
     });
-    if (auto met = wire::LinkMeeting::meet(pair.b, {}, std::chrono::seconds(30)))
+    if (auto met = gpu_link::LinkMeeting::meet(pair.b, {}, std::chrono::seconds(30)))
       at_b = std::move(*met);
     other.join();
     if (!at_a || !at_b) throw std::runtime_error("the ends of the link did not meet");
-    wire::LinkOptions options;
+    gpu_link::LinkOptions options;
     options.mode = mode;
     options.timeout = timeout;
     options.check_peer = [this] { return at_a->check_peer(); };
-    std::unique_ptr<wire::SendEngine> engine = std::make_unique<CpuSendEngine>(staging.data());
+    std::unique_ptr<gpu_link::SendEngine> engine = std::make_unique<CpuSendEngine>(staging.data());
     if (rate > 0) engine = std::make_unique<bench::PacedEngine>(std::move(engine), rate);
     sender.emplace(at_a->outgoing(), std::move(engine), kTestStaging, kTestChunk, options);
     options.check_peer = [this] { return at_b->check_peer(); };

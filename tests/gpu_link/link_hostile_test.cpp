@@ -7,7 +7,7 @@ namespace snug::test {
 namespace {
 
 using namespace std::chrono_literals;
-using wire::LinkChunk;
+using gpu_link::LinkChunk;
 
 constexpr std::size_t kBytes = 300'000;  // five grains, the last one short
 constexpr std::uint64_t kGrain = 65'536;
@@ -15,7 +15,7 @@ constexpr std::uint64_t kGrain = 65'536;
 // A receiver whose sender is this test.
 struct HostileSender {
   LinkEnds ends;
-  wire::LinkDirection& out = ends.at_a->outgoing();
+  gpu_link::LinkDirection& out = ends.at_a->outgoing();
   Bytes got = Bytes(kBytes);
   std::uint64_t num_offers = 0, num_chunks = 0;
 
@@ -120,11 +120,11 @@ TEST(LinkHostile, MoreOffersThanAllowed) {
 }
 
 // A sender whose receiver is this test.
-void expect_sender_gives_up(const std::function<void(wire::LinkDirection&)>& attack) {
+void expect_sender_gives_up(const std::function<void(gpu_link::LinkDirection&)>& attack) {
   LinkEnds ends;
   Bytes data(kBytes);
   const auto sent = ends.send(1, data);
-  wire::LinkDirection& in = ends.at_a->outgoing();
+  gpu_link::LinkDirection& in = ends.at_a->outgoing();
   ASSERT_TRUE(comes_true([&] { return in.offers.written.load() != 0; }));
   attack(in);
   in.sender_bell.ring();
@@ -133,15 +133,15 @@ void expect_sender_gives_up(const std::function<void(wire::LinkDirection&)>& att
 
 TEST(LinkHostile, AnswersThatMakeNoSense) {
   std::uint64_t n = 0;
-  expect_sender_gives_up([&](wire::LinkDirection& in) { in.answers.put(n = 0, {9, 0}); });
-  expect_sender_gives_up([&](wire::LinkDirection& in) { in.answers.put(n = 0, {1, 1}); });
-  expect_sender_gives_up([&](wire::LinkDirection& in) {
+  expect_sender_gives_up([&](gpu_link::LinkDirection& in) { in.answers.put(n = 0, {9, 0}); });
+  expect_sender_gives_up([&](gpu_link::LinkDirection& in) { in.answers.put(n = 0, {1, 1}); });
+  expect_sender_gives_up([&](gpu_link::LinkDirection& in) {
     in.answers.put(n = 0, {1, 0});
     in.answers.put(n, {1, 0});
   });
-  expect_sender_gives_up([&](wire::LinkDirection& in) { in.answers.written.store(5000); });
-  expect_sender_gives_up([&](wire::LinkDirection& in) { in.chunks.read.store(77); });
-  expect_sender_gives_up([&](wire::LinkDirection& in) { in.failure.store(0xFFFFFFFF); });
+  expect_sender_gives_up([&](gpu_link::LinkDirection& in) { in.answers.written.store(5000); });
+  expect_sender_gives_up([&](gpu_link::LinkDirection& in) { in.chunks.read.store(77); });
+  expect_sender_gives_up([&](gpu_link::LinkDirection& in) { in.failure.store(0xFFFFFFFF); });
 }
 
 }  // namespace

@@ -13,9 +13,9 @@
 namespace snug::test {
 namespace {
 
+using gpu_link::LinkPlan;
+using gpu_link::LinkScheduler;
 using wire::Mode;
-using wire::LinkPlan;
-using wire::LinkScheduler;
 
 constexpr double kGB = 1e9;
 constexpr std::size_t kMB = 1'000'000, kMiB = std::size_t{1} << 20;
@@ -88,7 +88,7 @@ TEST(LinkScheduler, RandomBitsGoRawAfterOneAttempt) {
   EXPECT_FALSE(scheduler.plan_coded(60 * kMB, 0, {}));
   scheduler.begin_message(64 * kMB);  // another tensor: one frame will tell
   EXPECT_TRUE(scheduler.plan_coded(64 * kMB, 0, {}));
-  const wire::LinkFrame open[] = {{40 * kMicro, 50 * kMicro, 40 * kMicro}};
+  const gpu_link::LinkFrame open[] = {{40 * kMicro, 50 * kMicro, 40 * kMicro}};
   EXPECT_FALSE(scheduler.plan_coded(64 * kMB, 0, open));
   scheduler.encoded(Mode::kEntropy, 4 * kMiB, 3 * kMiB, 40 * kMicro);
   EXPECT_TRUE(scheduler.plan_coded(64 * kMB, 0, open));
@@ -253,7 +253,7 @@ TEST(LinkScheduler, RawPiecesFit) {
 }
 
 TEST(StagingRing, PlacesDoNotOverlapAndComeBack) {
-  wire::StagingRing ring(1000 * 256);
+  gpu_link::StagingRing ring(1000 * 256);
   struct Taken {
     std::size_t start, end;
   };

@@ -69,11 +69,11 @@ class LinkSimulation {
   enum Stage { kIdle, kEncoding, kReady, kFlying };
   struct Frame {
     Stage stage = kIdle;
-    wire::LinkPlan plan;
+    gpu_link::LinkPlan plan;
     double since = 0, ready = 0, asked = 0;
   };
   struct Copy {
-    wire::LinkPlan plan;
+    gpu_link::LinkPlan plan;
     std::size_t payload = 0;
     double since = 0, arrives = 0, due = 0;  // due: as LinkSender believes
     int frame = -1;
@@ -93,8 +93,8 @@ class LinkSimulation {
   double link_busy() const {
     return flying_.empty() ? 0 : std::max(0.0, flying_.back().due - now_);
   }
-  std::vector<wire::LinkFrame> open_frames() const {
-    std::vector<wire::LinkFrame> open;
+  std::vector<gpu_link::LinkFrame> open_frames() const {
+    std::vector<gpu_link::LinkFrame> open;
     for (const Frame& f : frames_) {
       if (f.stage != kEncoding && f.stage != kReady) continue;
       const auto [mode, n] = f.plan;
@@ -143,7 +143,7 @@ class LinkSimulation {
       scheduler_.encoded(mode, n, payload(f.plan), seconds);
     }
   }
-  static std::size_t payload(const wire::LinkPlan& plan) {
+  static std::size_t payload(const gpu_link::LinkPlan& plan) {
     return static_cast<std::size_t>(TrueCosts::ratio(plan.mode, plan.num_bytes) *
                                     static_cast<double>(plan.num_bytes));
   }
@@ -160,7 +160,7 @@ class LinkSimulation {
       std::size_t n = scheduler_.raw_piece(rest_);
       if (const auto open = open_frames(); !open.empty()) {
         const double busy = link_busy(), gap = open.front().ready - busy;
-        if (gap <= wire::LinkScheduler::kLate || busy > kEarly) return;
+        if (gap <= gpu_link::LinkScheduler::kLate || busy > kEarly) return;
         n = std::min(n, scheduler_.gap_piece(rest_, gap));
       }
       rest_ -= n;
@@ -197,7 +197,7 @@ class LinkSimulation {
 
   const double rate_;
   const TrueCosts costs_;
-  wire::LinkScheduler scheduler_;
+  gpu_link::LinkScheduler scheduler_;
   Frame frames_[kFrames];
   std::deque<int> ready_;
   std::deque<Copy> flying_;

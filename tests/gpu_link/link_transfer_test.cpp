@@ -166,9 +166,9 @@ TEST(LinkTransfer, AKilledPeerIsNoticed) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     auto connection = wire::connect(address);
     if (!connection) ::_exit(1);
-    auto met = wire::LinkMeeting::meet(*connection, {}, 30s);
+    auto met = gpu_link::LinkMeeting::meet(*connection, {}, 30s);
     if (!met) ::_exit(2);
-    wire::LinkDirection& out = met->outgoing();
+    gpu_link::LinkDirection& out = met->outgoing();
     std::uint64_t written = 0;
     out.offers.put(written, {1, 5, 1 << 20, static_cast<std::uint64_t>(DType::kBF16)});
     out.receiver_bell.ring();
@@ -176,14 +176,15 @@ TEST(LinkTransfer, AKilledPeerIsNoticed) {
   }
   auto connection = listener->accept(60s);
   ASSERT_TRUE(connection.ok());
-  auto met = wire::LinkMeeting::meet(*connection, {}, 30s);
+  auto met = gpu_link::LinkMeeting::meet(*connection, {}, 30s);
   ASSERT_TRUE(met.ok()) << to_string(met.status());
   EXPECT_FALSE(met->is_same_process());
   Bytes staging(kTestStaging), got(1 << 20);
-  wire::LinkOptions options;
+  gpu_link::LinkOptions options;
   options.check_peer = [&] { return met->check_peer(); };
-  wire::LinkReceiver receiver(met->incoming(), std::make_unique<CpuReceiveEngine>(staging.data()),
-                              kTestStaging, kTestChunk, options);
+  gpu_link::LinkReceiver receiver(met->incoming(),
+                                  std::make_unique<CpuReceiveEngine>(staging.data()), kTestStaging,
+                                  kTestChunk, options);
   const auto received =
       receiver.recv(5, std::make_shared<CpuTensor>(DType::kBF16, got.data(), got.size()));
   EXPECT_TRUE(comes_true([&] { return met->incoming().answers.written.load() != 0; }));
@@ -200,9 +201,9 @@ TEST(LinkMeeting, EndsThatCannotMeetBothKnowAtOnce) {
   const auto start = std::chrono::steady_clock::now();
   std::thread other([&] {
     if (::unshare(CLONE_NEWNET) != 0) is_apart = false;
-    there = wire::LinkMeeting::meet(pair.a, {}, 60s).status();
+    there = gpu_link::LinkMeeting::meet(pair.a, {}, 60s).status();
   });
-  const Status here = wire::LinkMeeting::meet(pair.b, {}, 60s).status();
+  const Status here = gpu_link::LinkMeeting::meet(pair.b, {}, 60s).status();
   other.join();
   if (!is_apart) GTEST_SKIP() << "no right to make a network";
   EXPECT_EQ(here.code, Code::kPeer);
@@ -225,7 +226,7 @@ TEST(LinkMeeting, BothMustBeReady) {
 
 TEST(LinkMeeting, NobodyAtTheOtherEnd) {
   Pair pair = make_pair();
-  const auto met = wire::LinkMeeting::meet(pair.a, {}, 200ms);
+  const auto met = gpu_link::LinkMeeting::meet(pair.a, {}, 200ms);
   EXPECT_EQ(met.status().code, Code::kTimeout);
 }
 

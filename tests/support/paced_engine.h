@@ -1,6 +1,6 @@
-// bench/wire/paced_engine.h - a slow link out of a fast one, for benchmarks and tests
-// alone: every copy is made for real, and counts as arrived when it has been made and
-// its time at the set rate has come, one copy after the other.
+// support/paced_engine.h - a slow link out of a fast one, for benchmarks and tests. Every copy is
+// made for real, but it counts as arrived only when its time at the set rate has come, one copy
+// after the other.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -30,19 +30,19 @@ class LinkPace {
   Clock::time_point free_at_{};
 };
 
-class PacedEngine : public wire::SendEngine {
+class PacedEngine : public gpu_link::SendEngine {
  public:
   // No rate: as fast as it goes. While `allows_frames` is false, everything travels raw.
-  PacedEngine(std::unique_ptr<wire::SendEngine> inner, double bytes_per_second,
+  PacedEngine(std::unique_ptr<gpu_link::SendEngine> inner, double bytes_per_second,
               const std::atomic<bool>* allows_frames = nullptr)
       : inner_(std::move(inner)), pace_(bytes_per_second), allows_frames_(allows_frames) {}
 
   int num_frames() const override { return inner_->num_frames(); }
   int max_encoding() const override { return inner_->max_encoding(); }
-  bool can_encode(const wire::LinkTensor& tensor) override {
+  bool can_encode(const gpu_link::LinkTensor& tensor) override {
     return (allows_frames_ == nullptr || *allows_frames_) && inner_->can_encode(tensor);
   }
-  Status encode(int frame, const wire::LinkTensor& tensor, wire::LinkSpan span,
+  Status encode(int frame, const gpu_link::LinkTensor& tensor, gpu_link::LinkSpan span,
                 Codec codec) override {
     return inner_->encode(frame, tensor, span, codec);
   }
@@ -51,7 +51,8 @@ class PacedEngine : public wire::SendEngine {
     due_.push_back(pace_.pass(num_bytes, LinkPace::Clock::now()));
     return inner_->copy_frame(frame, num_bytes, place);
   }
-  Status copy_raw(const wire::LinkTensor& tensor, wire::LinkSpan span, std::size_t place) override {
+  Status copy_raw(const gpu_link::LinkTensor& tensor, gpu_link::LinkSpan span,
+                  std::size_t place) override {
     due_.push_back(pace_.pass(span.num_bytes, LinkPace::Clock::now()));
     return inner_->copy_raw(tensor, span, place);
   }
@@ -64,7 +65,7 @@ class PacedEngine : public wire::SendEngine {
   void drain() noexcept override { inner_->drain(); }
 
  private:
-  const std::unique_ptr<wire::SendEngine> inner_;
+  const std::unique_ptr<gpu_link::SendEngine> inner_;
   LinkPace pace_;
   const std::atomic<bool>* const allows_frames_;
   std::deque<LinkPace::Clock::time_point> due_;

@@ -25,7 +25,7 @@ struct Simulation {
   // being reported `lag` chunks late.
   double run(Controller& controller, int num_chunks, int lag = 8) {
     constexpr double kChunk = 1 << 20;
-    std::vector<wire::Progress> reports;
+    std::vector<wire::ReceiveProgress> reports;
     const double start = seconds;
     for (int i = 0; i < num_chunks; ++i) {
       const int mode = static_cast<int>(controller.pick(1 << 20));
@@ -39,7 +39,7 @@ struct Simulation {
     return num_chunks * kChunk / (seconds - start);
   }
 
-  wire::Progress sums = {};
+  wire::ReceiveProgress sums = {};
   double seconds = 0;
 };
 
@@ -77,7 +77,7 @@ TEST(WireController, FollowsALinkThatGetsSlower) {
 
 TEST(WireController, ReportsThatWereOvertakenDoNoHarm) {
   Controller controller(Mode::kEntropy);
-  wire::Progress early, late;
+  wire::ReceiveProgress early, late;
   early.active_nanoseconds = 50'000'000;
   early.raw_bytes[2] = 16 << 20;
   late.active_nanoseconds = 100'000'000;

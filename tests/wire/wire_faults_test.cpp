@@ -277,12 +277,12 @@ TEST(WireFaults, NonsenseOnALane) {
     ASSERT_TRUE(channels[0]->recv(wire::writable_bytes_of(control), net::after(5s)).ok());
 
     const Bytes chunk = random_bytes(64 << 10);
-    wire::ChunkHeader header;
+    wire::LaneHeader header;
     header.message = kind == 0 ? 2 : 1;
     header.chunk_idx = kind == 1 ? 4 : 0;
     header.raw_bytes = header.payload_bytes = chunk.size();
     if (kind == 2) header.raw_bytes = 5;
-    if (kind == 3) header.kind = wire::ChunkKind::kKnown, header.payload_bytes = 0;
+    if (kind == 3) header.kind = wire::PayloadKind::kKnown, header.payload_bytes = 0;
     header.raw_hash = wire::hash_bytes(chunk);
     wire::seal(header);
     const int times = kind == 4 ? 2 : 1;

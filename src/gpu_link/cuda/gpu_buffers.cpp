@@ -11,11 +11,12 @@
 #include "gpu_link/cuda/segment_copy.h"
 #include "snug/codec.h"
 #include "snug/gpu_link.h"
+#include "wire/message_rules.h"
 
 namespace snug::cuda {
 namespace {
 
-constexpr std::size_t kMaxChunkBytes = std::size_t{4} << 20;  // of the wire
+using wire::kMaxChunkBytes;
 constexpr Status kFailed{Code::kNoDevice, "the GPU reported an error"};
 
 Status check(cudaError_t error) { return error == cudaSuccess ? Status{} : kFailed; }
@@ -191,13 +192,9 @@ class DeviceSink : public wire::Sink {
   Status open() { return memory_.open(); }
 
   Status begin(std::span<const wire::Extent> extents, std::uint64_t num_bytes) override {
-    if (num_bytes != memory_.num_bytes())
-      return {Code::kDstTooSmall, "the message has another size than the receive",
-              kNowhere,           kNowhere,
-              num_bytes,          memory_.num_bytes()};
+    if (Status s = wire::check_size(num_bytes, memory_.num_bytes()); !s.ok()) return s;
     for (const wire::Extent& extent : extents)
-      if (extent.dtype != memory_.dtype())
-        return {Code::kUsage, "the message has another dtype than the receive"};
+      if (extent.dtype != memory_.dtype()) return wire::kOtherDType;
     return {};
   }
   std::span<std::byte> view(std::uint64_t, std::size_t) override { return {}; }

@@ -26,7 +26,7 @@ struct StagingHello {
   std::uint64_t address = 0;  // for an end in the same process
   cudaIpcMemHandle_t handle{};
 };
-static_assert(sizeof(StagingHello) <= sizeof(wire::LinkBlob));
+static_assert(sizeof(StagingHello) <= sizeof(gpu_link::LinkBlob));
 
 // Memory of our own, never the user's: what an allocator maps piecewise has no handle.
 class Staging {
@@ -65,7 +65,7 @@ std::size_t size_of_mapping(void* data) {
   return num_bytes - static_cast<std::size_t>(address - start);
 }
 
-Result<PeerMemory> reach_staging(const wire::LinkMeeting& meeting) {
+Result<PeerMemory> reach_staging(const gpu_link::LinkMeeting& meeting) {
   StagingHello peer;
   std::memcpy(&peer, meeting.peer().data(), sizeof peer);
   if (peer.num_bytes != kLinkStagingBytes)
@@ -85,12 +85,6 @@ Result<PeerMemory> reach_staging(const wire::LinkMeeting& meeting) {
   return memory;
 }
 
-wire::Transfer failed_transfer(const Status& status) {
-  auto state = std::make_shared<wire::Transfer::State>();
-  state->finish(status);
-  return wire::Transfer(std::move(state));
-}
-
 }  // namespace
 
 class Link::Impl {
@@ -100,32 +94,33 @@ class Link::Impl {
     receiver_.reset();
     if (!started_) return;
     // The peer's copies into the staging memory must have ended before it goes.
-    const auto limit = wire::LinkClock::now() + std::chrono::seconds(5);
+    const auto limit = gpu_link::LinkClock::now() + std::chrono::seconds(5);
     while (meeting_.incoming().is_attached.load() != 0 && meeting_.check_peer().ok() &&
-           wire::LinkClock::now() < limit)
+           gpu_link::LinkClock::now() < limit)
       std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
 
-  Status open(wire::Connection& connection, const wire::Options& options, const WrapEngine& wrap) {
-    if (Status s = wire::check_options(options); !s.ok()) return s;
+  Status open(wire::Connection& connection, wire::Mode mode, std::chrono::milliseconds timeout,
+              const WrapEngine& wrap) {
+    if (Status s = wire::check_timeout(timeout); !s.ok()) return s;
     int device = 0;
     StagingHello hello;
     if (Status s = cuda_status(cudaGetDevice(&device)); !s.ok()) return s;
     if (Status s = staging_.open(hello); !s.ok()) return s;
-    wire::LinkBlob blob{};
+    gpu_link::LinkBlob blob{};
     std::memcpy(blob.data(), &hello, sizeof hello);
-    auto meeting = wire::LinkMeeting::meet(connection, blob, options.timeout);
+    auto meeting = gpu_link::LinkMeeting::meet(connection, blob, timeout);
     if (!meeting) return meeting.status();
     meeting_ = std::move(*meeting);
     const auto peer = reach_staging(meeting_);
-    std::unique_ptr<wire::SendEngine> engine;
+    std::unique_ptr<gpu_link::SendEngine> engine;
     if (peer) engine = make_gpu_sender(device, *peer);  // unmaps it, too
-    const Status agreed = meeting_.agree(peer.ok(), options.timeout);
+    const Status agreed = meeting_.agree(peer.ok(), timeout);
     if (!peer) return peer.status();
     if (!agreed.ok()) return agreed;
-    wire::LinkOptions link;
-    link.mode = options.mode;
-    link.timeout = options.timeout;
+    gpu_link::LinkOptions link;
+    link.mode = mode;
+    link.timeout = timeout;
     link.check_peer = [this] { return meeting_.check_peer(); };
     link.enter = [device] { return cuda_status(enter_thread(device)); };
     if (wrap) engine = wrap(std::move(engine));
@@ -139,8 +134,8 @@ class Link::Impl {
     return receiver_->start();
   }
 
-  wire::LinkSender& sender() { return *sender_; }
-  wire::LinkReceiver& receiver() { return *receiver_; }
+  gpu_link::LinkSender& sender() { return *sender_; }
+  gpu_link::LinkReceiver& receiver() { return *receiver_; }
   Status status() const {
     const Status s = sender_->status();
     return s.ok() ? receiver_->status() : s;
@@ -148,9 +143,9 @@ class Link::Impl {
 
  private:
   Staging staging_;
-  wire::LinkMeeting meeting_;
-  std::optional<wire::LinkSender> sender_;
-  std::optional<wire::LinkReceiver> receiver_;
+  gpu_link::LinkMeeting meeting_;
+  std::optional<gpu_link::LinkSender> sender_;
+  std::optional<gpu_link::LinkReceiver> receiver_;
   bool started_ = false;
 };
 
@@ -159,15 +154,15 @@ namespace {
 constexpr Status kNotOpen{Code::kUsage, "the link is not open"};
 constexpr Status kNoMemory{Code::kInternal, "out of memory"};
 
-Result<std::shared_ptr<wire::LinkTensor>> make_tensor(DType dtype,
-                                                      std::span<const Segment> segments) {
+Result<std::shared_ptr<gpu_link::LinkTensor>> make_tensor(DType dtype,
+                                                          std::span<const Segment> segments) {
   if (elem_bytes(dtype) == 0) return Status{Code::kUsage, "no such dtype"};
   if (Status s = check_segments(segments); !s.ok()) return s;
   auto tensor = std::make_shared<GpuTensor>(dtype, segments);
   if (tensor->segments.max_pieces(kLinkChunkBytes) > kMaxPipePieces)
     return Status{Code::kUsage,
                   "the pieces of this message are too small: 1 KiB on average is the least"};
-  return std::shared_ptr<wire::LinkTensor>(std::move(tensor));
+  return std::shared_ptr<gpu_link::LinkTensor>(std::move(tensor));
 }
 
 }  // namespace
@@ -178,41 +173,39 @@ Link& Link::operator=(Link&&) noexcept = default;
 Link::~Link() = default;
 Link::Link(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
 
-Result<Link> open_link(wire::Connection& connection, const wire::Options& options,
-                                    const WrapEngine& wrap) {
+Result<Link> open_link(wire::Connection& connection, wire::Mode mode,
+                       std::chrono::milliseconds timeout, const WrapEngine& wrap) {
   auto impl = std::make_unique<Link::Impl>();
-  if (Status s = impl->open(connection, options, wrap); !s.ok()) return s;
+  if (Status s = impl->open(connection, mode, timeout, wrap); !s.ok()) return s;
   return Link(std::move(impl));
 }
 
-Result<Link> Link::open(wire::Connection& connection,
-                                    const wire::Options& options) noexcept try {
-  return open_link(connection, options, nullptr);
+Result<Link> Link::open(wire::Connection& connection, wire::Mode mode,
+                        std::chrono::milliseconds timeout) noexcept try {
+  return open_link(connection, mode, timeout, nullptr);
 } catch (const std::exception&) {
   return kNoMemory;
 }
 
 wire::Transfer Link::send(std::uint64_t tag, DType dtype,
-                                std::span<const Segment> segments) noexcept try {
-  if (!impl_) return failed_transfer(kNotOpen);
+                          std::span<const Segment> segments) noexcept try {
+  if (!impl_) return wire::failed_transfer(kNotOpen);
   const auto tensor = make_tensor(dtype, segments);
-  return tensor ? impl_->sender().send(tag, *tensor) : failed_transfer(tensor.status());
+  return tensor ? impl_->sender().send(tag, *tensor) : wire::failed_transfer(tensor.status());
 } catch (const std::exception&) {
   return {};
 }
 
 wire::Transfer Link::recv(std::uint64_t tag, DType dtype,
-                                std::span<const Segment> segments) noexcept try {
-  if (!impl_) return failed_transfer(kNotOpen);
+                          std::span<const Segment> segments) noexcept try {
+  if (!impl_) return wire::failed_transfer(kNotOpen);
   const auto tensor = make_tensor(dtype, segments);
-  return tensor ? impl_->receiver().recv(tag, *tensor) : failed_transfer(tensor.status());
+  return tensor ? impl_->receiver().recv(tag, *tensor) : wire::failed_transfer(tensor.status());
 } catch (const std::exception&) {
   return {};
 }
 
-wire::Stats Link::sent() const noexcept {
-  return impl_ ? impl_->sender().stats() : wire::Stats{};
-}
+wire::Stats Link::sent() const noexcept { return impl_ ? impl_->sender().stats() : wire::Stats{}; }
 wire::Stats Link::received() const noexcept {
   return impl_ ? impl_->receiver().stats() : wire::Stats{};
 }

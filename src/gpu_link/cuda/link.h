@@ -8,10 +8,10 @@
 namespace snug::cuda {
 
 using WrapEngine =
-    std::function<std::unique_ptr<wire::SendEngine>(std::unique_ptr<wire::SendEngine>)>;
+    std::function<std::unique_ptr<gpu_link::SendEngine>(std::unique_ptr<gpu_link::SendEngine>)>;
 
 // As Link::open, with `wrap`, if there is one, around the sending engine.
-Result<Link> open_link(wire::Connection& connection, const wire::Options& options,
-                                    const WrapEngine& wrap);
+Result<Link> open_link(wire::Connection& connection, wire::Mode mode,
+                       std::chrono::milliseconds timeout, const WrapEngine& wrap);
 
 }  // namespace snug::cuda

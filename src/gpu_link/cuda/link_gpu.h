@@ -5,17 +5,17 @@
 #include <memory>
 
 #include "gpu_link/cuda/segment_copy.h"
-#include "snug/cuda.h"
 #include "gpu_link/link_engine.h"
+#include "snug/cuda.h"
 
 namespace snug::cuda {
 
-inline constexpr std::size_t kLinkChunkBytes = std::size_t{4} << 20;
+inline constexpr std::size_t kLinkChunkBytes = wire::kMaxChunkBytes;
 inline constexpr std::size_t kLinkStagingBytes = std::size_t{12} << 20;
 // Pieces of a chunk; pages of 1 KiB and more are fewer.
 inline constexpr std::size_t kMaxPipePieces = (std::size_t{1} << 12) + 2;
 
-struct GpuTensor : wire::LinkTensor {
+struct GpuTensor : gpu_link::LinkTensor {
   GpuTensor(DType type, std::span<const Segment> list) : segments(list) {
     dtype = type;
     num_bytes = segments.num_bytes();
@@ -29,7 +29,7 @@ struct PeerMemory {
   bool is_mapped = false;  // to be unmapped in the end
 };
 
-std::unique_ptr<wire::SendEngine> make_gpu_sender(int device, PeerMemory staging);
-std::unique_ptr<wire::ReceiveEngine> make_gpu_receiver(const void* staging);
+std::unique_ptr<gpu_link::SendEngine> make_gpu_sender(int device, PeerMemory staging);
+std::unique_ptr<gpu_link::ReceiveEngine> make_gpu_receiver(const void* staging);
 
 }  // namespace snug::cuda

@@ -103,7 +103,7 @@ class PieceTable {
  public:
   cudaError_t ensure() { return host_.ensure(kBytes); }
   // What `segments` has at the span. False where that is one piece: no table needed.
-  Result<bool> load(const SegmentList& segments, wire::LinkSpan span) {
+  Result<bool> load(const SegmentList& segments, gpu_link::LinkSpan span) {
     if (segments.in_one_piece(span.offset, span.num_bytes) != nullptr) return false;
     if (Status s = cuda_status(ensure()); !s.ok()) return s;
     num_pieces_ = segments.cut(span.offset, span.num_bytes, {host_.as<Segment>(), kMaxPipePieces});

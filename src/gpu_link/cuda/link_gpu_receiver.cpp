@@ -2,6 +2,7 @@
 
 #include "gpu_link/cuda/link_graphs.h"
 #include "gpu_link/cuda/link_gpu_parts.h"
+#include "wire/message_rules.h"
 
 namespace snug::cuda {
 namespace {
@@ -41,7 +42,7 @@ struct Placer {
   }
 };
 
-class GpuReceiveEngine : public wire::ReceiveEngine {
+class GpuReceiveEngine : public gpu_link::ReceiveEngine {
  public:
   // What fails here fails again where a chunk needs it, and is reported then.
   explicit GpuReceiveEngine(const void* staging) : staging_(staging) {
@@ -53,8 +54,8 @@ class GpuReceiveEngine : public wire::ReceiveEngine {
 
   int num_placers() const override { return kNumPlacers; }
 
-  Status place(int idx, const wire::LinkTensor& tensor, wire::LinkSpan span, wire::Mode mode,
-               std::size_t place, std::size_t payload_bytes) override {
+  Status place(int idx, const gpu_link::LinkTensor& tensor, gpu_link::LinkSpan span,
+               wire::Mode mode, std::size_t place, std::size_t payload_bytes) override {
     Placer& placer = placers_[idx];
     placer.is_frame = mode != wire::Mode::kRaw;
     placer.num_bytes = span.num_bytes;
@@ -115,7 +116,7 @@ class GpuReceiveEngine : public wire::ReceiveEngine {
     });
   }
 
-  Status start(Placer& placer, const GpuTensor& tensor, wire::LinkSpan span, Source from,
+  Status start(Placer& placer, const GpuTensor& tensor, gpu_link::LinkSpan span, Source from,
                wire::Mode mode) {
     if (Status s = placer.ensure(room_); !s.ok()) return s;
     const auto paged = placer.pieces.load(tensor.segments, span);
@@ -161,7 +162,7 @@ class GpuReceiveEngine : public wire::ReceiveEngine {
 
 }  // namespace
 
-std::unique_ptr<wire::ReceiveEngine> make_gpu_receiver(const void* staging) {
+std::unique_ptr<gpu_link::ReceiveEngine> make_gpu_receiver(const void* staging) {
   return std::make_unique<GpuReceiveEngine>(staging);
 }
 

@@ -50,7 +50,7 @@ struct Copy {
   CopyGraph graph;
 };
 
-class GpuSendEngine : public wire::SendEngine {
+class GpuSendEngine : public gpu_link::SendEngine {
  public:
   GpuSendEngine(int device, PeerMemory staging) : device_(device), staging_(staging) {
     for (int i = 0; i < kMaxEncoding; ++i) idle_encoders_.push_back(i);
@@ -63,7 +63,7 @@ class GpuSendEngine : public wire::SendEngine {
   int num_frames() const override { return kNumFrames; }
   int max_encoding() const override { return kMaxEncoding; }
 
-  bool can_encode(const wire::LinkTensor& tensor) override {
+  bool can_encode(const gpu_link::LinkTensor& tensor) override {
     if (is_ready_.load(std::memory_order_acquire)) return true;
     if (std::exchange(is_asked_, true)) return false;
     try {
@@ -73,7 +73,7 @@ class GpuSendEngine : public wire::SendEngine {
     return false;
   }
 
-  Status encode(int idx, const wire::LinkTensor& tensor, wire::LinkSpan span,
+  Status encode(int idx, const gpu_link::LinkTensor& tensor, gpu_link::LinkSpan span,
                 Codec codec) override {
     Frame& frame = frames_[idx];
     frame.encoder = idle_encoders_.back();
@@ -101,7 +101,8 @@ class GpuSendEngine : public wire::SendEngine {
     });
   }
 
-  Status copy_raw(const wire::LinkTensor& tensor, wire::LinkSpan span, std::size_t place) override {
+  Status copy_raw(const gpu_link::LinkTensor& tensor, gpu_link::LinkSpan span,
+                  std::size_t place) override {
     const SegmentList& segments = static_cast<const GpuTensor&>(tensor).segments;
     return copy(place, [&](Copy& slot, void* to) {
       const cudaStream_t stream = copies_stream_.get();
@@ -202,7 +203,7 @@ class GpuSendEngine : public wire::SendEngine {
     return {};
   }
 
-  Status start(Frame& frame, const GpuTensor& tensor, wire::LinkSpan span, Codec codec) {
+  Status start(Frame& frame, const GpuTensor& tensor, gpu_link::LinkSpan span, Codec codec) {
     Encoder& encoder = encoders_[frame.encoder];
     const cudaStream_t stream = encoder.stream.get();
     const auto paged = encoder.pieces.load(tensor.segments, span);
@@ -258,7 +259,7 @@ class GpuSendEngine : public wire::SendEngine {
 
 }  // namespace
 
-std::unique_ptr<wire::SendEngine> make_gpu_sender(int device, PeerMemory staging) {
+std::unique_ptr<gpu_link::SendEngine> make_gpu_sender(int device, PeerMemory staging) {
   return std::make_unique<GpuSendEngine>(device, staging);
 }
 

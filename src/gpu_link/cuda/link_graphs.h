@@ -33,7 +33,7 @@ class GraphSet {
   void record(DType dtype, Make make) {
     dtype_ = dtype;
     for (const Codec codec : {Codec::kFixed, Codec::kEntropy})
-      for (const std::size_t num_bytes : wire::LinkScheduler::kChunks)
+      for (const std::size_t num_bytes : gpu_link::LinkScheduler::kChunks)
         for (const bool is_paged : {false, true})
           entries_.push_back({codec, num_bytes, is_paged, make(codec, num_bytes, is_paged)});
   }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # snug sync: three followers keep up with a trainer; one dies and returns, one
 # comes late, one has no room.
-. "$(dirname "${BASH_SOURCE[0]}")/wire_common.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/transfer_common.sh"
 export SNUG_TOKEN="correct horse"
 
 mkdir served one two three tiny

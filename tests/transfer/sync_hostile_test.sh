@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # snug sync where people move things about: versions deleted while they are sent, other
 # people's files under a version's name, versions that nobody can be sent.
-. "$(dirname "${BASH_SOURCE[0]}")/wire_common.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/transfer_common.sh"
 
 mkdir served one two
 # A version is deleted while it is sent: the follower goes on with the next one and

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The wrong command at the other end: both sides say so, at once, and do not come back.
-. "$(dirname "${BASH_SOURCE[0]}")/wire_common.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/transfer_common.sh"
 
 mkdir served taken followed
 publish_named v1

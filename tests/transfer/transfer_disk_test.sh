@@ -5,7 +5,7 @@ if [ "${1:-}" != inside ]; then
   unshare -m true 2>/dev/null || { echo "skipped: mounting needs root"; exit 0; }
   exec unshare -m bash "$0" inside  # mounts end with it
 fi
-. "$(dirname "${BASH_SOURCE[0]}")/wire_common.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/transfer_common.sh"
 mkdir readonly full many small served
 mount -t tmpfs -o size=300m none full 2>/dev/null || { echo "skipped: no tmpfs here"; exit 0; }
 mount -t tmpfs -o size=64m none readonly

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Memory of both sides stays bounded, also while the receiver does not read.
-. "$(dirname "${BASH_SOURCE[0]}")/wire_common.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/transfer_common.sh"
 if ldd "$SNUG" | grep -qE 'lib(a|t)san'; then
   echo "skipped: sanitizers take memory of their own"
   exit 0

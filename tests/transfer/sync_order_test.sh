@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Which version is the newest: the one that appeared last, whatever it is called and
 # however often the server restarts. And what cannot be published is said, once.
-. "$(dirname "${BASH_SOURCE[0]}")/wire_common.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/transfer_common.sh"
 
 mkdir served one two
 # restart: the same server on the same port.

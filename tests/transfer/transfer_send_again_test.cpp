@@ -39,8 +39,8 @@ StoreResult<TransferReport> send_twice(const std::string& path, const std::strin
   std::thread sender([&] { sent = send_path(path, listener.address(), options); });
   {
     auto first = next_sender(listener);
-    wire::Manifest manifest;
-    wire::ReceiveRules rules;
+    transfer::FileManifest manifest;
+    transfer::ReceiveRules rules;
     rules.check = [&](const std::string& part) -> StoreStatus {
       const std::string final = folder + "/" + fs::path(path).filename().string();
       fs::copy(part, final, fs::copy_options::recursive);
@@ -48,7 +48,7 @@ StoreResult<TransferReport> send_twice(const std::string& path, const std::strin
       first.close();
       return {{Code::kPeer, "this receiver is dead"}, {}, {}, {}};
     };
-    EXPECT_FALSE(wire::receive_files(first, folder, rules, manifest).ok());
+    EXPECT_FALSE(transfer::receive_files(first, folder, rules, manifest).ok());
   }
   {
     auto second = next_sender(listener);

@@ -7,7 +7,7 @@ if [ -z "${SNUG_IN_NAMESPACE:-}" ]; then
       SNUG_IN_NAMESPACE=1 exec unshare $flags bash "${BASH_SOURCE[0]}"
   done
 fi
-. "$(dirname "${BASH_SOURCE[0]}")/wire_common.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/transfer_common.sh"
 
 # Addresses that no name server could ever know stay usage errors.
 mkdir fo served in

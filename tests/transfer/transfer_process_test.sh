@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # snug send and recv as processes: killed, stopped, strangers, two at once.
-. "$(dirname "${BASH_SOURCE[0]}")/wire_common.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/transfer_common.sh"
 
 expect_code 0 "$SNUG" sample model.safetensors --size 48MiB
 mkdir in folder folder/sub

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # snug sync --follow where the user keeps things of his own: a file or folder named
 # `current`, and other data under the name of a version that was fetched long ago.
-. "$(dirname "${BASH_SOURCE[0]}")/wire_common.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/transfer_common.sh"
 
 mkdir served file folder
 publish() {

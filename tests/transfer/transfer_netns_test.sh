@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A real link between two network namespaces that is slow, and that goes away in the
 # middle of a transfer: the transfer fails in bounded time or goes on.
-. "$(dirname "${BASH_SOURCE[0]}")/wire_common.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/transfer_common.sh"
 A=snug-ta-$$ B=snug-tb-$$
 skip() {
   echo "skipped: $*"

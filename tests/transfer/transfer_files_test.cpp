@@ -9,8 +9,8 @@
 
 #include "snug/transfer.h"
 #include "store/store_files.h"
-#include "wire/faulty_proxy.h"
 #include "transfer/manifest.h"
+#include "wire/faulty_proxy.h"
 #include "wire/wire_pairs.h"
 
 namespace snug::test {
@@ -208,22 +208,22 @@ TEST(WireFiles, TheReceiverMayBeKilledAndComeBack) {
 
 TEST(WireFiles, OnlySafeNames) {
   for (const char* name : {"a", "a/b", "a.b/c d", "model-00001-of-00002.safetensors", ".hidden"})
-    EXPECT_TRUE(wire::is_safe_name(name)) << name;
+    EXPECT_TRUE(transfer::is_safe_name(name)) << name;
   for (const std::string name : {"", "/", "/a", "a/", "a//b", ".", "..", "../a", "a/../b", "a/..",
                                  "a\\b", "a\nb", "a/x.snug-part", "a/\x7f"})
-    EXPECT_FALSE(wire::is_safe_name(name)) << name;
-  EXPECT_FALSE(wire::is_safe_name(std::string_view("a\0b", 3)));
-  EXPECT_FALSE(wire::is_safe_name(std::string(300, 'a')));
+    EXPECT_FALSE(transfer::is_safe_name(name)) << name;
+  EXPECT_FALSE(transfer::is_safe_name(std::string_view("a\0b", 3)));
+  EXPECT_FALSE(transfer::is_safe_name(std::string(300, 'a')));
 }
 
 TEST(WireFiles, ManifestsAreChecked) {
-  wire::Manifest manifest{"model", true, {{"a", 1, 0644}, {"b/c", 2, 0600}}};
-  const auto parsed = wire::parse_manifest(wire::to_json(manifest));
+  transfer::FileManifest manifest{"model", true, {{"a", 1, 0644}, {"b/c", 2, 0600}}};
+  const auto parsed = transfer::parse_manifest(transfer::to_json(manifest));
   ASSERT_TRUE(parsed.ok()) << to_string(parsed.status());
   EXPECT_EQ(parsed->files[1].name, "b/c");
   EXPECT_EQ(parsed->num_bytes(), 3u);
-  const auto refused = [](const wire::Manifest& bad) {
-    return wire::parse_manifest(wire::to_json(bad)).status().status.code == Code::kPeer;
+  const auto refused = [](const transfer::FileManifest& bad) {
+    return transfer::parse_manifest(transfer::to_json(bad)).status().status.code == Code::kPeer;
   };
   EXPECT_TRUE(refused({"model", true, {{"../a", 1, 0644}}}));
   EXPECT_TRUE(refused({"..", true, {}}));
@@ -232,8 +232,8 @@ TEST(WireFiles, ManifestsAreChecked) {
   EXPECT_TRUE(refused({"model", true, {{"a", 1, 0644}, {"a", 1, 0644}}}));
   EXPECT_TRUE(refused({"model", true, {{"a", std::uint64_t{1} << 62, 0644}}}));
   EXPECT_TRUE(refused({"model", false, {{"other", 1, 0644}}}));
-  EXPECT_FALSE(wire::parse_manifest("{\"name\":\"x\"").ok());
-  EXPECT_FALSE(wire::parse_manifest("").ok());
+  EXPECT_FALSE(transfer::parse_manifest("{\"name\":\"x\"").ok());
+  EXPECT_FALSE(transfer::parse_manifest("").ok());
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A follower that is killed while it applies a patch leaves nothing for good, and what a
 # living one is at work on is not touched.
-. "$(dirname "${BASH_SOURCE[0]}")/wire_common.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/transfer_common.sh"
 
 mkdir served fo
 expect_code 0 "$SNUG" sample next.safetensors --size 96MiB

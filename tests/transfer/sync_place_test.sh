@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A version keeps its place in the order: when it is touched, cannot be read for a while,
 # or vanishes with its whole folder and comes back. New contents under an old name are new.
-. "$(dirname "${BASH_SOURCE[0]}")/wire_common.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/transfer_common.sh"
 
 mkdir served elsewhere one
 publish() {

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The server's patches lie where others can reach them: whatever happens to them, followers
 # get their version. A server removes the patches of servers that are dead, and only those.
-. "$(dirname "${BASH_SOURCE[0]}")/wire_common.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/transfer_common.sh"
 
 mkdir served one two three four five
 expect_code 0 "$SNUG" sample next.safetensors --size 1MiB
