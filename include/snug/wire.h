@@ -37,6 +37,7 @@ const char* mode_name(Mode mode) noexcept;  // "raw", "fixed", "entropy", "auto"
 inline constexpr std::size_t kMinTokenBytes = 8;
 inline constexpr std::size_t kMinChunkBytes = std::size_t{64} << 10;
 inline constexpr std::size_t kMaxChunkBytes = std::size_t{4} << 20;
+inline constexpr std::uint64_t kMaxMessageBytes = std::uint64_t{1} << 43;  // 8 TiB
 
 struct Options {
   std::string token;  // shared secret of both sides, so long or longer; empty: none

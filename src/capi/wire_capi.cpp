@@ -12,7 +12,6 @@
 #include "capi/convert.h"
 #include "snug/snug.h"
 #include "snug/wire.h"
-#include "wire/protocol.h"
 
 using snug::Code;
 using snug::DType;

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "snug/wire.h"
+#include "wire/message_rules.h"
 
 namespace snug::gpu_link {
 

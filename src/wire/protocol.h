@@ -21,7 +21,6 @@ inline constexpr std::uint32_t kChunkMagic = 0x44574E53;    // "SNWD"
 inline constexpr std::size_t kMaxControlBytes = std::size_t{16} << 20;
 inline constexpr std::size_t kMaxNoteBytes = std::size_t{1} << 20;
 inline constexpr std::size_t kMaxExtents = std::size_t{1} << 16;
-inline constexpr std::uint64_t kMaxMessageBytes = std::uint64_t{1} << 43;  // 8 TiB
 inline constexpr int kMaxLanes = 16;
 inline constexpr std::size_t kMaxUnreadNotes = 64;
 

@@ -9,9 +9,9 @@
 
 #include "gpu_link/cuda/enter_thread.h"
 #include "gpu_link/cuda/segment_copy.h"
+#include "gpu_link/link_engine.h"  // rules of messages
 #include "snug/codec.h"
 #include "snug/gpu_link.h"
-#include "wire/message_rules.h"
 
 namespace snug::cuda {
 namespace {

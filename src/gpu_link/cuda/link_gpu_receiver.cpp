@@ -2,7 +2,6 @@
 
 #include "gpu_link/cuda/link_graphs.h"
 #include "gpu_link/cuda/link_gpu_parts.h"
-#include "wire/message_rules.h"
 
 namespace snug::cuda {
 namespace {
