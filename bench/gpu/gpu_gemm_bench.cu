@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "gemm/bench_matrices.cuh"
-#include "gemm/cuda/launch.h"
+#include "gemm/cuda/linear_host.h"
 #include "gemm/dense_peer.cuh"
 #include "gemm/tuning.h"
 #include "snug/gemm.h"

@@ -2,6 +2,7 @@
 #pragma once
 #include <cuda_runtime.h>
 
+#include <cstddef>
 #include <cstdint>
 
 namespace snug::cuda {
@@ -13,40 +14,68 @@ enum class Start { kInOrder, kEarly };
 struct Launch {
   std::uint64_t num_ctas;
   unsigned num_threads;
-  std::uint32_t smem_bytes;  // dynamic
+  std::size_t smem_bytes;  // dynamic
   cudaStream_t stream;
   Start start = Start::kInOrder;
+  unsigned cluster_ctas = 1;
 };
 
+// Beyond this much shared memory a kernel needs raise_smem_limit().
+inline constexpr std::size_t kUsualSmemBytes = 48 * 1024;
+
+// Always to the same limit, all that a thread block can have: other threads may be launching the
+// kernel with other sizes.
+template <class Kernel>
+cudaError_t raise_smem_limit(Kernel kernel, std::size_t max_smem, std::size_t static_smem = 0) {
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              static_cast<int>(max_smem - static_smem));
+}
+
+// As asked: the caller knows that the shared memory is allowed and that an early kernel waits.
 template <class... Params, class... Args>
-cudaError_t launch_kernel(void (*kernel)(Params...), const Launch& launch, const Args&... args) {
+cudaError_t launch_as_is(void (*kernel)(Params...), const Launch& launch, const Args&... args) {
+  cudaLaunchAttribute attributes[2] = {};
+  unsigned num_attributes = 0;
+  if (launch.start == Start::kEarly) {
+    cudaLaunchAttribute& early = attributes[num_attributes++];
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (launch.cluster_ctas != 1) {
+    cudaLaunchAttribute& cluster = attributes[num_attributes++];
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {launch.cluster_ctas, 1, 1};
+  }
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(launch.num_ctas));
+  config.blockDim = dim3(launch.num_threads);
+  config.dynamicSmemBytes = launch.smem_bytes;
+  config.stream = launch.stream;
+  config.attrs = attributes;
+  config.numAttrs = num_attributes;
+  return cudaLaunchKernelEx(&config, kernel, args...);
+}
+
+// On any GPU: raises the limit of shared memory where needed, and starts early where that works.
+template <class... Params, class... Args>
+cudaError_t launch_kernel(void (*kernel)(Params...), Launch launch, const Args&... args) {
   int device = 0, major = 0, max_smem = 0;
   cudaFuncAttributes attributes;
   cudaError_t error = cudaGetDevice(&device);
   if (error == cudaSuccess)
     error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
   if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, kernel);
-  // Always the same limit: other threads may be launching with other sizes.
-  if (error == cudaSuccess && launch.smem_bytes + attributes.sharedSizeBytes > 48 * 1024) {
+  if (error == cudaSuccess && launch.smem_bytes + attributes.sharedSizeBytes > kUsualSmemBytes) {
     error = cudaDeviceGetAttribute(&max_smem, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
     if (error == cudaSuccess)
-      error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                   max_smem - static_cast<int>(attributes.sharedSizeBytes));
+      error =
+          raise_smem_limit(kernel, static_cast<std::size_t>(max_smem), attributes.sharedSizeBytes);
   }
   if (error != cudaSuccess) return error;
   // Code translated from PTX of older GPUs does not wait.
-  const bool waits = major >= 9 && (attributes.ptxVersion == 0 || attributes.ptxVersion >= 90);
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(launch.num_ctas));
-  config.blockDim = dim3(launch.num_threads);
-  config.dynamicSmemBytes = launch.smem_bytes;
-  config.stream = launch.stream;
-  config.attrs = &attribute;
-  config.numAttrs = launch.start == Start::kEarly && waits ? 1 : 0;
-  return cudaLaunchKernelEx(&config, kernel, args...);
+  if (major < 9 || (attributes.ptxVersion != 0 && attributes.ptxVersion < 90))
+    launch.start = Start::kInOrder;
+  return launch_as_is(kernel, launch, args...);
 }
 
 // Shared memory that a thread block of `kernel` can have for stages.

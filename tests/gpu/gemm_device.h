@@ -1,6 +1,6 @@
 // gpu/gemm_device.h - packed matrices and one-call multiplications for the GPU tests.
 #pragma once
-#include "gemm/cuda/launch.h"
+#include "gemm/cuda/linear_host.h"
 #include "gemm/gemm_weights.h"
 #include "gpu/gpu_buffers.h"
 #include "snug/gemm.h"

@@ -4,20 +4,11 @@
 
 #include "codec/cuda/frame/workspace.cuh"
 #include "codec/cuda/kernels.cuh"
+#include "gpu/status.h"
 #include "snug/codec.h"
 
 namespace snug::cuda {
 namespace {
-
-Status usage(const char* what, std::uint64_t found = kNowhere, std::uint64_t expected = kNowhere) {
-  return {Code::kUsage, what, kNowhere, kNowhere, found, expected};
-}
-
-Status from_cuda(cudaError_t error) {
-  if (error == cudaSuccess) return {};
-  return {Code::kNoDevice, cudaGetErrorString(error), kNowhere, kNowhere,
-          static_cast<std::uint64_t>(error)};
-}
 
 // Multiprocessors to use, or 0 where there is no device.
 int sm_count(int max_sms) {
@@ -77,12 +68,9 @@ Status enqueue(const Call& call, bool decodes, Target workspace, DeviceResult* r
   const int num_sms = sm_count(call.max_sms);
   if (num_sms == 0) return {Code::kNoDevice, "no usable GPU"};
   const WorkspaceLayout layout = layout_of(call, !decodes, num_sms);
-  if (workspace.num_bytes < layout.total)
-    return usage("workspace too small", workspace.num_bytes, layout.total);
-  if (reinterpret_cast<std::uintptr_t>(workspace.data) % 256 != 0)
-    return usage("workspace is not 256-byte aligned");
-  if (reinterpret_cast<std::uintptr_t>(call.single.frame) % frame::kAlign != 0)
-    return usage("frame is not 16-byte aligned");
+  if (Status s = check_workspace(workspace.data, workspace.num_bytes, layout.total); !s.ok())
+    return s;
+  if (!is_aligned(call.single.frame, frame::kAlign)) return usage("frame is not 16-byte aligned");
   if (result == nullptr) return usage("no place for the result");
   auto* base = static_cast<std::uint8_t*>(workspace.data);
   Work work{};

@@ -1,5 +1,5 @@
-// delta/cuda/delta_parse.cuh - the codes of one payload, read by one warp: what delta_decode_block.cpp
-// reads, 32 codes at a time. The payload may be hostile.
+// delta/cuda/delta_parse.cuh - the codes of one payload, read by one warp: what
+// delta_decode_block.cpp reads, 32 codes at a time. The payload may be hostile.
 #pragma once
 #include "delta/cuda/delta_planes.cuh"
 

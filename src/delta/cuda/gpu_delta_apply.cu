@@ -33,9 +33,10 @@ cudaError_t launch_blocks(const ApplyWork& work, int num_sms, cudaStream_t strea
   const std::uint64_t num_blocks = work.tensor_bytes / (kWidth * kThreads * kPerThread) + 1;
   const std::uint64_t most =
       static_cast<std::uint64_t>(num_sms) * blocks_per_sm<kWidth, kThreads, kMany>();
-  return launch(apply_kernel<kWidth, kThreads, kMany, kPass>, work,
-                static_cast<u32>(std::min(num_blocks, most)), kThreads,
-                sizeof(ApplyShared<kWidth, kThreads, kMany>), stream);
+  return launch_kernel(
+      apply_kernel<kWidth, kThreads, kMany, kPass>,
+      {std::min(num_blocks, most), kThreads, sizeof(ApplyShared<kWidth, kThreads, kMany>), stream},
+      work);
 }
 
 template <u32 kWidth, u32 kThreads, Pass kPass>

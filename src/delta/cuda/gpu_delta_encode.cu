@@ -44,12 +44,12 @@ cudaError_t choose_room(const delta::Header& header, u32& room_bytes) {
 
 template <bool kLargeBlocks>
 cudaError_t launch_encode(const EncodeWork& work, cudaStream_t stream) {
-  const u32 grid = std::max(1u, work.num_rounds());
-  const std::size_t shared_bytes = std::size_t{kRoundBlocks} * work.room_bytes;
-  return elem_bytes(work.header.dtype) == 1 ? launch(encode_kernel<1, kLargeBlocks>, work, grid,
-                                                     kEncodeThreads, shared_bytes, stream)
-                                            : launch(encode_kernel<2, kLargeBlocks>, work, grid,
-                                                     kEncodeThreads, shared_bytes, stream);
+  const auto kernel = elem_bytes(work.header.dtype) == 1 ? encode_kernel<1, kLargeBlocks>
+                                                         : encode_kernel<2, kLargeBlocks>;
+  return launch_kernel(kernel,
+                       {std::max(1u, work.num_rounds()), kEncodeThreads,
+                        std::size_t{kRoundBlocks} * work.room_bytes, stream},
+                       work);
 }
 
 }  // namespace

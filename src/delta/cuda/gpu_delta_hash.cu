@@ -40,9 +40,8 @@ __global__ void __launch_bounds__(kHashThreads)
 using namespace deltas;
 
 Status tensor_hash(Source tensor, std::uint64_t* hash, Target workspace, Stream stream) noexcept {
-  if (workspace.num_bytes < kStateBytes)
-    return usage("workspace too small", workspace.num_bytes, kStateBytes);
-  if (!is_aligned(workspace.data, 256)) return usage("workspace is not 256-byte aligned");
+  if (Status s = check_workspace(workspace.data, workspace.num_bytes, kStateBytes); !s.ok())
+    return s;
   if (!is_aligned(tensor.data, 8)) return usage("tensor is not 8-byte aligned");
   cudaError_t error = cudaMemsetAsync(workspace.data, 0, kStateBytes, stream);
   if (error != cudaSuccess) return from_cuda(error);

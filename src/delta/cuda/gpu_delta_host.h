@@ -4,24 +4,11 @@
 #include <cuda_runtime.h>
 
 #include "delta/cuda/delta_device.cuh"
+#include "gpu/launch.h"
+#include "gpu/status.h"
 #include "snug/cuda.h"
 
 namespace snug::cuda::deltas {
-
-inline Status usage(const char* what, std::uint64_t found = kNowhere,
-                    std::uint64_t expected = kNowhere) {
-  return {Code::kUsage, what, kNowhere, kNowhere, found, expected};
-}
-
-inline Status from_cuda(cudaError_t error) {
-  if (error == cudaSuccess) return {};
-  return {Code::kNoDevice, cudaGetErrorString(error), kNowhere, kNowhere,
-          static_cast<std::uint64_t>(error)};
-}
-
-inline bool is_aligned(const void* p, std::uintptr_t to) {
-  return reinterpret_cast<std::uintptr_t>(p) % to == 0;
-}
 
 inline int log2_block_of(const DeltaOptions& options) {
   return options.log2_block == 0 ? kDefaultGpuLog2Block : options.log2_block;
@@ -42,21 +29,9 @@ inline Status check_options(const DeltaOptions& options, std::size_t raw_bytes) 
 }
 
 inline Status check_memory(Target workspace, std::size_t needed, const DeviceResult* result) {
-  if (workspace.num_bytes < needed)
-    return usage("workspace too small", workspace.num_bytes, needed);
-  if (!is_aligned(workspace.data, 256)) return usage("workspace is not 256-byte aligned");
+  if (Status s = check_workspace(workspace.data, workspace.num_bytes, needed); !s.ok()) return s;
   if (result == nullptr) return usage("no place for the result");
   return {};
-}
-
-template <class Kernel, class Work>
-cudaError_t launch(Kernel kernel, const Work& work, u32 grid, u32 threads, std::size_t shared_bytes,
-                   cudaStream_t stream) {
-  cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                           static_cast<int>(shared_bytes));
-  if (error != cudaSuccess) return error;
-  kernel<<<grid, threads, shared_bytes, stream>>>(work);
-  return cudaGetLastError();
 }
 
 inline Status copy_result(cudaError_t error, const DeviceResult* result, DeviceResult* host_result,

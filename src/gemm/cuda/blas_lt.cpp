@@ -1,5 +1,5 @@
 // cuBLASLt for many rows of x, loaded at run time: Snug neither links nor needs it.
-#include "gemm/cuda/launch.h"
+#include "gemm/cuda/linear_host.h"
 
 #if __has_include(<cublasLt.h>)
 #include <cublasLt.h>

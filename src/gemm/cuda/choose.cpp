@@ -5,7 +5,7 @@
 #include <cstring>
 #include <mutex>
 
-#include "gemm/cuda/launch.h"
+#include "gemm/cuda/linear_host.h"
 #include "gemm/tuning.h"
 
 namespace snug::gemm {

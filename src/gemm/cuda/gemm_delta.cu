@@ -33,7 +33,7 @@ std::size_t apply_delta_workspace_bytes(std::uint64_t n, std::uint64_t k) noexce
 Status apply_delta(const Matrix& matrix, cuda::Source delta, Kind kind, cuda::Target new_packed,
                    cuda::Target workspace, DeviceResult* result, const cuda::DeltaOptions& options,
                    Stream stream) noexcept {
-  using cuda::deltas::usage;
+  using cuda::usage;
   if (options.dtype != DType::kBF16)
     return usage("packed matrices are BF16", static_cast<std::uint64_t>(options.dtype));
   const std::size_t needed = apply_delta_workspace_bytes(matrix.n, matrix.k);

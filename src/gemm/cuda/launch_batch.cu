@@ -1,7 +1,7 @@
 // Describes x to the copy engine and launches the batch kernel.
 #include <algorithm>
 
-#include "gemm/cuda/launch.h"
+#include "gemm/cuda/linear_host.h"
 #include "gemm/cuda/sm90_batch_gemm.cuh"
 
 namespace snug::gemm {
@@ -61,8 +61,10 @@ cudaError_t launch(const Device& device, const LinearParams& params, std::uint32
   b.teams = split_k == 1 ? even_teams(tiles, most) : static_cast<std::uint32_t>(tiles * split_k);
   b.share = tiles * params.tiles_per_strip / b.teams;
   b.extra = static_cast<std::uint32_t>(tiles * params.tiles_per_strip % b.teams);
-  return launch_overlapped(device, batch_gemm<Shape>, kTeam * b.teams, Shape::kThreads,
-                           Shape::kSmemBytes, b, stream, kTeam * split_k);
+  return launch_sm90(
+      device, batch_gemm<Shape>,
+      {kTeam * b.teams, Shape::kThreads, Shape::kSmemBytes, stream, Start::kEarly, kTeam * split_k},
+      b);
 }
 
 template <int kTileM, int kGroups, int kSubs>

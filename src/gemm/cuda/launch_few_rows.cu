@@ -1,7 +1,7 @@
 // Launches the few-rows kernel as gemm/plan.cpp fitted it.
 #include <algorithm>
 
-#include "gemm/cuda/launch.h"
+#include "gemm/cuda/linear_host.h"
 #include "gemm/cuda/sm90_few_rows_gemm.cuh"
 
 namespace snug::gemm {
@@ -11,8 +11,10 @@ template <int kTokenTiles, int kWarps, Kind kKind>
 cudaError_t launch(const Device& device, const LinearParams& p, std::uint32_t blocks,
                    cudaStream_t stream) {
   constexpr FewRowsSmem smem(kTokenTiles, kWarps, kKind);
-  return launch_overlapped(device, few_rows_gemm<kTokenTiles, kWarps, kKind>, blocks, smem.threads,
-                           smem.bytes(p.stages, p.m, p.max_split_tiles), p, stream);
+  return launch_sm90(
+      device, few_rows_gemm<kTokenTiles, kWarps, kKind>,
+      {blocks, smem.threads, smem.bytes(p.stages, p.m, p.max_split_tiles), stream, Start::kEarly},
+      p);
 }
 
 using Launch = cudaError_t (*)(const Device&, const LinearParams&, std::uint32_t, cudaStream_t);

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "gemm/cuda/generic_gemm.cuh"
-#include "gemm/cuda/launch.h"
+#include "gemm/cuda/linear_host.h"
 
 namespace snug::gemm {
 namespace {
@@ -56,13 +56,9 @@ Status check_args(const Matrix& matrix, const LinearArgs& args, cuda::Target wor
     return usage("rows of x overlap: leading dimension", args.ldx, matrix.k);
   if (args.m > 1 && args.ldy < matrix.n)
     return usage("rows of y overlap: leading dimension", args.ldy, matrix.n);
-  if (!aligned(args.x, 2) || !aligned(args.y, 2) || !aligned(args.bias, 2))
+  if (!is_aligned(args.x, 2) || !is_aligned(args.y, 2) || !is_aligned(args.bias, 2))
     return usage("x, y or bias is not 2-byte aligned");
-  if (workspace.data == nullptr || !aligned(workspace.data, kAlign))
-    return usage("workspace is not 256-byte aligned");
-  if (workspace.num_bytes < kCounterBytes)
-    return usage("workspace too small", workspace.num_bytes, kCounterBytes);
-  return {};
+  return check_workspace(workspace.data, workspace.num_bytes, kCounterBytes);
 }
 
 LinearParams params_of(const Matrix& matrix, const LinearArgs& args, std::uint8_t* workspace,
@@ -80,9 +76,9 @@ LinearParams params_of(const Matrix& matrix, const LinearArgs& args, std::uint8_
   p.bias = static_cast<const __nv_bfloat16*>(args.bias);
   p.y = static_cast<std::uint16_t*>(args.y);
   p.ldy = args.m > 1 ? args.ldy : align_up(matrix.n, 8);
-  p.x_aligned = aligned(args.x, 16) && p.ldx % 8 == 0 && p.k % 8 == 0;
-  p.y_pairs = aligned(args.y, 4) && p.ldy % 2 == 0;
-  p.y_wide = aligned(args.y, 16) && p.ldy % 8 == 0;
+  p.x_aligned = is_aligned(args.x, 16) && p.ldx % 8 == 0 && p.k % 8 == 0;
+  p.y_pairs = is_aligned(args.y, 4) && p.ldy % 2 == 0;
+  p.y_wide = is_aligned(args.y, 16) && p.ldy % 8 == 0;
   p.partials = reinterpret_cast<float4*>(workspace + offsets.sums);
   p.counters = reinterpret_cast<std::uint32_t*>(workspace);
   return p;
@@ -90,7 +86,7 @@ LinearParams params_of(const Matrix& matrix, const LinearArgs& args, std::uint8_
 
 Status run_batch(const Device& device, LinearParams p, Kind kind, const Plan& plan,
                  std::uint8_t* x_copy, cudaStream_t stream) {
-  if (!aligned(p.x, 16) || p.ldx % 8 != 0) {
+  if (!is_aligned(p.x, 16) || p.ldx % 8 != 0) {
     const std::uint64_t ld = align_up(p.k, 8);
     auto* copy = reinterpret_cast<std::uint16_t*>(x_copy);
     copy_rows<<<dim3((p.k + 1023) / 1024, p.m), 256, 0, stream>>>(p.x, p.ldx, p.k, copy, ld);
@@ -120,20 +116,10 @@ Status run_unpack(const Matrix& matrix, LinearParams p, std::uint8_t* panel, cud
 
 }  // namespace
 
-Status usage(const char* what, std::uint64_t found, std::uint64_t expected) noexcept {
-  return {Code::kUsage, what, kNowhere, kNowhere, found, expected};
-}
-
-Status from_cuda(cudaError_t error) noexcept {
-  if (error == cudaSuccess) return {};
-  return {Code::kNoDevice, cudaGetErrorString(error), kNowhere, kNowhere,
-          static_cast<std::uint64_t>(error)};
-}
-
 Status check_matrix(const Matrix& matrix) noexcept {
   if (packed_bound(matrix.n, matrix.k, matrix.kind) == 0)
     return usage("matrix shape or kind out of range");
-  if (matrix.data == nullptr || !aligned(matrix.data, kAlign))
+  if (matrix.data == nullptr || !is_aligned(matrix.data, kAlign))
     return usage("packed matrix is not 256-byte aligned");
   const Layout layout(matrix.n, matrix.k, matrix.kind);
   if (matrix.num_bytes < layout.overflows ||
@@ -182,10 +168,8 @@ std::size_t linear_workspace_bytes(std::uint64_t n, std::uint64_t k, std::uint64
 }
 
 Status init_workspace(cuda::Target workspace, Stream stream) noexcept {
-  if (workspace.data == nullptr || !aligned(workspace.data, kAlign))
-    return usage("workspace is not 256-byte aligned");
-  if (workspace.num_bytes < kCounterBytes)
-    return usage("workspace too small", workspace.num_bytes, kCounterBytes);
+  if (Status s = check_workspace(workspace.data, workspace.num_bytes, kCounterBytes); !s.ok())
+    return s;
   return from_cuda(cudaMemsetAsync(workspace.data, 0, kCounterBytes, stream));
 }
 
@@ -215,7 +199,7 @@ Status linear(const Matrix& matrix, const LinearArgs& args, cuda::Target workspa
     case Kernel::kBatch:
       if (!device.hopper()) return usage("the batch kernel needs a Hopper GPU");
       if (!batch_fits(plan, matrix.k)) return usage("the batch kernel has no such tile");
-      if (args.m > kMaxCopiedTokens && (!aligned(args.x, 16) || p.ldx % 8 != 0))
+      if (args.m > kMaxCopiedTokens && (!is_aligned(args.x, 16) || p.ldx % 8 != 0))
         return from_cuda(launch_generic(p, matrix.kind, stream));
       return run_batch(device, p, matrix.kind, plan, base + offsets.x_copy, stream);
     case Kernel::kUnpack:

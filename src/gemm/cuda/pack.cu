@@ -1,7 +1,7 @@
 // The host side of packing: checks, workspace, launches.
 #include <cstring>
 
-#include "gemm/cuda/launch.h"
+#include "gemm/cuda/linear_host.h"
 #include "gemm/cuda/pack_kernels.cuh"
 #include "gemm/cuda/unpack_kernels.cuh"
 
@@ -38,15 +38,13 @@ Status check_pack(std::uint64_t n, std::uint64_t k, Kind kind, cuda::Target dst,
                   const DeviceResult* result) {
   if (packed_bound(n, k, kind) == 0) return usage("matrix shape or kind out of range");
   const Layout layout(n, k, kind);
-  if (dst.data == nullptr || !aligned(dst.data, kAlign))
+  if (dst.data == nullptr || !is_aligned(dst.data, kAlign))
     return usage("packed matrix is not 256-byte aligned");
   if (dst.num_bytes < layout.overflows)
     return {Code::kDstTooSmall, "packed matrix does not fit", kNowhere, kNowhere, dst.num_bytes,
             layout.overflows};
-  if (workspace.data == nullptr || !aligned(workspace.data, kAlign))
-    return usage("workspace is not 256-byte aligned");
-  if (workspace.num_bytes < workspace_bytes)
-    return usage("workspace too small", workspace.num_bytes, workspace_bytes);
+  if (Status s = check_workspace(workspace.data, workspace.num_bytes, workspace_bytes); !s.ok())
+    return s;
   if (result == nullptr) return usage("no place for the result");
   if (layout.strips > 0x7FFFFFFFu) return usage("matrix shape out of range");
   if (current_device().num_sms == 0) return {Code::kNoDevice, "no usable GPU"};
@@ -73,7 +71,7 @@ PackParams pack_params(const void* w, std::uint64_t ld, std::uint64_t n, std::ui
   p.ld = ld;
   p.n = n;
   p.k = k;
-  p.pairs = ld % 2 == 0 && aligned(w, 4);
+  p.pairs = ld % 2 == 0 && is_aligned(w, 4);
   p.dst = static_cast<std::uint8_t*>(dst.data);
   p.max_overflows = room < layout.max_overflows ? room : layout.max_overflows;
   p.kind = kind;
@@ -100,7 +98,7 @@ Status pack(const void* w, std::uint64_t ld, std::uint64_t n, std::uint64_t k, K
   if (Status s = check_pack(n, k, kind, dst, workspace, pack_workspace_bytes(n, k), result);
       !s.ok())
     return s;
-  if (w == nullptr || !aligned(w, 2)) return usage("weights are not 2-byte aligned");
+  if (w == nullptr || !is_aligned(w, 2)) return usage("weights are not 2-byte aligned");
   if (ld < k) return usage("rows overlap: leading dimension", ld, k);
   return from_cuda(enqueue_pack(
       pack_params(w, ld, n, k, kind, dst, static_cast<std::uint8_t*>(workspace.data), result),
@@ -137,7 +135,7 @@ Status pack_status(const DeviceResult& result) noexcept {
 }
 
 Result<Matrix> open(const void* data, std::uint64_t num_bytes, Stream stream) noexcept {
-  if (data == nullptr || !aligned(data, kAlign))
+  if (data == nullptr || !is_aligned(data, kAlign))
     return usage("packed matrix is not 256-byte aligned");
   if (num_bytes < kHeaderBytes) return inspect({}, num_bytes);
   std::byte header[kHeaderBytes];
@@ -171,7 +169,7 @@ cudaError_t launch_unpack(const Matrix& matrix, std::uint64_t first_strip, std::
   p.tiles_per_strip = layout.tiles_per_strip;
   p.w = static_cast<std::uint16_t*>(w);
   p.ld = ld;
-  p.wide = ld % 8 == 0 && aligned(w, 16);
+  p.wide = ld % 8 == 0 && is_aligned(w, 16);
   const auto blocks = static_cast<std::uint32_t>((num_strips * layout.tiles_per_strip + 7) / 8);
   if (matrix.kind == Kind::kRaw)
     unpack_tiles<Kind::kRaw><<<blocks, 256, 0, stream>>>(p);
@@ -182,7 +180,7 @@ cudaError_t launch_unpack(const Matrix& matrix, std::uint64_t first_strip, std::
 
 Status unpack(const Matrix& matrix, void* w, std::uint64_t ld, Stream stream) noexcept {
   if (Status s = check_matrix(matrix); !s.ok()) return s;
-  if (w == nullptr || !aligned(w, 2)) return usage("weights are not 2-byte aligned");
+  if (w == nullptr || !is_aligned(w, 2)) return usage("weights are not 2-byte aligned");
   if (ld < matrix.k) return usage("rows overlap: leading dimension", ld, matrix.k);
   if (current_device().num_sms == 0) return {Code::kNoDevice, "no usable GPU"};
   return from_cuda(

@@ -36,7 +36,7 @@ class Staging {
   ~Staging() { cudaFree(data_); }
 
   Status open(StagingHello& hello) {
-    if (Status s = cuda_status(cudaMalloc(&data_, kLinkStagingBytes)); !s.ok()) return s;
+    if (Status s = from_cuda(cudaMalloc(&data_, kLinkStagingBytes)); !s.ok()) return s;
     hello.num_bytes = kLinkStagingBytes;
     hello.address = reinterpret_cast<std::uintptr_t>(data_);
     hello.has_handle = cudaIpcGetMemHandle(&hello.handle, data_) == cudaSuccess ? 1 : 0;
@@ -105,7 +105,7 @@ class Link::Impl {
     if (Status s = wire::check_timeout(timeout); !s.ok()) return s;
     int device = 0;
     StagingHello hello;
-    if (Status s = cuda_status(cudaGetDevice(&device)); !s.ok()) return s;
+    if (Status s = from_cuda(cudaGetDevice(&device)); !s.ok()) return s;
     if (Status s = staging_.open(hello); !s.ok()) return s;
     gpu_link::LinkBlob blob{};
     std::memcpy(blob.data(), &hello, sizeof hello);
@@ -122,7 +122,7 @@ class Link::Impl {
     link.mode = mode;
     link.timeout = timeout;
     link.check_peer = [this] { return meeting_.check_peer(); };
-    link.enter = [device] { return cuda_status(enter_thread(device)); };
+    link.enter = [device] { return from_cuda(enter_thread(device)); };
     if (wrap) engine = wrap(std::move(engine));
     sender_.emplace(meeting_.outgoing(), std::move(engine), kLinkStagingBytes, kLinkChunkBytes,
                     link);

@@ -1,102 +1,12 @@
 // gpu_link/cuda/link_gpu_parts.h - what the engines of gpu_link/cuda/link_gpu.h are made of.
 #pragma once
-#include <cuda_runtime_api.h>
-
-#include <initializer_list>
-
+#include "gpu/owners.h"
 #include "gpu_link/cuda/enter_thread.h"
 #include "gpu_link/cuda/link_gpu.h"
 
 namespace snug::cuda {
 
-inline Status cuda_status(cudaError_t error) {
-  if (error == cudaSuccess) return {};
-  return {Code::kNoDevice, cudaGetErrorString(error), kNowhere, kNowhere,
-          static_cast<std::uint64_t>(error)};
-}
-// The first that is not good.
-inline Status cuda_status(std::initializer_list<cudaError_t> errors) {
-  for (const cudaError_t error : errors)
-    if (error != cudaSuccess) return cuda_status(error);
-  return {};
-}
-
-// Device memory and pinned host memory that free themselves.
-class Memory {
- public:
-  enum class Where { kDevice, kHost };
-  explicit Memory(Where where = Where::kDevice) : on_host_(where == Where::kHost) {}
-  Memory(const Memory&) = delete;
-  ~Memory() { release(); }
-  // At least that much; what was in it may be lost.
-  cudaError_t ensure(std::size_t num_bytes) {
-    if (num_bytes <= num_bytes_) return cudaSuccess;
-    release();
-    const cudaError_t error =
-        on_host_ ? cudaMallocHost(&data_, num_bytes) : cudaMalloc(&data_, num_bytes);
-    num_bytes_ = error == cudaSuccess ? num_bytes : 0;
-    return error;
-  }
-  template <class T>
-  T* as() const {
-    return static_cast<T*>(data_);
-  }
-  Target target() const { return {data_, num_bytes_}; }
-
- private:
-  void release() {
-    (void)(on_host_ ? cudaFreeHost(data_) : cudaFree(data_));
-    data_ = nullptr;
-    num_bytes_ = 0;
-  }
-
-  const bool on_host_;
-  void* data_ = nullptr;
-  std::size_t num_bytes_ = 0;
-};
-
-class StreamOwner {
- public:
-  StreamOwner() = default;
-  StreamOwner(const StreamOwner&) = delete;
-  ~StreamOwner() {
-    if (stream_ != nullptr) cudaStreamDestroy(stream_);
-  }
-  cudaError_t ensure() {
-    return stream_ != nullptr ? cudaSuccess
-                              : cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking);
-  }
-  void wait() const {
-    if (stream_ != nullptr) (void)cudaStreamSynchronize(stream_);
-  }
-  cudaStream_t get() const { return stream_; }
-
- private:
-  cudaStream_t stream_ = nullptr;
-};
-
-class EventOwner {
- public:
-  EventOwner() = default;
-  EventOwner(const EventOwner&) = delete;
-  ~EventOwner() {
-    if (event_ != nullptr) cudaEventDestroy(event_);
-  }
-  cudaError_t ensure() {
-    return event_ != nullptr ? cudaSuccess
-                             : cudaEventCreateWithFlags(&event_, cudaEventDisableTiming);
-  }
-  cudaError_t record(cudaStream_t stream) { return cudaEventRecord(event_, stream); }
-  Result<bool> happened() const {
-    const cudaError_t error = cudaEventQuery(event_);
-    if (error == cudaErrorNotReady) return false;
-    if (error != cudaSuccess) return cuda_status(error);
-    return true;
-  }
-
- private:
-  cudaEvent_t event_ = nullptr;
-};
+inline Target target_of(const Memory& memory) { return {memory.as(), memory.num_bytes()}; }
 
 // The pieces of one chunk.
 class PieceTable {
@@ -105,13 +15,13 @@ class PieceTable {
   // What `segments` has at the span. False where that is one piece: no table needed.
   Result<bool> load(const SegmentList& segments, gpu_link::LinkSpan span) {
     if (segments.in_one_piece(span.offset, span.num_bytes) != nullptr) return false;
-    if (Status s = cuda_status(ensure()); !s.ok()) return s;
+    if (Status s = from_cuda(ensure()); !s.ok()) return s;
     num_pieces_ = segments.cut(span.offset, span.num_bytes, {host_.as<Segment>(), kMaxPipePieces});
     if (num_pieces_ > kMaxPipePieces) return Status{Code::kUsage, "too many pieces in a chunk"};
     return true;
   }
   Status copy(CopyWay way, void* memory, cudaStream_t stream) const {
-    return cuda_status(copy_segments(way, {host_.as<Segment>(), num_pieces_}, memory, stream));
+    return from_cuda(copy_segments(way, {host_.as<Segment>(), num_pieces_}, memory, stream));
   }
   // For kernels, which read it where it is: that is sooner done than a copy, for which copies of
   // chunks would be in the way. Not to be loaded again before they end.
@@ -160,7 +70,7 @@ class CodecCall {
     return result_.get();
   }
   Status started(const Status& status, cudaStream_t stream) {
-    return status.ok() ? cuda_status(event_.record(stream)) : status;
+    return status.ok() ? from_cuda(event_.record(stream)) : status;
   }
   // A kernel that ends without a result was given nonsense, or the GPU has failed.
   Result<bool> is_done() {

@@ -37,7 +37,7 @@ struct Placer {
   std::size_t num_bytes = 0;
 
   Status ensure(std::size_t room) {
-    return cuda_status({stream.ensure(), event.ensure(), call.ensure(), workspace.ensure(room)});
+    return from_cuda({stream.ensure(), event.ensure(), call.ensure(), workspace.ensure(room)});
   }
 };
 
@@ -73,7 +73,7 @@ class GpuReceiveEngine : public gpu_link::ReceiveEngine {
   }
 
   void drain() noexcept override {
-    for (const Placer& placer : placers_) placer.stream.wait();
+    for (const Placer& placer : placers_) (void)placer.stream.wait();
   }
 
  private:
@@ -82,21 +82,21 @@ class GpuReceiveEngine : public gpu_link::ReceiveEngine {
   void load_kernels() {
     Placer& placer = placers_[0];
     const cudaStream_t stream = placer.stream.get();
-    const Target room = placers_[1].workspace.target();
+    const Target room = target_of(placers_[1].workspace);
     if (cudaMemsetAsync(room.data, 0, room.num_bytes, stream) != cudaSuccess) return;
     for (const Codec codec : {Codec::kFixed, Codec::kEntropy}) {
       DecodeOptions options;
       options.codec = codec;
-      (void)decode({room.data, 4096}, {room.data, 4096}, placer.workspace.target(),
+      (void)decode({room.data, 4096}, {room.data, 4096}, target_of(placer.workspace),
                    placer.call.expect_result(), options, stream);
     }
-    placer.stream.wait();
+    (void)placer.stream.wait();
   }
 
   void record_graphs(Placer& placer) {
     if (placer.pieces.ensure() != cudaSuccess) return;
     placer.graphs.record(kUsualType, [&](Codec codec, std::size_t num_bytes, bool is_paged) {
-      const Target room = placer.workspace.target();
+      const Target room = target_of(placer.workspace);
       const CodecGraph::Call call{is_paged ? nullptr : room.data, const_cast<void*>(staging_),
                                   num_bytes / 2, placer.call.expect_result(),
                                   is_paged ? kMaxPipePieces : 0};
@@ -131,7 +131,7 @@ class GpuReceiveEngine : public gpu_link::ReceiveEngine {
     options.codec = wire::codec_of(mode);
     const cudaStream_t stream = placer.stream.get();
     DeviceResult* result = placer.call.expect_result();
-    const Target workspace = placer.workspace.target();
+    const Target workspace = target_of(placer.workspace);
     const std::size_t num_pieces = to == nullptr ? placer.pieces.num_pieces() : 0;
     if (CodecGraph* graph = placer.graphs.find(dtype, options.codec, placer.num_bytes, to)) {
       const CodecGraph::Call call{to, const_cast<void*>(frame.data), frame.num_bytes, result,
@@ -150,8 +150,8 @@ class GpuReceiveEngine : public gpu_link::ReceiveEngine {
     const cudaStream_t stream = placer.stream.get();
     const Status s = to == nullptr
                          ? placer.pieces.copy(CopyWay::kScatter, const_cast<void*>(from), stream)
-                         : cuda_status(placer.copy.copy(to, from, placer.num_bytes, stream));
-    return s.ok() ? cuda_status(placer.event.record(stream)) : s;
+                         : from_cuda(placer.copy.copy(to, from, placer.num_bytes, stream));
+    return s.ok() ? from_cuda(placer.event.record(stream)) : s;
   }
 
   const void* const staging_;

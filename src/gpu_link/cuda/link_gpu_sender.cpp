@@ -96,7 +96,7 @@ class GpuSendEngine : public gpu_link::SendEngine {
   Status copy_frame(int idx, std::size_t num_bytes, std::size_t place) override {
     // Places are multiples of 256 bytes; copies that are not take two calls inside CUDA.
     return copy(place, [&](Copy& slot, void* to) {
-      return cuda_status(
+      return from_cuda(
           slot.graph.copy(to, frames_[idx].data.data, up(num_bytes), copies_stream_.get()));
     });
   }
@@ -110,7 +110,7 @@ class GpuSendEngine : public gpu_link::SendEngine {
       if (!paged) return paged.status();
       if (*paged) return slot.pieces.copy(CopyWay::kGather, to, stream);
       const void* data = segments.in_one_piece(span.offset, span.num_bytes);
-      return cuda_status(slot.graph.copy(to, data, span.num_bytes, stream));
+      return from_cuda(slot.graph.copy(to, data, span.num_bytes, stream));
     });
   }
 
@@ -123,8 +123,8 @@ class GpuSendEngine : public gpu_link::SendEngine {
 
   void drain() noexcept override {
     if (getting_ready_.joinable()) getting_ready_.join();
-    for (const Encoder& encoder : encoders_) encoder.stream.wait();
-    copies_stream_.wait();
+    for (const Encoder& encoder : encoders_) (void)encoder.stream.wait();
+    (void)copies_stream_.wait();
     release();
   }
 
@@ -144,7 +144,7 @@ class GpuSendEngine : public gpu_link::SendEngine {
   Status load_kernels(DType dtype) {
     const Encoder& encoder = encoders_[0];
     const cudaStream_t stream = encoder.stream.get();
-    if (Status s = cuda_status(cudaMemsetAsync(frames_[0].data.data, 0, kLinkChunkBytes, stream));
+    if (Status s = from_cuda(cudaMemsetAsync(frames_[0].data.data, 0, kLinkChunkBytes, stream));
         !s.ok())
       return s;
     for (const Codec codec : {Codec::kFixed, Codec::kEntropy}) {
@@ -157,7 +157,7 @@ class GpuSendEngine : public gpu_link::SendEngine {
           !s.ok())
         return s;
     }
-    return cuda_status(cudaStreamSynchronize(stream));
+    return from_cuda(cudaStreamSynchronize(stream));
   }
 
   void record_graphs(DType dtype) {
@@ -186,19 +186,19 @@ class GpuSendEngine : public gpu_link::SendEngine {
   // One block: small ones would be rounded up.
   Status allocate() {
     const std::size_t room = encode_room();
-    if (Status s = cuda_status(memory_.ensure(kNumFrames * kLinkChunkBytes + kMaxEncoding * room));
+    if (Status s = from_cuda(memory_.ensure(kNumFrames * kLinkChunkBytes + kMaxEncoding * room));
         !s.ok())
       return s;
     auto* at = memory_.as<std::byte>();
     for (Frame& frame : frames_) {
       frame.data = {at, kLinkChunkBytes};
       at += kLinkChunkBytes;
-      if (Status s = cuda_status(frame.call.ensure()); !s.ok()) return s;
+      if (Status s = from_cuda(frame.call.ensure()); !s.ok()) return s;
     }
     for (Encoder& encoder : encoders_) {
       encoder.workspace = {at, room};
       at += room;
-      if (Status s = cuda_status(encoder.stream.ensure()); !s.ok()) return s;
+      if (Status s = from_cuda(encoder.stream.ensure()); !s.ok()) return s;
     }
     return {};
   }
@@ -230,11 +230,11 @@ class GpuSendEngine : public gpu_link::SendEngine {
   template <class Start>
   Status copy(std::size_t place, Start start) {
     Copy& slot = copies_[next_copy_];
-    if (Status s = cuda_status({copies_stream_.ensure(), slot.event.ensure()}); !s.ok()) return s;
+    if (Status s = from_cuda({copies_stream_.ensure(), slot.event.ensure()}); !s.ok()) return s;
     if (Status s = start(slot, static_cast<std::byte*>(staging_.data) + place); !s.ok()) return s;
     on_their_way_.push_back(next_copy_);
     next_copy_ = (next_copy_ + 1) % kNumCopies;
-    return cuda_status(slot.event.record(copies_stream_.get()));
+    return from_cuda(slot.event.record(copies_stream_.get()));
   }
 
   void release() noexcept {

@@ -1,20 +1,18 @@
-// gemm/cuda/launch.h - what the host side of the kernels shares.
+// gemm/cuda/linear_host.h - what the host side of the kernels shares.
 #pragma once
 #include "gemm/cuda/linear_params.h"
 #include "gemm/plan.h"
+#include "gpu/launch.h"
+#include "gpu/status.h"
 
 namespace snug::gemm {
 
+using cuda::from_cuda;
+using cuda::is_aligned;
+using cuda::usage;
+
 // The current device, whose properties are read once.
 const Device& current_device() noexcept;
-
-Status usage(const char* what, std::uint64_t found = kNowhere,
-             std::uint64_t expected = kNowhere) noexcept;
-Status from_cuda(cudaError_t error) noexcept;
-
-inline bool aligned(const void* p, std::size_t to) {
-  return reinterpret_cast<std::uintptr_t>(p) % to == 0;
-}
 
 // Whether the fields of a matrix are plausible, without looking at its data.
 Status check_matrix(const Matrix& matrix) noexcept;
@@ -40,32 +38,16 @@ bool have_blas() noexcept;
 Status blas_linear(const LinearParams& params, const void* w, std::uint64_t ldw, std::uint32_t n,
                    void* workspace, cudaStream_t stream) noexcept;
 
-// Launches so that the kernel may begin while the one before it ends; kernels
-// wait for it themselves before they touch what it wrote.
+// Launches a kernel for Hopper, which waits for the previous one and has dynamic shared memory
+// only: no questions to the driver.
 template <class Params>
-cudaError_t launch_overlapped(const Device& device, void (*kernel)(Params), std::uint32_t blocks,
-                              std::uint32_t threads, std::uint32_t smem, const Params& params,
-                              cudaStream_t stream, std::uint32_t cluster = 1) {
-  // Always the same limit: other threads may be launching with other sizes. These
-  // kernels have no shared memory but this.
-  if (smem > 48 << 10) {
-    const cudaError_t error = cudaFuncSetAttribute(
-        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(device.max_smem));
+cudaError_t launch_sm90(const Device& device, void (*kernel)(Params), const cuda::Launch& launch,
+                        const Params& params) {
+  if (launch.smem_bytes > cuda::kUsualSmemBytes) {
+    const cudaError_t error = cuda::raise_smem_limit(kernel, device.max_smem);
     if (error != cudaSuccess) return error;
   }
-  cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {cluster, 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(blocks);
-  config.blockDim = dim3(threads);
-  config.dynamicSmemBytes = smem;
-  config.stream = stream;
-  config.attrs = attributes;
-  config.numAttrs = cluster == 1 ? 1 : 2;
-  return cudaLaunchKernelEx(&config, kernel, params);
+  return cuda::launch_as_is(kernel, launch, params);
 }
 
 }  // namespace snug::gemm
