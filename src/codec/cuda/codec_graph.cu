@@ -20,26 +20,11 @@ static_assert(sizeof(Work) % sizeof(std::uint64_t) == 0);
 
 }  // namespace
 
-CodecGraph::CodecGraph(CodecGraph&& other) noexcept
-    : graph_(std::exchange(other.graph_, nullptr)),
-      exec_(std::exchange(other.exec_, nullptr)),
-      nodes_(std::move(other.nodes_)) {}
-
-CodecGraph::~CodecGraph() {
-  if (exec_ != nullptr) cudaGraphExecDestroy(exec_);
-  if (graph_ != nullptr) cudaGraphDestroy(graph_);
-}
-
-void CodecGraph::instantiate(const Call& call) {
-  if (!find_nodes(call) || cudaGraphInstantiate(&exec_, graph_, 0) != cudaSuccess) exec_ = nullptr;
-  (void)cudaGetLastError();
-}
-
 bool CodecGraph::find_nodes(const Call& call) {
   std::size_t num_nodes = 0;
-  if (cudaGraphGetNodes(graph_, nullptr, &num_nodes) != cudaSuccess) return false;
+  if (cudaGraphGetNodes(owner_.graph, nullptr, &num_nodes) != cudaSuccess) return false;
   std::vector<cudaGraphNode_t> list(num_nodes);
-  if (cudaGraphGetNodes(graph_, list.data(), &num_nodes) != cudaSuccess) return false;
+  if (cudaGraphGetNodes(owner_.graph, list.data(), &num_nodes) != cudaSuccess) return false;
   for (const cudaGraphNode_t node : list) {
     Node found{node, {}, {}, std::vector<std::uint64_t>(sizeof(Work) / sizeof(std::uint64_t))};
     if (cudaGraphKernelNodeGetParams(node, &found.params) != cudaSuccess ||
@@ -72,12 +57,12 @@ bool CodecGraph::launch(const Call& call, cudaStream_t stream) {
     work.single.frame_bytes = call.frame_bytes;
     work.results = call.result;
     work.num_segments = static_cast<std::uint32_t>(call.num_pieces);
-    if (cudaGraphExecKernelNodeSetParams(exec_, node.node, &node.params) != cudaSuccess) {
+    if (cudaGraphExecKernelNodeSetParams(owner_.exec, node.node, &node.params) != cudaSuccess) {
       (void)cudaGetLastError();
       return false;
     }
   }
-  if (cudaGraphLaunch(exec_, stream) == cudaSuccess) return true;
+  if (cudaGraphLaunch(owner_.exec, stream) == cudaSuccess) return true;
   (void)cudaGetLastError();
   return false;
 }

@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "gpu/owners.h"
 #include "snug/cuda.h"
 
 namespace snug::cuda {
@@ -21,22 +22,18 @@ class CodecGraph {
     std::size_t num_pieces = 0;  // at most as many as in the recorded call
   };
 
-  CodecGraph() = default;
-  CodecGraph(CodecGraph&& other) noexcept;
-  ~CodecGraph();
-
   // Records what `start` enqueues on `stream` for `call`, without running it. Where that fails,
   // there is no graph.
   template <class Start>
   void record(const Call& call, cudaStream_t stream, Start start) {
     if (cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess) {
       const Status started = start(stream);
-      const cudaError_t ended = cudaStreamEndCapture(stream, &graph_);
-      if (started.ok() && ended == cudaSuccess) instantiate(call);
+      const cudaError_t ended = cudaStreamEndCapture(stream, &owner_.graph);
+      if (started.ok() && ended == cudaSuccess && find_nodes(call)) (void)owner_.instantiate();
     }
     (void)cudaGetLastError();
   }
-  bool exists() const { return exec_ != nullptr; }
+  bool exists() const { return owner_.exec != nullptr; }
   // False: nothing was started, and the caller has to make the call itself.
   bool launch(const Call& call, cudaStream_t stream);
 
@@ -47,11 +44,9 @@ class CodecGraph {
     std::vector<void*> arguments;
     std::vector<std::uint64_t> work;  // the first argument, which is patched
   };
-  void instantiate(const Call& call);
   bool find_nodes(const Call& call);
 
-  cudaGraph_t graph_ = nullptr;
-  cudaGraphExec_t exec_ = nullptr;
+  GraphOwner owner_;
   std::vector<Node> nodes_;
 };
 

@@ -1,138 +1,124 @@
 // Sources and sinks of the wire in GPU memory.
-#include <cuda_runtime_api.h>
-
 #include <algorithm>
+#include <memory>
 #include <mutex>
 #include <new>
 #include <utility>
 #include <vector>
 
+#include "gpu_link/cuda/chunk_coder.h"
 #include "gpu_link/cuda/enter_thread.h"
-#include "gpu_link/cuda/segment_copy.h"
-#include "gpu_link/link_engine.h"  // rules of messages
 #include "snug/codec.h"
 #include "snug/gpu_link.h"
 
 namespace snug::cuda {
 namespace {
 
+using gpu_link::LinkSpan;
 using wire::kMaxChunkBytes;
-constexpr Status kFailed{Code::kNoDevice, "the GPU reported an error"};
 
-Status check(cudaError_t error) { return error == cudaSuccess ? Status{} : kFailed; }
+// What one lane of the connection needs while it works on a chunk.
+struct Lane : ChunkCoder {
+  Lane(Way way, DType type) : ChunkCoder(way), dtype(type) {}
 
-// What one lane needs while it works on a chunk.
-struct LaneBuffers {
-  cudaStream_t stream = nullptr;
-  void* tensor = nullptr;     // a chunk in one piece
-  void* frame = nullptr;      // its frame
-  void* workspace = nullptr;  // of either direction
-  std::size_t frame_bytes = 0, workspace_bytes = 0;
-  DeviceResult* result = nullptr;       // device
-  DeviceResult* host_result = nullptr;  // pinned
-  void* host = nullptr;                 // pinned, for frames and raw chunks
-
-  LaneBuffers() = default;
-  LaneBuffers(const LaneBuffers&) = delete;
-  ~LaneBuffers() {
-    if (stream != nullptr) cudaStreamDestroy(stream);
-    for (void* memory : {tensor, frame, workspace, static_cast<void*>(result)}) cudaFree(memory);
-    cudaFreeHost(host_result);
-    cudaFreeHost(host);
+  Status load(const SegmentList& segments, LinkSpan span) {
+    const std::size_t frame_bytes =
+        encode_bound(kMaxChunkBytes, {.dtype = dtype, .log2_block = 12});
+    if (Status s = from_cuda({stream.ensure(), frame.ensure(frame_bytes), host.ensure(frame_bytes),
+                              result.ensure(sizeof(DeviceResult))});
+        !s.ok())
+      return s;
+    const auto found = pieces.load(segments, span);
+    if (!found) return found.status();
+    tensor = *found;
+    num_bytes = span.num_bytes;
+    const std::size_t num_pieces = tensor == nullptr ? pieces.num_pieces() : 0;
+    // Small chunks have small blocks, of which there may be more.
+    const Status s = from_cuda(
+        memory.ensure(std::max(paged_workspace_bytes(num_bytes, num_pieces, dtype, 0),
+                               paged_workspace_bytes(kMaxChunkBytes, num_pieces, dtype, 0))));
+    workspace = target_of(memory);
+    return s;
   }
 
-  Status allocate(DType dtype) {
-    EncodeOptions encode_options;
-    DecodeOptions decode_options;
-    encode_options.dtype = decode_options.dtype = dtype;
-    frame_bytes = encode_bound(kMaxChunkBytes, {.dtype = dtype, .log2_block = 12});
-    for (const Codec codec : {Codec::kFixed, Codec::kEntropy}) {
-      encode_options.codec = decode_options.codec = codec;
-      workspace_bytes =
-          std::max({workspace_bytes, encode_workspace_bytes(kMaxChunkBytes, encode_options),
-                    decode_workspace_bytes(kMaxChunkBytes, decode_options)});
-    }
-    const bool ok = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess &&
-                    cudaMalloc(&tensor, kMaxChunkBytes) == cudaSuccess &&
-                    cudaMalloc(&frame, frame_bytes) == cudaSuccess &&
-                    cudaMalloc(&workspace, workspace_bytes) == cudaSuccess &&
-                    cudaMalloc(reinterpret_cast<void**>(&result), sizeof *result) == cudaSuccess &&
-                    cudaMallocHost(reinterpret_cast<void**>(&host_result), sizeof *host_result) ==
-                        cudaSuccess &&
-                    cudaMallocHost(&host, frame_bytes) == cudaSuccess;
-    return ok ? Status{} : kFailed;
+  // Encodes the chunk into `frame` or decodes frame_bytes of it, and waits.
+  Status code(std::size_t frame_bytes, Codec codec) {
+    auto* where = result.as<DeviceResult>();
+    if (Status s = start({tensor, num_bytes, {frame.as(), frame_bytes}, where}, dtype, codec);
+        !s.ok())
+      return s;
+    if (Status s = from_cuda(stream.wait()); !s.ok()) return s;
+    return to_status(*where);
   }
+  // Copies the chunk to `host` or from there, and waits. Pieces pass through the frame's memory.
+  Status copy(CopyWay way) {
+    void* device = tensor != nullptr ? tensor : frame.as();
+    const bool gathers = way == CopyWay::kGather;
+    if (tensor == nullptr && gathers)
+      if (Status s = pieces.copy(way, device, stream.get()); !s.ok()) return s;
+    const Status s =
+        start_copy(gathers ? host.as() : device, gathers ? device : host.as(), num_bytes);
+    if (!s.ok()) return s;
+    if (tensor == nullptr && !gathers)
+      if (Status scattered = pieces.copy(way, device, stream.get()); !scattered.ok())
+        return scattered;
+    return from_cuda(stream.wait());
+  }
+  Status start_copy(void* to, const void* from, std::size_t n) {
+    return from_cuda(cudaMemcpyAsync(to, from, n, cudaMemcpyDefault, stream.get()));
+  }
+
+  const DType dtype;
+  Memory frame, memory;
+  Memory host{Memory::Where::kHost}, result{Memory::Where::kHost};
+  std::byte* tensor = nullptr;  // null: in pieces
+  std::size_t num_bytes = 0;
 };
 
 // Segments on one device, and buffers for the lanes that come.
 class DeviceMemory {
  public:
-  DeviceMemory(DType dtype, std::span<const Segment> segments)
-      : dtype_(dtype), segments_(segments) {}
-  Status open() { return check(cudaGetDevice(&device_)); }
+  DeviceMemory(ChunkCoder::Way way, DType dtype, std::span<const Segment> segments)
+      : way_(way), dtype_(dtype), segments_(segments) {}
+  Status open() { return from_cuda(cudaGetDevice(&device_)); }
   DType dtype() const { return dtype_; }
   std::uint64_t num_bytes() const { return segments_.num_bytes(); }
 
-  // The chunk as one piece of device memory if it is one, else nullptr.
-  std::byte* in_one_piece(std::uint64_t offset, std::size_t num_bytes) const {
-    return segments_.in_one_piece(offset, num_bytes);
-  }
-
-  // Copies between `memory`, on either side of the bus, and the chunk's segments.
-  enum class Way { kGather, kScatter };
-  Status copy(Way way, std::uint64_t offset, std::size_t num_bytes, void* memory,
-              cudaStream_t stream) const {
-    std::vector<Segment> pieces(segments_.cut(offset, num_bytes, {}));
-    (void)segments_.cut(offset, num_bytes, pieces);
-    auto* place = static_cast<std::byte*>(memory);
-    for (const Segment& piece : pieces) {
-      const auto n = static_cast<std::size_t>(piece.num_bytes);
-      const cudaError_t error =
-          way == Way::kGather ? cudaMemcpyAsync(place, piece.data, n, cudaMemcpyDefault, stream)
-                              : cudaMemcpyAsync(piece.data, place, n, cudaMemcpyDefault, stream);
-      if (error != cudaSuccess) return kFailed;
-      place += n;
-    }
-    return {};
-  }
-
-  // Runs body(buffers) with buffers that no other lane uses.
+  // Runs body(lane) for a chunk, with buffers that nobody else uses.
   template <class Body>
-  auto with_buffers(Body body) -> decltype(body(std::declval<LaneBuffers&>())) {
-    if (enter_thread(device_) != cudaSuccess) return kFailed;
-    std::unique_ptr<LaneBuffers> buffers;
-    {
-      const std::lock_guard lock(mutex_);
-      if (!free_.empty()) {
-        buffers = std::move(free_.back());
-        free_.pop_back();
-      }
-    }
-    if (!buffers) {
-      buffers = std::make_unique<LaneBuffers>();
-      if (Status s = buffers->allocate(dtype_); !s.ok()) return s;
-    }
-    auto result = body(*buffers);
+  auto with_lane(LinkSpan span, Body body) -> decltype(body(std::declval<Lane&>())) {
+    if (Status s = from_cuda(enter_thread(device_)); !s.ok()) return s;
+    std::unique_ptr<Lane> lane = take_lane();
+    if (Status s = lane->load(segments_, span); !s.ok()) return s;
+    auto result = body(*lane);
     // What an error left on the stream must not outlive the transfer or meet the next one.
-    if (!result.ok()) (void)cudaStreamSynchronize(buffers->stream);
+    if (!result.ok()) (void)lane->stream.wait();
     const std::lock_guard lock(mutex_);
-    free_.push_back(std::move(buffers));
+    free_.push_back(std::move(lane));
     return result;
   }
 
  private:
+  std::unique_ptr<Lane> take_lane() {
+    const std::lock_guard lock(mutex_);
+    if (free_.empty()) return std::make_unique<Lane>(way_, dtype_);
+    std::unique_ptr<Lane> lane = std::move(free_.back());
+    free_.pop_back();
+    return lane;
+  }
+
+  const ChunkCoder::Way way_;
   const DType dtype_;
   const SegmentList segments_;
   int device_ = 0;
   std::mutex mutex_;
-  std::vector<std::unique_ptr<LaneBuffers>> free_;
+  std::vector<std::unique_ptr<Lane>> free_;
 };
-
-using Way = DeviceMemory::Way;
 
 class DeviceSource : public wire::Source {
  public:
-  DeviceSource(DType dtype, std::span<const Segment> segments) : memory_(dtype, segments) {}
+  DeviceSource(DType dtype, std::span<const Segment> segments)
+      : memory_(ChunkCoder::Way::kEncode, dtype, segments) {}
   Status open() { return memory_.open(); }
 
   std::vector<wire::Extent> extents() const override {
@@ -140,12 +126,9 @@ class DeviceSource : public wire::Source {
   }
   std::span<const std::byte> view(std::uint64_t, std::size_t) override { return {}; }
   Status read(std::uint64_t offset, std::span<std::byte> dst) override {
-    return memory_.with_buffers([&](LaneBuffers& lane) -> Status {
-      if (Status s = memory_.copy(Way::kGather, offset, dst.size(), lane.host, lane.stream);
-          !s.ok())
-        return s;
-      if (cudaStreamSynchronize(lane.stream) != cudaSuccess) return kFailed;
-      std::copy_n(static_cast<const std::byte*>(lane.host), dst.size(), dst.data());
+    return memory_.with_lane({offset, dst.size()}, [&](Lane& lane) -> Status {
+      if (Status s = lane.copy(CopyWay::kGather); !s.ok()) return s;
+      std::copy_n(lane.host.as<const std::byte>(), dst.size(), dst.data());
       return {};
     });
   }
@@ -153,31 +136,13 @@ class DeviceSource : public wire::Source {
   bool encodes() const override { return true; }
   Result<std::size_t> encode(std::uint64_t offset, std::size_t num_bytes, Codec codec,
                              std::span<std::byte> dst) override {
-    return memory_.with_buffers([&](LaneBuffers& lane) -> Result<std::size_t> {
-      void* tensor = memory_.in_one_piece(offset, num_bytes);
-      if (tensor == nullptr) {
-        tensor = lane.tensor;
-        if (Status s = memory_.copy(Way::kGather, offset, num_bytes, tensor, lane.stream); !s.ok())
-          return s;
-      }
-      EncodeOptions options;
-      options.dtype = memory_.dtype();
-      options.codec = codec;
-      options.host_result = lane.host_result;
-      if (Status s = cuda::encode({tensor, num_bytes}, {lane.frame, lane.frame_bytes},
-                                  {lane.workspace, lane.workspace_bytes}, lane.result, options,
-                                  lane.stream);
-          !s.ok())
-        return s;
-      if (cudaStreamSynchronize(lane.stream) != cudaSuccess) return kFailed;
-      if (Status s = to_status(*lane.host_result); !s.ok()) return s;
-      const auto n = static_cast<std::size_t>(lane.host_result->num_bytes);
-      if (n > dst.size() || n >= num_bytes) return num_bytes;  // goes raw
-      if (cudaMemcpyAsync(lane.host, lane.frame, n, cudaMemcpyDeviceToHost, lane.stream) !=
-              cudaSuccess ||
-          cudaStreamSynchronize(lane.stream) != cudaSuccess)
-        return kFailed;
-      std::copy_n(static_cast<const std::byte*>(lane.host), n, dst.data());
+    return memory_.with_lane({offset, num_bytes}, [&](Lane& lane) -> Result<std::size_t> {
+      if (Status s = lane.code(lane.frame.num_bytes(), codec); !s.ok()) return s;
+      const auto n = static_cast<std::size_t>(lane.result.as<DeviceResult>()->num_bytes);
+      if (n > dst.size() || n >= num_bytes) return num_bytes;  // is sent raw
+      if (Status s = lane.start_copy(lane.host.as(), lane.frame.as(), n); !s.ok()) return s;
+      if (Status s = from_cuda(lane.stream.wait()); !s.ok()) return s;
+      std::copy_n(lane.host.as<const std::byte>(), n, dst.data());
       return n;
     });
   }
@@ -188,7 +153,8 @@ class DeviceSource : public wire::Source {
 
 class DeviceSink : public wire::Sink {
  public:
-  DeviceSink(DType dtype, std::span<const Segment> segments) : memory_(dtype, segments) {}
+  DeviceSink(DType dtype, std::span<const Segment> segments)
+      : memory_(ChunkCoder::Way::kDecode, dtype, segments) {}
   Status open() { return memory_.open(); }
 
   Status begin(std::span<const wire::Extent> extents, std::uint64_t num_bytes) override {
@@ -199,46 +165,26 @@ class DeviceSink : public wire::Sink {
   }
   std::span<std::byte> view(std::uint64_t, std::size_t) override { return {}; }
   Status write(std::uint64_t offset, std::span<const std::byte> src) override {
-    return memory_.with_buffers([&](LaneBuffers& lane) -> Status {
-      std::copy(src.begin(), src.end(), static_cast<std::byte*>(lane.host));
-      if (Status s = memory_.copy(Way::kScatter, offset, src.size(), lane.host, lane.stream);
-          !s.ok())
-        return s;
-      return check(cudaStreamSynchronize(lane.stream));
+    return memory_.with_lane({offset, src.size()}, [&](Lane& lane) -> Status {
+      std::copy(src.begin(), src.end(), lane.host.as<std::byte>());
+      return lane.copy(CopyWay::kScatter);
     });
   }
 
   bool decodes() const override { return true; }
   Status decode(std::uint64_t offset, std::size_t num_bytes,
                 std::span<const std::byte> frame) override {
-    return memory_.with_buffers([&](LaneBuffers& lane) -> Status {
-      std::copy(frame.begin(), frame.end(), static_cast<std::byte*>(lane.host));
-      if (cudaMemcpyAsync(lane.frame, lane.host, frame.size(), cudaMemcpyHostToDevice,
-                          lane.stream) != cudaSuccess)
-        return kFailed;
-      void* tensor = memory_.in_one_piece(offset, num_bytes);
-      const bool scatter = tensor == nullptr;
-      if (scatter) tensor = lane.tensor;
-      DecodeOptions options;
-      options.dtype = memory_.dtype();
-      options.host_result = lane.host_result;
-      if (Status s = cuda::decode({lane.frame, frame.size()}, {tensor, num_bytes},
-                                  {lane.workspace, lane.workspace_bytes}, lane.result, options,
-                                  lane.stream);
-          !s.ok())
+    return memory_.with_lane({offset, num_bytes}, [&](Lane& lane) -> Status {
+      std::copy(frame.begin(), frame.end(), lane.host.as<std::byte>());
+      if (Status s = lane.start_copy(lane.frame.as(), lane.host.as(), frame.size()); !s.ok())
         return s;
-      if (scatter)
-        if (Status s = memory_.copy(Way::kScatter, offset, num_bytes, tensor, lane.stream); !s.ok())
-          return s;
-      if (cudaStreamSynchronize(lane.stream) != cudaSuccess) return kFailed;
-      return to_status(*lane.host_result);
+      return lane.code(frame.size(), DecodeOptions{}.codec);
     });
   }
 
  private:
   DeviceMemory memory_;
 };
-
 template <class Made, class Base>
 Result<std::shared_ptr<Base>> make(DType dtype, std::span<const Segment> segments) noexcept try {
   if (Status s = check_segments(segments); !s.ok()) return s;

@@ -29,25 +29,14 @@ struct StagingHello {
 static_assert(sizeof(StagingHello) <= sizeof(gpu_link::LinkBlob));
 
 // Memory of our own, never the user's: what an allocator maps piecewise has no handle.
-class Staging {
- public:
-  Staging() = default;
-  Staging(const Staging&) = delete;
-  ~Staging() { cudaFree(data_); }
-
-  Status open(StagingHello& hello) {
-    if (Status s = from_cuda(cudaMalloc(&data_, kLinkStagingBytes)); !s.ok()) return s;
-    hello.num_bytes = kLinkStagingBytes;
-    hello.address = reinterpret_cast<std::uintptr_t>(data_);
-    hello.has_handle = cudaIpcGetMemHandle(&hello.handle, data_) == cudaSuccess ? 1 : 0;
-    (void)cudaGetLastError();  // an end in the same process needs no handle
-    return {};
-  }
-  void* data() const { return data_; }
-
- private:
-  void* data_ = nullptr;
-};
+Status open_staging(Memory& staging, StagingHello& hello) {
+  if (Status s = from_cuda(staging.ensure(kLinkStagingBytes)); !s.ok()) return s;
+  hello.num_bytes = kLinkStagingBytes;
+  hello.address = reinterpret_cast<std::uintptr_t>(staging.as());
+  hello.has_handle = cudaIpcGetMemHandle(&hello.handle, staging.as()) == cudaSuccess ? 1 : 0;
+  (void)cudaGetLastError();  // an end in the same process needs no handle
+  return {};
+}
 
 // What the driver says about memory that a peer claims to be so large; 0 where it does not know.
 std::size_t size_of_mapping(void* data) {
@@ -106,7 +95,7 @@ class Link::Impl {
     int device = 0;
     StagingHello hello;
     if (Status s = from_cuda(cudaGetDevice(&device)); !s.ok()) return s;
-    if (Status s = staging_.open(hello); !s.ok()) return s;
+    if (Status s = open_staging(staging_, hello); !s.ok()) return s;
     gpu_link::LinkBlob blob{};
     std::memcpy(blob.data(), &hello, sizeof hello);
     auto meeting = gpu_link::LinkMeeting::meet(connection, blob, timeout);
@@ -126,7 +115,7 @@ class Link::Impl {
     if (wrap) engine = wrap(std::move(engine));
     sender_.emplace(meeting_.outgoing(), std::move(engine), kLinkStagingBytes, kLinkChunkBytes,
                     link);
-    receiver_.emplace(meeting_.incoming(), make_gpu_receiver(staging_.data()), kLinkStagingBytes,
+    receiver_.emplace(meeting_.incoming(), make_gpu_receiver(staging_.as()), kLinkStagingBytes,
                       kLinkChunkBytes, link);
     started_ = true;
     // Both threads run from the start: they let go of the peer's memory when it says goodbye.
@@ -142,7 +131,7 @@ class Link::Impl {
   }
 
  private:
-  Staging staging_;
+  Memory staging_;
   gpu_link::LinkMeeting meeting_;
   std::optional<gpu_link::LinkSender> sender_;
   std::optional<gpu_link::LinkReceiver> receiver_;
@@ -159,7 +148,7 @@ Result<std::shared_ptr<gpu_link::LinkTensor>> make_tensor(DType dtype,
   if (elem_bytes(dtype) == 0) return Status{Code::kUsage, "no such dtype"};
   if (Status s = check_segments(segments); !s.ok()) return s;
   auto tensor = std::make_shared<GpuTensor>(dtype, segments);
-  if (tensor->segments.max_pieces(kLinkChunkBytes) > kMaxPipePieces)
+  if (tensor->segments.max_pieces(kLinkChunkBytes) > kMaxLinkPieces)
     return Status{Code::kUsage,
                   "the pieces of this message are too small: 1 KiB on average is the least"};
   return std::shared_ptr<gpu_link::LinkTensor>(std::move(tensor));

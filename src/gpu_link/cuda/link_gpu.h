@@ -11,9 +11,7 @@
 namespace snug::cuda {
 
 inline constexpr std::size_t kLinkChunkBytes = wire::kMaxChunkBytes;
-inline constexpr std::size_t kLinkStagingBytes = std::size_t{12} << 20;
-// Pieces of a chunk; pages of 1 KiB and more are fewer.
-inline constexpr std::size_t kMaxPipePieces = (std::size_t{1} << 12) + 2;
+inline constexpr std::size_t kLinkStagingBytes = 3 * kLinkChunkBytes;
 
 struct GpuTensor : gpu_link::LinkTensor {
   GpuTensor(DType type, std::span<const Segment> list) : segments(list) {
@@ -30,6 +28,6 @@ struct PeerMemory {
 };
 
 std::unique_ptr<gpu_link::SendEngine> make_gpu_sender(int device, PeerMemory staging);
-std::unique_ptr<gpu_link::ReceiveEngine> make_gpu_receiver(const void* staging);
+std::unique_ptr<gpu_link::ReceiveEngine> make_gpu_receiver(void* staging);
 
 }  // namespace snug::cuda

@@ -1,6 +1,5 @@
 #include <algorithm>
 
-#include "gpu_link/cuda/link_graphs.h"
 #include "gpu_link/cuda/link_gpu_parts.h"
 
 namespace snug::cuda {
@@ -22,33 +21,41 @@ std::size_t decode_room() {
       options.log2_block = kSmallestBlock;
       most = std::max(most, decode_workspace_bytes(kLinkChunkBytes, options));
     }
-  return most + 8 * (kMaxPipePieces + 64);
+  return most + 8 * (kMaxLinkPieces + 64);
 }
 
-struct Placer {
-  StreamOwner stream;
+struct Placer : ChunkCoder {
+  Placer() : ChunkCoder(Way::kDecode) {}
+  Status ensure(std::size_t room) {
+    const Status s =
+        from_cuda({stream.ensure(), event.ensure(), call.ensure(), memory.ensure(room)});
+    workspace = target_of(memory);
+    return s;
+  }
+
   EventOwner event;
-  Memory workspace;
+  Memory memory;
   CodecCall call;
-  PieceTable pieces;
-  GraphSet graphs;
   CopyGraph copy;
   bool is_frame = false;
   std::size_t num_bytes = 0;
-
-  Status ensure(std::size_t room) {
-    return from_cuda({stream.ensure(), event.ensure(), call.ensure(), workspace.ensure(room)});
-  }
 };
 
 class GpuReceiveEngine : public gpu_link::ReceiveEngine {
  public:
   // What fails here fails again where a chunk needs it, and is reported then.
-  explicit GpuReceiveEngine(const void* staging) : staging_(staging) {
+  explicit GpuReceiveEngine(void* staging) : staging_(static_cast<std::byte*>(staging)) {
     for (Placer& placer : placers_)
       if (!placer.ensure(room_).ok()) return;
-    load_kernels();
-    for (Placer& placer : placers_) record_graphs(placer);
+    // Kernels are loaded by frames that are none, and graphs recorded with memory that fits.
+    Placer& first = placers_[0];
+    const Target room = placers_[1].workspace;
+    (void)first.load_kernels({room.data, 4096, {room.data, 4096}, first.call.expect_result()},
+                             kUsualType);
+    for (Placer& placer : placers_)
+      placer.record_graphs(
+          {placer.workspace.data, 0, {staging, kLinkChunkBytes}, placer.call.expect_result()},
+          kUsualType);
   }
 
   int num_placers() const override { return kNumPlacers; }
@@ -58,8 +65,21 @@ class GpuReceiveEngine : public gpu_link::ReceiveEngine {
     Placer& placer = placers_[idx];
     placer.is_frame = mode != wire::Mode::kRaw;
     placer.num_bytes = span.num_bytes;
-    const Source from{static_cast<const std::byte*>(staging_) + place, payload_bytes};
-    return start(placer, static_cast<const GpuTensor&>(tensor), span, from, mode);
+    if (Status s = placer.ensure(room_); !s.ok()) return s;
+    const auto& gpu_tensor = static_cast<const GpuTensor&>(tensor);
+    const auto to = placer.pieces.load(gpu_tensor.segments, span);
+    if (!to) return to.status();
+    std::byte* from = staging_ + place;
+    const cudaStream_t stream = placer.stream.get();
+    if (placer.is_frame) {
+      const ChunkCoder::Chunk chunk{
+          *to, span.num_bytes, {from, payload_bytes}, placer.call.expect_result()};
+      return placer.call.started(placer.start(chunk, tensor.dtype, wire::codec_of(mode)), stream);
+    }
+    const Status s = *to == nullptr
+                         ? placer.pieces.copy(CopyWay::kScatter, from, stream)
+                         : from_cuda(placer.copy.copy(*to, from, span.num_bytes, stream));
+    return s.ok() ? from_cuda(placer.event.record(stream)) : s;
   }
 
   Result<bool> placed(int idx) override {
@@ -77,91 +97,14 @@ class GpuReceiveEngine : public gpu_link::ReceiveEngine {
   }
 
  private:
-  // Kernels are loaded when they are first used, which takes a hundred times as long as they do:
-  // the usual ones, by frames that are none.
-  void load_kernels() {
-    Placer& placer = placers_[0];
-    const cudaStream_t stream = placer.stream.get();
-    const Target room = target_of(placers_[1].workspace);
-    if (cudaMemsetAsync(room.data, 0, room.num_bytes, stream) != cudaSuccess) return;
-    for (const Codec codec : {Codec::kFixed, Codec::kEntropy}) {
-      DecodeOptions options;
-      options.codec = codec;
-      (void)decode({room.data, 4096}, {room.data, 4096}, target_of(placer.workspace),
-                   placer.call.expect_result(), options, stream);
-    }
-    (void)placer.stream.wait();
-  }
-
-  void record_graphs(Placer& placer) {
-    if (placer.pieces.ensure() != cudaSuccess) return;
-    placer.graphs.record(kUsualType, [&](Codec codec, std::size_t num_bytes, bool is_paged) {
-      const Target room = target_of(placer.workspace);
-      const CodecGraph::Call call{is_paged ? nullptr : room.data, const_cast<void*>(staging_),
-                                  num_bytes / 2, placer.call.expect_result(),
-                                  is_paged ? kMaxPipePieces : 0};
-      const Source frame{call.frame, call.frame_bytes};
-      DecodeOptions options;
-      options.dtype = kUsualType;
-      options.codec = codec;
-      CodecGraph graph;
-      graph.record(call, placer.stream.get(), [&](cudaStream_t stream) {
-        return is_paged
-                   ? decode_paged(frame, placer.pieces.list(), kMaxPipePieces, num_bytes, room,
-                                  call.result, options, stream)
-                   : decode(frame, {call.tensor, num_bytes}, room, call.result, options, stream);
-      });
-      return graph;
-    });
-  }
-
-  Status start(Placer& placer, const GpuTensor& tensor, gpu_link::LinkSpan span, Source from,
-               wire::Mode mode) {
-    if (Status s = placer.ensure(room_); !s.ok()) return s;
-    const auto paged = placer.pieces.load(tensor.segments, span);
-    if (!paged) return paged.status();
-    void* to = *paged ? nullptr : tensor.segments.in_one_piece(span.offset, span.num_bytes);
-    return mode == wire::Mode::kRaw ? copy_raw(placer, from.data, to)
-                                    : decode_frame(placer, from, to, tensor.dtype, mode);
-  }
-
-  Status decode_frame(Placer& placer, Source frame, void* to, DType dtype, wire::Mode mode) {
-    DecodeOptions options;
-    options.dtype = dtype;
-    options.codec = wire::codec_of(mode);
-    const cudaStream_t stream = placer.stream.get();
-    DeviceResult* result = placer.call.expect_result();
-    const Target workspace = target_of(placer.workspace);
-    const std::size_t num_pieces = to == nullptr ? placer.pieces.num_pieces() : 0;
-    if (CodecGraph* graph = placer.graphs.find(dtype, options.codec, placer.num_bytes, to)) {
-      const CodecGraph::Call call{to, const_cast<void*>(frame.data), frame.num_bytes, result,
-                                  num_pieces};
-      if (graph->launch(call, stream)) return placer.call.started({}, stream);
-    }
-    if (to != nullptr)
-      return placer.call.started(
-          decode(frame, {to, placer.num_bytes}, workspace, result, options, stream), stream);
-    return placer.call.started(decode_paged(frame, placer.pieces.list(), placer.pieces.num_pieces(),
-                                            placer.num_bytes, workspace, result, options, stream),
-                               stream);
-  }
-
-  Status copy_raw(Placer& placer, const void* from, void* to) {
-    const cudaStream_t stream = placer.stream.get();
-    const Status s = to == nullptr
-                         ? placer.pieces.copy(CopyWay::kScatter, const_cast<void*>(from), stream)
-                         : from_cuda(placer.copy.copy(to, from, placer.num_bytes, stream));
-    return s.ok() ? from_cuda(placer.event.record(stream)) : s;
-  }
-
-  const void* const staging_;
+  std::byte* const staging_;
   const std::size_t room_ = decode_room();
   Placer placers_[kNumPlacers];
 };
 
 }  // namespace
 
-std::unique_ptr<gpu_link::ReceiveEngine> make_gpu_receiver(const void* staging) {
+std::unique_ptr<gpu_link::ReceiveEngine> make_gpu_receiver(void* staging) {
   return std::make_unique<GpuReceiveEngine>(staging);
 }
 

@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "gpu_link/cuda/link_graphs.h"
 #include "gpu_link/cuda/link_gpu_parts.h"
 
 namespace snug::cuda {
@@ -23,19 +22,13 @@ constexpr std::size_t up(std::size_t n) { return (n + 255) / 256 * 256; }
 std::size_t encode_room() {
   std::size_t most = 0;
   for (int dtype = 0; dtype < kNumDTypes; ++dtype)
-    for (std::size_t n = kLinkChunkBytes; n >= kLinkChunkBytes / 4; n /= 2) {
-      EncodeOptions options;
-      options.dtype = static_cast<DType>(dtype);
-      most = std::max(most, encode_workspace_bytes(n, options));
-    }
-  return up(most + 8 * (kMaxPipePieces + 64));
+    for (std::size_t n = kLinkChunkBytes; n >= kLinkChunkBytes / 4; n /= 2)
+      most = std::max(most, paged_workspace_bytes(n, kMaxLinkPieces, static_cast<DType>(dtype), 0));
+  return up(most);
 }
 
-struct Encoder {
-  StreamOwner stream;
-  Target workspace;
-  PieceTable pieces;
-  GraphSet graphs;
+struct Encoder : ChunkCoder {
+  Encoder() : ChunkCoder(Way::kEncode) {}
 };
 
 struct Frame {
@@ -78,7 +71,11 @@ class GpuSendEngine : public gpu_link::SendEngine {
     Frame& frame = frames_[idx];
     frame.encoder = idle_encoders_.back();
     idle_encoders_.pop_back();
-    return start(frame, static_cast<const GpuTensor&>(tensor), span, codec);
+    Encoder& encoder = encoders_[frame.encoder];
+    const auto from = encoder.pieces.load(static_cast<const GpuTensor&>(tensor).segments, span);
+    if (!from) return from.status();
+    const ChunkCoder::Chunk chunk{*from, span.num_bytes, frame.data, frame.call.expect_result()};
+    return frame.call.started(encoder.start(chunk, tensor.dtype, codec), encoder.stream.get());
   }
 
   Result<std::size_t> encoded(int idx) override {
@@ -106,11 +103,10 @@ class GpuSendEngine : public gpu_link::SendEngine {
     const SegmentList& segments = static_cast<const GpuTensor&>(tensor).segments;
     return copy(place, [&](Copy& slot, void* to) {
       const cudaStream_t stream = copies_stream_.get();
-      const auto paged = slot.pieces.load(segments, span);
-      if (!paged) return paged.status();
-      if (*paged) return slot.pieces.copy(CopyWay::kGather, to, stream);
-      const void* data = segments.in_one_piece(span.offset, span.num_bytes);
-      return from_cuda(slot.graph.copy(to, data, span.num_bytes, stream));
+      const auto whole = slot.pieces.load(segments, span);
+      if (!whole) return whole.status();
+      return *whole == nullptr ? slot.pieces.copy(CopyWay::kGather, to, stream)
+                               : from_cuda(slot.graph.copy(to, *whole, span.num_bytes, stream));
     });
   }
 
@@ -132,55 +128,16 @@ class GpuSendEngine : public gpu_link::SendEngine {
   // On a thread of its own, before the first frame, for the type that most will have. Where it
   // fails, as for want of memory, everything travels raw.
   void get_ready(DType dtype) noexcept try {
-    if (enter_thread(device_) == cudaSuccess && allocate().ok() && load_kernels(dtype).ok()) {
-      record_graphs(dtype);
-      is_ready_.store(true, std::memory_order_release);
+    if (enter_thread(device_) == cudaSuccess && allocate().ok()) {
+      const ChunkCoder::Chunk chunk{frames_[0].data.data, kLinkChunkBytes / 4, frames_[1].data,
+                                    frames_[1].call.expect_result()};
+      if (encoders_[0].load_kernels(chunk, dtype).ok()) {
+        for (Encoder& encoder : encoders_) encoder.record_graphs(chunk, dtype);
+        is_ready_.store(true, std::memory_order_release);
+      }
     }
     (void)cudaGetLastError();
   } catch (const std::exception&) {
-  }
-
-  // Kernels are loaded when they are first used, which takes a hundred times as long as they do.
-  Status load_kernels(DType dtype) {
-    const Encoder& encoder = encoders_[0];
-    const cudaStream_t stream = encoder.stream.get();
-    if (Status s = from_cuda(cudaMemsetAsync(frames_[0].data.data, 0, kLinkChunkBytes, stream));
-        !s.ok())
-      return s;
-    for (const Codec codec : {Codec::kFixed, Codec::kEntropy}) {
-      EncodeOptions options;
-      options.dtype = dtype;
-      options.codec = codec;
-      if (Status s =
-              cuda::encode({frames_[0].data.data, kLinkChunkBytes / 4}, frames_[1].data,
-                           encoder.workspace, frames_[1].call.expect_result(), options, stream);
-          !s.ok())
-        return s;
-    }
-    return from_cuda(cudaStreamSynchronize(stream));
-  }
-
-  void record_graphs(DType dtype) {
-    for (Encoder& encoder : encoders_) {
-      if (encoder.pieces.ensure() != cudaSuccess) return;
-      encoder.graphs.record(dtype, [&](Codec codec, std::size_t num_bytes, bool is_paged) {
-        const Target target = frames_[1].data;
-        const CodecGraph::Call call{is_paged ? nullptr : frames_[0].data.data, target.data,
-                                    target.num_bytes, frames_[1].call.expect_result(),
-                                    is_paged ? kMaxPipePieces : 0};
-        EncodeOptions options;
-        options.dtype = dtype;
-        options.codec = codec;
-        CodecGraph graph;
-        graph.record(call, encoder.stream.get(), [&](cudaStream_t stream) {
-          return is_paged ? encode_paged(encoder.pieces.list(), kMaxPipePieces, num_bytes, target,
-                                         encoder.workspace, call.result, options, stream)
-                          : cuda::encode({call.tensor, num_bytes}, target, encoder.workspace,
-                                         call.result, options, stream);
-        });
-        return graph;
-      });
-    }
   }
 
   // One block: small ones would be rounded up.
@@ -201,30 +158,6 @@ class GpuSendEngine : public gpu_link::SendEngine {
       if (Status s = from_cuda(encoder.stream.ensure()); !s.ok()) return s;
     }
     return {};
-  }
-
-  Status start(Frame& frame, const GpuTensor& tensor, gpu_link::LinkSpan span, Codec codec) {
-    Encoder& encoder = encoders_[frame.encoder];
-    const cudaStream_t stream = encoder.stream.get();
-    const auto paged = encoder.pieces.load(tensor.segments, span);
-    if (!paged) return paged.status();
-    EncodeOptions options;
-    options.dtype = tensor.dtype;
-    options.codec = codec;
-    DeviceResult* result = frame.call.expect_result();
-    const Target room = encoder.workspace;
-    void* data = *paged ? nullptr : tensor.segments.in_one_piece(span.offset, span.num_bytes);
-    const std::size_t num_pieces = *paged ? encoder.pieces.num_pieces() : 0;
-    if (CodecGraph* graph = encoder.graphs.find(tensor.dtype, codec, span.num_bytes, data)) {
-      const CodecGraph::Call call{data, frame.data.data, frame.data.num_bytes, result, num_pieces};
-      if (graph->launch(call, stream)) return frame.call.started({}, stream);
-    }
-    if (*paged)
-      return frame.call.started(encode_paged(encoder.pieces.list(), num_pieces, span.num_bytes,
-                                             frame.data, room, result, options, stream),
-                                stream);
-    return frame.call.started(
-        cuda::encode({data, span.num_bytes}, frame.data, room, result, options, stream), stream);
   }
 
   template <class Start>
