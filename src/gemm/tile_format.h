@@ -1,10 +1,14 @@
 // gemm/tile_format.h - the resident form of a weight matrix: sizes, places, codes.
 //
-// docs/gemm.md is the specification. Everything here is shared by the CPU packer,
-// the GPU packer and the kernels, so that the layout exists once.
+// docs/gemm.md is the specification. The CPU packer, the GPU packer and the kernels
+// share this description of the layout.
 #pragma once
+#include <algorithm>
+#include <array>
 #include <bit>
 #include <cstdint>
+#include <functional>
+#include <numeric>
 
 #include "snug/gemm.h"
 
@@ -21,12 +25,11 @@ inline constexpr std::uint32_t kTileCols = 128;  // columns of a tile
 inline constexpr std::uint32_t kTileWeights = kStripRows * kTileCols;
 inline constexpr std::uint32_t kPaletteSize = 8;  // bytes, one for each 3-bit index
 inline constexpr std::uint32_t kTileEscapes = 8;
-inline constexpr std::uint32_t kEscapeWords =
-    kTileEscapes / 2;  // of 32 bits, with two escapes each
+inline constexpr std::uint32_t kEscapeWords = kTileEscapes / 2;  // of 32 bits, two escapes each
 inline constexpr std::uint32_t kEscapeBytes = 4 * kEscapeWords;  // of one tile
 inline constexpr std::uint32_t kHalfBytes = 1536;  // 64 columns: 1024 low bytes, 512 of nibbles
 inline constexpr std::uint32_t kFixedTileBytes = 2 * kHalfBytes;
-inline constexpr std::uint32_t kOverflowBytes = kTileWeights;  // all upper bytes of a tile
+inline constexpr std::uint32_t kOverflowBytes = kTileWeights;  // the upper bytes of a tile
 inline constexpr std::uint32_t kRawTileBytes = 2 * kTileWeights;
 
 SNUG_HD constexpr std::uint32_t tile_bytes_of(Kind kind) {
@@ -37,9 +40,9 @@ inline constexpr std::uint64_t kMagic = 0x4D4D45474755'4E53ull;  // "SNUGGEMM"
 inline constexpr std::uint32_t kVersion = 2;
 inline constexpr std::uint64_t kMaxDim = std::uint64_t{1} << 31;
 
-// A escape gives one lane another value for one entry of the palette, in one tile. A
-// tile that needs what escapes cannot say has the mark as its first word, and as its
-// second the number of the overflow that holds its upper bytes.
+// An escape gives one lane another value for one entry of the palette, in one tile. A
+// tile whose escapes do not fit has the mark as its first word, and as its second the
+// number of the overflow that holds its upper bytes.
 inline constexpr std::uint32_t kEscapeValid = 1u << 15;
 inline constexpr std::uint32_t kOverflowMark = 1u << 31;
 
@@ -53,7 +56,7 @@ struct Header {
   std::int32_t kind;
   std::uint64_t n, k;
   std::uint64_t num_bytes;
-  std::uint64_t num_escaped;  // weights outside of their strip's palette
+  std::uint64_t num_escaped;  // weights outside their strip's palette
   std::uint64_t num_overflows;
   std::uint64_t checksum;  // of the fields before it
   std::uint64_t reserved[24];
@@ -61,13 +64,9 @@ struct Header {
 static_assert(sizeof(Header) == kHeaderBytes);
 
 SNUG_HD std::uint64_t header_checksum(const Header& h) {
-  const std::uint64_t fields[] = {h.magic,
-                                  h.version | static_cast<std::uint64_t>(h.kind) << 32,
-                                  h.n,
-                                  h.k,
-                                  h.num_bytes,
-                                  h.num_escaped,
-                                  h.num_overflows};
+  const std::uint64_t kind = static_cast<std::uint64_t>(h.kind);
+  const std::uint64_t fields[] = {h.magic,       h.version | kind << 32, h.n, h.k, h.num_bytes,
+                                  h.num_escaped, h.num_overflows};
   std::uint64_t hash = 0xCBF29CE484222325ull;
   for (const std::uint64_t field : fields)
     hash = (hash ^ field) * 0x9E3779B97F4A7C15ull ^ hash >> 29;
@@ -89,29 +88,21 @@ struct Layout {
     tiles_per_strip = (k + kTileCols - 1) / kTileCols;
     palettes = kHeaderBytes;
     tile_bytes = tile_bytes_of(kind);
-    // Escapes lie apart from the tiles, which so begin on whole cache lines: copies
-    // that do not are a tenth slower.
+    // Escapes lie apart from the tiles, so that these begin on whole cache lines: copies
+    // of others are a tenth slower.
     escapes = palettes + (kind == Kind::kRaw ? 0 : align_up(strips * kPaletteSize, kAlign));
     tiles = escapes +
             (kind == Kind::kRaw ? 0 : align_up(strips * tiles_per_strip * kEscapeBytes, kAlign));
     overflows = tiles + strips * tiles_per_strip * tile_bytes;
-    // One tile in eight, one bit a weight; more is no longer worth packing.
+    // One tile in eight, which is one bit a weight; beyond that packing does not pay.
     max_overflows = kind == Kind::kRaw ? 0 : 1 + strips * tiles_per_strip / 8;
   }
 };
 
-// A weight's place in its tile: which lane holds it, and where.
+// A weight's place in its tile: the lane that holds it, and where.
 struct Place {
   std::uint32_t lane, elem, reg, frag, half;
-
-  SNUG_HD std::uint32_t bits() const {
-    return lane | elem << 5 | reg << 6 | frag << 8 | half << 10;
-  }
 };
-
-SNUG_HD Place place_of(std::uint32_t row, std::uint32_t col) {
-  return {row % 8 * 4 + col % 8 / 2, col % 2, row / 8 + col % 16 / 8 * 2, col % 64 / 16, col / 64};
-}
 
 SNUG_HD Place place_from(std::uint32_t bits) {
   return {bits & 31, bits >> 5 & 1, bits >> 6 & 3, bits >> 8 & 3, bits >> 10 & 1};
@@ -137,9 +128,9 @@ SNUG_HD std::uint32_t overflow_byte_at(const Place& p) {
   return p.half * 1024 + p.frag / 2 * 512 + p.lane * 16 + p.frag % 2 * 8 + p.reg * 2 + p.elem;
 }
 
-// Bits of a nibble word that belong to (reg, elem). Signs of registers 0 and 1 lie
-// where a byte permute of the low four indices leaves the top bits of its bytes;
-// those of 2 and 3 four bits below.
+// Bits of a nibble word that belong to (reg, elem). The signs of registers 0 and 1 are
+// at the top bits of the bytes that a byte permute by the low four indices produces;
+// those of 2 and 3 are four bits below.
 SNUG_HD std::uint32_t nibble_bits(const Place& p, std::uint32_t index, std::uint32_t sign) {
   const std::uint32_t j = p.reg % 2 * 2 + p.elem;
   return index << (p.reg / 2 * 16 + 4 * j) | sign << (8 * j + (p.reg < 2 ? 7 : 3));
@@ -151,22 +142,18 @@ SNUG_HD std::uint32_t sign_in(std::uint32_t word, const Place& p) {
   return word >> (8 * (p.reg % 2 * 2 + p.elem) + (p.reg < 2 ? 7 : 3)) & 1;
 }
 
-// The eight commonest of the 128 values, in rising order; fewer are filled up with
-// the last. Ties go to the smaller value. Returns them as eight bytes.
-SNUG_HD std::uint64_t best_palette(const std::uint32_t* counts) {
-  std::uint64_t chosen[2] = {0, 0};
-  for (std::uint32_t i = 0; i < kPaletteSize; ++i) {
-    std::uint32_t best = 128, best_count = 0;
-    for (std::uint32_t v = 0; v < 128; ++v)
-      if (counts[v] > best_count && (chosen[v / 64] >> v % 64 & 1) == 0)
-        best = v, best_count = counts[v];
-    if (best < 128) chosen[best / 64] |= std::uint64_t{1} << best % 64;
-  }
+// The eight commonest of the 128 values as bytes in rising order; fewer are padded with
+// the last. Of equally common ones the smaller is taken.
+inline std::uint64_t best_palette(const std::uint32_t* counts) {
+  std::array<std::uint8_t, 128> values;
+  std::iota(values.begin(), values.end(), std::uint8_t{0});
+  std::ranges::stable_sort(values, std::greater(), [&](std::uint8_t v) { return counts[v]; });
+  std::size_t used = 0;
+  while (used < kPaletteSize && counts[values[used]] != 0) ++used;
+  std::sort(values.begin(), values.begin() + used);
   std::uint64_t palette = 0;
-  std::uint32_t used = 0, last = 0;
-  for (std::uint32_t v = 0; v < 128; ++v)
-    if (chosen[v / 64] >> v % 64 & 1) palette |= static_cast<std::uint64_t>(last = v) << 8 * used++;
-  for (; used < kPaletteSize; ++used) palette |= static_cast<std::uint64_t>(last) << 8 * used;
+  for (std::size_t i = 0; i < kPaletteSize && used != 0; ++i)
+    palette |= std::uint64_t{values[std::min(i, used - 1)]} << 8 * i;
   return palette;
 }
 
@@ -185,11 +172,11 @@ SNUG_HD std::uint32_t count_bits(std::uint64_t v) {
 #endif
 }
 
-// What the 64 weights of one lane in one tile need of the palette. Values that are
-// not there take the place of entries that the lane does not use.
+// Which palette entries the 64 weights of one lane in one tile use, and which values they
+// miss. Missing values replace entries that the lane does not use.
 struct LaneValues {
   std::uint32_t used = 0;                           // entries, a bit each
-  std::uint64_t missing_low = 0, missing_high = 0;  // values outside of the palette, a bit each
+  std::uint64_t missing_low = 0, missing_high = 0;  // values outside the palette, a bit each
 
   SNUG_HD void add(std::uint32_t index, std::uint32_t value) {
     if (index < kPaletteSize)
@@ -203,7 +190,7 @@ struct LaneValues {
     return count_bits(missing_low) + count_bits(missing_high);
   }
   SNUG_HD bool fits() const { return count_bits(used) + num_missing() <= kPaletteSize; }
-  // Both in rising order: the first missing value gets the first unused entry.
+  // Both in rising order: the first missing value replaces the first unused entry.
   SNUG_HD std::uint32_t entry_for(std::uint32_t value) const {
     const std::uint64_t below = (std::uint64_t{1} << value % 64) - 1;
     std::uint32_t rank = value < 64 ? count_bits(missing_low & below)

@@ -15,10 +15,7 @@ constexpr const char* kKernelNames[] = {"auto", "generic", "few_rows", "batch", 
 
 std::atomic<std::uint64_t> generation{0};
 std::mutex table_mutex;
-std::vector<TuningEntry>& table() {
-  static std::vector<TuningEntry> entries;
-  return entries;
-}
+std::vector<TuningEntry> table;
 
 bool same_key(const TuningEntry& a, const char* device, std::uint64_t n, std::uint64_t k,
               std::uint64_t m) {
@@ -79,7 +76,7 @@ std::optional<TuningEntry> find_tuning(const char* device, std::uint64_t n, std:
   const std::uint64_t bucket = m_bucket(m);
   const std::lock_guard lock(table_mutex);
   for (const std::span<const TuningEntry> entries :
-       {std::span(std::as_const(table())), shipped_tuning()})
+       {std::span(std::as_const(table)), shipped_tuning()})
     for (const TuningEntry& e : entries)
       if (same_key(e, device, n, k, bucket)) return e;
   return std::nullopt;
@@ -88,12 +85,12 @@ std::optional<TuningEntry> find_tuning(const char* device, std::uint64_t n, std:
 void remember_tuning(const TuningEntry& entry) {
   const std::lock_guard lock(table_mutex);
   generation.fetch_add(1, std::memory_order_release);
-  for (TuningEntry& e : table())
+  for (TuningEntry& e : table)
     if (same_key(e, entry.device, entry.n, entry.k, entry.m)) {
       e = entry;
       return;
     }
-  table().push_back(entry);
+  table.push_back(entry);
 }
 
 std::uint64_t tuning_generation() noexcept { return generation.load(std::memory_order_acquire); }
@@ -102,7 +99,7 @@ std::string tuning_text() {
   std::string text;
   for (const TuningEntry& e : shipped_tuning()) text += line_of(e);
   const std::lock_guard lock(table_mutex);
-  for (const TuningEntry& e : table()) text += line_of(e);
+  for (const TuningEntry& e : table) text += line_of(e);
   return text;
 }
 

@@ -11,4 +11,6 @@ __attribute__((format(printf, 1, 2))) void warn(const char* format, ...) noexcep
 // Printed with NCCL_DEBUG=INFO.
 __attribute__((format(printf, 1, 2))) void info(const char* format, ...) noexcept;
 
+inline constexpr const char* kInstallTheSame = "Install the same Snug on every rank.";
+
 }  // namespace snug::nccl

@@ -98,10 +98,8 @@ class StackedNet final : public Net {
     Mark mark;
     if (read_mark(handle, mark)) {
       if (mark.stack_version != kStackVersion) {
-        warn(
-            "the peer speaks version %u of Snug's stacked protocol, this rank version %u: install "
-            "the same Snug on every rank",
-            mark.stack_version, kStackVersion);
+        warn("the peer speaks version %u of Snug's stacked protocol, this rank version %u. %s",
+             mark.stack_version, kStackVersion, kInstallTheSame);
         return ncclInvalidUsage;
       }
       const std::lock_guard lock(mutex_);
@@ -132,9 +130,9 @@ class StackedNet final : public Net {
       warn("the peer does not expand: set NCCL_NET_PLUGIN and SNUG_NCCL_INNER alike on every rank");
     } else if (peer->frame_version != frame::kVersion) {
       warn(
-          "the peer reads frames of version %u, this rank writes version %u: sending uncompressed. "
-          "Install the same Snug on every rank.",
-          peer->frame_version, frame::kVersion);
+          "the peer reads frames of version %u, this rank writes version %u: sending "
+          "uncompressed. %s",
+          peer->frame_version, frame::kVersion, kInstallTheSame);
       settings.codec = CodecChoice::kOff;
     }
     return settings;

@@ -54,11 +54,8 @@ Socket& slot_of(Link& link, std::size_t socket_idx) {
 void compare_frame_versions(Link& link, std::uint32_t theirs) {
   link.same_frames = theirs == frame::kVersion;
   if (!link.same_frames)
-    warn(
-        "%s writes frames of version %u, this rank of version %u: sending uncompressed. Install "
-        "the same Snug on "
-        "every rank.",
-        link.peer.c_str(), theirs, static_cast<unsigned>(frame::kVersion));
+    warn("%s writes frames of version %u, this rank of version %u: sending uncompressed. %s",
+         link.peer.c_str(), theirs, static_cast<unsigned>(frame::kVersion), kInstallTheSame);
 }
 
 Status introduce(const Socket& socket, const Handle& handle, std::uint32_t socket_idx,
@@ -180,10 +177,8 @@ std::shared_ptr<LinkAttempt> start_accepting(std::shared_ptr<net::Listener> list
 }
 
 ncclResult_t refuse_protocol(const std::string& peer, std::uint32_t theirs) {
-  warn(
-      "%s speaks version %u of Snug's protocol, this rank version %u: install the same Snug on "
-      "every rank",
-      peer.c_str(), theirs, kProtocolVersion);
+  warn("%s speaks version %u of Snug's protocol, this rank version %u. %s", peer.c_str(), theirs,
+       kProtocolVersion, kInstallTheSame);
   return ncclInvalidUsage;
 }
 

@@ -45,7 +45,7 @@ ncclResult_t TcpRecvComm::irecv(std::span<const RecvBuffer> buffers, Request** r
   bool wake;
   {
     const std::lock_guard lock(mutex_);
-    free_one->num_slots = static_cast<int>(buffers.size());
+    free_one->num_slots = buffers.size();
     for (std::size_t i = 0; i < buffers.size(); ++i) {
       const RecvBuffer& buffer = buffers[i];
       free_one->slots[i] = Slot{static_cast<std::byte*>(buffer.data), buffer.size, buffer.tag,
@@ -68,8 +68,8 @@ ncclResult_t TcpRecvComm::test(RecvRequest& request, int* done, int* sizes) {
     return error_.get();
   }
   *done = 1;
-  for (int i = 0; sizes != nullptr && i < request.num_slots; ++i)
-    sizes[i] = static_cast<int>(request.slots[static_cast<std::size_t>(i)].message_bytes);
+  for (std::size_t i = 0; sizes != nullptr && i < request.num_slots; ++i)
+    sizes[i] = static_cast<int>(request.slots[i].message_bytes);
   const std::lock_guard lock(mutex_);
   request.in_use = false;
   return ncclSuccess;
@@ -88,10 +88,8 @@ void TcpRecvComm::check_for_silence(const RecvRequest& request) {
   {
     const std::lock_guard lock(mutex_);
     has_begun = has_begun || early_ > 0;
-    for (int i = 0; i < request.num_slots; ++i) {
-      const Slot& slot = request.slots[static_cast<std::size_t>(i)];
+    for (const Slot& slot : std::span(request.slots).first(request.num_slots))
       has_begun = has_begun || (slot.claimed > 0 && !slot.is_complete);
-    }
   }
   const std::uint64_t progress = progress_.load(std::memory_order_relaxed);
   if (!has_begun || progress != progress_seen_) {
@@ -250,11 +248,9 @@ Status TcpRecvComm::check_header(const ChunkHeader& header) const {
 TcpRecvComm::Target TcpRecvComm::find(const ChunkHeader& header) {
   for (RecvRequest& request : requests_) {
     if (!request.in_use) continue;
-    for (int i = 0; i < request.num_slots; ++i) {
-      Slot& slot = request.slots[static_cast<std::size_t>(i)];
+    for (Slot& slot : std::span(request.slots).first(request.num_slots))
       if (slot.tag == header.tag && slot.number == header.number && !slot.is_complete)
         return {&request, &slot};
-    }
   }
   return {};
 }

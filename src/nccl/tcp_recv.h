@@ -40,9 +40,9 @@ class TcpRecvComm final : public HostMemory<RecvComm> {
   struct RecvRequest final : Request {
     TcpRecvComm* comm = nullptr;
     bool in_use = false;
-    int num_slots = 0;
+    std::size_t num_slots = 0;
     std::array<Slot, NCCL_NET_MAX_RECVS> slots;
-    std::atomic<int> slots_left{0};
+    std::atomic<std::size_t> slots_left{0};
     ncclResult_t test(int* done, int* sizes) override { return comm->test(*this, done, sizes); }
   };
   // The receive that a chunk belongs to.

@@ -141,19 +141,17 @@ void TcpSendComm::send_through_control() {
     const std::span<const std::byte> payload =
         item.request != nullptr ? item.request->data : std::span<const std::byte>{};
     const std::size_t total = sizeof item.header + payload.size();
-    iovec pieces[2];
-    int num_pieces = 0;
-    if (item.sent < sizeof item.header)
-      pieces[num_pieces++] = {reinterpret_cast<char*>(&item.header) + item.sent,
-                              sizeof item.header - item.sent};
-    const std::size_t payload_sent =
-        item.sent < sizeof item.header ? 0 : item.sent - sizeof item.header;
-    if (payload_sent < payload.size())
-      pieces[num_pieces++] = {const_cast<std::byte*>(payload.data()) + payload_sent,
-                              payload.size() - payload_sent};
+    iovec pieces[] = {{&item.header, sizeof item.header},
+                      {const_cast<std::byte*>(payload.data()), payload.size()}};
+    std::size_t skip = item.sent;
+    for (iovec& piece : pieces) {
+      const std::size_t done = std::min(skip, piece.iov_len);
+      piece = {static_cast<char*>(piece.iov_base) + done, piece.iov_len - done};
+      skip -= done;
+    }
     msghdr message{};
     message.msg_iov = pieces;
-    message.msg_iovlen = static_cast<std::size_t>(num_pieces);
+    message.msg_iovlen = std::size(pieces);
     const ssize_t sent = ::sendmsg(link_.control.fd(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0 && errno == EINTR) continue;
     if (sent < 0 && errno != EAGAIN && errno != EWOULDBLOCK)

@@ -147,12 +147,15 @@ TEST(GemmPack, PlacesAreABijection) {
   std::vector<bool> seen(gemm::kTileWeights);
   for (std::uint32_t row = 0; row < gemm::kStripRows; ++row)
     for (std::uint32_t col = 0; col < gemm::kTileCols; ++col) {
-      const gemm::Place p = gemm::place_of(row, col);
-      ASSERT_LT(p.bits(), gemm::kTileWeights);
-      EXPECT_FALSE(seen[p.bits()]);
-      seen[p.bits()] = true;
-      EXPECT_EQ(gemm::row_of(gemm::place_from(p.bits())), row);
-      EXPECT_EQ(gemm::col_of(gemm::place_from(p.bits())), col);
+      // As docs/gemm.md has it.
+      const std::uint32_t half = col / 64, frag = col % 64 / 16, lane = row % 8 * 4 + col % 8 / 2,
+                          reg = row / 8 + col % 16 / 8 * 2, elem = col % 2;
+      const std::uint32_t place = lane + 32 * elem + 64 * reg + 256 * frag + 1024 * half;
+      ASSERT_LT(place, gemm::kTileWeights);
+      EXPECT_FALSE(seen[place]);
+      seen[place] = true;
+      EXPECT_EQ(gemm::row_of(gemm::place_from(place)), row);
+      EXPECT_EQ(gemm::col_of(gemm::place_from(place)), col);
     }
 }
 

@@ -66,7 +66,7 @@ cublasLtHandle_t handle() {
   return handles[device];
 }
 
-// What describes one multiplication; released when it goes out of scope.
+// The descriptors of one multiplication.
 struct Matmul {
   cublasLtMatmulDesc_t desc = nullptr;
   cublasLtMatrixLayout_t w = nullptr, x = nullptr, y = nullptr;

@@ -69,13 +69,7 @@ Result<double> time_dense(const Matrix& matrix, const LinearArgs& args, cuda::Ta
   const std::uint64_t ld = align_up(matrix.k, 8), bytes = align_up(matrix.n * ld * 2, kAlign);
   if (!have_blas() || workspace.num_bytes < kCounterBytes + bytes + kBlasWorkspaceBytes) return 0.0;
   auto* dense = static_cast<std::uint8_t*>(workspace.data) + kCounterBytes;
-  LinearParams p{};
-  p.k = static_cast<std::uint32_t>(matrix.k);
-  p.m = static_cast<std::uint32_t>(args.m);
-  p.x = static_cast<const std::uint16_t*>(args.x);
-  p.ldx = args.m > 1 ? args.ldx : ld;
-  p.y = static_cast<std::uint16_t*>(args.y);
-  p.ldy = args.m > 1 ? args.ldy : align_up(matrix.n, 8);
+  const LinearParams p = params_of(matrix, args);
   Timer timer;
   Status s = unpack(matrix, dense, ld, stream);
   for (int i = -2; i < kRuns && s.ok(); ++i) {

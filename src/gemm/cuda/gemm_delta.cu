@@ -1,11 +1,11 @@
-// Deltas of packed matrices: the dense matrix is restored, changed and packed anew.
+// Deltas of packed matrices: the dense matrix is restored, changed and packed again.
 #include "delta/cuda/gpu_delta_host.h"
 #include "snug/gemm.h"
 
 namespace snug::gemm {
 namespace {
 
-// One struct computes every offset of the workspace.
+// Offsets in the workspace.
 struct UpdateWorkspace {
   std::size_t results = 0, apply = kAlign, dense, pack, total;
   std::size_t dense_bytes, pack_bytes;
@@ -19,7 +19,7 @@ struct UpdateWorkspace {
   }
 };
 
-// The error of the first step that had one.
+// The first error of the steps.
 __global__ void join_results(const DeviceResult* steps, DeviceResult* result) {
   *result = steps[0].code != 0 ? steps[0] : steps[1];
 }
@@ -50,7 +50,7 @@ Status apply_delta(const Matrix& matrix, cuda::Source delta, Kind kind, cuda::Ta
   cuda::DeltaOptions apply_options = options;
   apply_options.host_result = nullptr;
   if (Status s = unpack(matrix, dense, matrix.k, stream); !s.ok()) return s;
-  // In place: what is packed after an error is the old matrix again.
+  // In place: after an error the old matrix is packed again.
   if (Status s = cuda::delta_apply(delta, {dense, layout.dense_bytes},
                                    {memory + layout.apply, layout.dense - layout.apply}, steps,
                                    apply_options, stream);

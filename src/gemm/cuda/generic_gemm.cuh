@@ -1,5 +1,5 @@
-// gemm/cuda/generic_gemm.cuh - y = x W^T on any GPU from sm_80 on. Correct first: no
-// shared memory pipeline, x straight from the caches.
+// gemm/cuda/generic_gemm.cuh - y = x W^T on any GPU from sm_80 on. Simple rather than fast:
+// no pipeline through shared memory, x straight from the caches.
 #pragma once
 #include "gemm/cuda/linear_output.cuh"
 
@@ -8,7 +8,7 @@ namespace snug::gemm {
 inline constexpr int kGenericWarps = 8;
 inline constexpr int kGenericTokens = 32;  // of one thread block
 
-// Two neighbouring values of x; zero beyond the edges.
+// Two adjacent values of x; zero beyond the edges.
 __device__ __forceinline__ std::uint32_t load_x_pair(const LinearParams& p, std::uint32_t token,
                                                      std::uint32_t col) {
   if (token >= p.m || col >= p.k) return 0;
@@ -37,10 +37,8 @@ __global__ void __launch_bounds__(kGenericWarps * 32)
       HalfFragments a;
       if constexpr (kKind == Kind::kRaw) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const uint4 v = __ldg(reinterpret_cast<const uint4*>(at + half * 2048) + i * 32 + lane);
-          a.a[i][0] = v.x, a.a[i][1] = v.y, a.a[i][2] = v.z, a.a[i][3] = v.w;
-        }
+        for (int i = 0; i < 4; ++i)
+          a.set(i, __ldg(reinterpret_cast<const uint4*>(at + half * 2048) + i * 32 + lane));
       } else {
         const auto* codes = reinterpret_cast<const uint4*>(at + half * kHalfBytes) + lane;
         decode_half(a, {{__ldg(codes), __ldg(codes + 32)}, __ldg(codes + 64)}, lane_palette,

@@ -1,4 +1,4 @@
-// Describes x to the copy engine and launches the batch kernel.
+// Describes x to TMA and launches the batch kernel.
 #include <algorithm>
 
 #include "gemm/cuda/linear_host.h"
@@ -7,12 +7,9 @@
 namespace snug::gemm {
 namespace {
 
-using EncodeTiled = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*,
-                                 const cuuint64_t*, const cuuint64_t*, const cuuint32_t*,
-                                 const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,
-                                 CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
 
-// From the driver that is loaded, so that nothing links against libcuda.
+// From the loaded driver, so that nothing links against libcuda.
 EncodeTiled encode_tiled() {
   static const EncodeTiled function = [] {
     void* entry = nullptr;
@@ -37,8 +34,8 @@ bool describe_x(CUtensorMap& map, const LinearParams& p, std::uint32_t box_rows)
                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-// Teams of thread blocks to share `tiles` of y: a few less than fit on the GPU, if
-// then no tile or every tile is cut evenly.
+// Teams of thread blocks for `tiles` of y: slightly less than fit on the GPU if then no
+// tile is divided, or all of them evenly.
 std::uint32_t even_teams(std::uint64_t tiles, std::uint32_t most) {
   for (std::uint32_t teams = most; teams > most - most / 12; --teams)
     if (tiles % teams == 0 || teams % tiles == 0) return teams;
@@ -81,7 +78,7 @@ cudaError_t launch_rows(const Device& device, const LinearParams& params, Kind k
                         std::uint32_t split_k, cudaStream_t stream) {
   if (strips == 8) return launch_kind<kTileM, 2, 1>(device, params, kind, split_k, stream);
   if (strips == 12) return launch_kind<kTileM, 3, 1>(device, params, kind, split_k, stream);
-  // Four warpgroups hide each other's waits; wider sums leave registers for two only.
+  // Four warpgroups hide each other's latency; wider sums leave registers for two only.
   constexpr int kGroups = kTileM <= 64 ? 4 : 2;
   return launch_kind<kTileM, kGroups, 4 / kGroups>(device, params, kind, split_k, stream);
 }

@@ -17,10 +17,10 @@ cudaError_t launch(const Device& device, const LinearParams& p, std::uint32_t bl
       p);
 }
 
-using Launch = cudaError_t (*)(const Device&, const LinearParams&, std::uint32_t, cudaStream_t);
+using RunVariant = cudaError_t (*)(const Device&, const LinearParams&, std::uint32_t, cudaStream_t);
 
 template <int kTokenTiles, int kWarps>
-Launch launch_of(Kind kind) {
+RunVariant variant_of(Kind kind) {
   return kind == Kind::kRaw ? launch<kTokenTiles, kWarps, Kind::kRaw>
                             : launch<kTokenTiles, kWarps, Kind::kFixed>;
 }
@@ -35,8 +35,9 @@ cudaError_t launch_few_rows(const Device& device, LinearParams params, Kind kind
   const std::uint32_t members = std::min<std::uint32_t>(
       params.strips, static_cast<std::uint32_t>(device.num_sms) / fit.split_k);
   const bool one_tile = few_rows_token_tiles(params.m) == 1;
-  const Launch run = fit.warps == 16 ? (one_tile ? launch_of<1, 16>(kind) : launch_of<2, 16>(kind))
-                                     : (one_tile ? launch_of<1, 8>(kind) : launch_of<2, 8>(kind));
+  const RunVariant run = fit.warps == 16
+                             ? (one_tile ? variant_of<1, 16>(kind) : variant_of<2, 16>(kind))
+                             : (one_tile ? variant_of<1, 8>(kind) : variant_of<2, 8>(kind));
   return run(device, params, members * fit.split_k, stream);
 }
 

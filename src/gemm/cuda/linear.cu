@@ -7,9 +7,9 @@
 namespace snug::gemm {
 namespace {
 
-// A panel of restored weights: large enough that its multiplication fills the GPU.
+// A panel of restored weights is large enough that its multiplication fills the GPU.
 constexpr std::uint64_t kPanelBytes = std::uint64_t{128} << 20;
-// x is copied to whole 16-byte rows for the batch kernel up to this many rows.
+// Up to this many rows, x is copied to an aligned buffer for the batch kernel.
 constexpr std::uint64_t kMaxCopiedTokens = 1024;
 
 std::uint64_t panel_strips(std::uint64_t n, std::uint64_t k) {
@@ -40,7 +40,7 @@ struct WorkspaceLayout {
   }
 };
 
-// Rows of x to multiples of 16 bytes, for the copy engine.
+// Copies x to rows of a multiple of 16 bytes, as TMA needs them.
 __global__ void copy_rows(const std::uint16_t* x, std::uint64_t ldx, std::uint32_t k,
                           std::uint16_t* to, std::uint64_t ld) {
   for (std::uint64_t col = blockIdx.x * blockDim.x + threadIdx.x; col < k;
@@ -61,8 +61,9 @@ Status check_args(const Matrix& matrix, const LinearArgs& args, cuda::Target wor
   return check_workspace(workspace.data, workspace.num_bytes, kCounterBytes);
 }
 
-LinearParams params_of(const Matrix& matrix, const LinearArgs& args, std::uint8_t* workspace,
-                       const WorkspaceLayout& offsets) {
+}  // namespace
+
+LinearParams params_of(const Matrix& matrix, const LinearArgs& args) noexcept {
   const Layout layout(matrix.n, matrix.k, matrix.kind);
   LinearParams p{};
   static_cast<PackedParts&>(p) = parts_of(matrix);
@@ -79,10 +80,10 @@ LinearParams params_of(const Matrix& matrix, const LinearArgs& args, std::uint8_
   p.x_aligned = is_aligned(args.x, 16) && p.ldx % 8 == 0 && p.k % 8 == 0;
   p.y_pairs = is_aligned(args.y, 4) && p.ldy % 2 == 0;
   p.y_wide = is_aligned(args.y, 16) && p.ldy % 8 == 0;
-  p.partials = reinterpret_cast<float4*>(workspace + offsets.sums);
-  p.counters = reinterpret_cast<std::uint32_t*>(workspace);
   return p;
 }
+
+namespace {
 
 Status run_batch(const Device& device, LinearParams p, Kind kind, const Plan& plan,
                  std::uint8_t* x_copy, cudaStream_t stream) {
@@ -132,7 +133,7 @@ Status check_matrix(const Matrix& matrix) noexcept {
 cudaError_t launch_generic(const LinearParams& params, Kind kind, cudaStream_t stream) noexcept {
   constexpr std::uint32_t kMaxGridY = 65535;
   LinearParams p = params;
-  // Many rows of x: as many launches as the grid's second dimension asks for.
+  // Many rows of x take several launches: the grid's second dimension is limited.
   for (std::uint32_t done = 0; done < params.m; done += kMaxGridY * kGenericTokens) {
     p.m = std::min(params.m - done, kMaxGridY * kGenericTokens);
     p.x = params.x + done * params.ldx;
@@ -189,7 +190,9 @@ Status linear(const Matrix& matrix, const LinearArgs& args, cuda::Target workspa
   if (workspace.num_bytes < offsets.total)
     return usage("workspace too small", workspace.num_bytes, offsets.total);
   auto* base = static_cast<std::uint8_t*>(workspace.data);
-  const LinearParams p = params_of(matrix, args, base, offsets);
+  LinearParams p = params_of(matrix, args);
+  p.partials = reinterpret_cast<float4*>(base + offsets.sums);
+  p.counters = reinterpret_cast<std::uint32_t*>(base);
   switch (plan.kernel) {
     case Kernel::kGeneric: return from_cuda(launch_generic(p, matrix.kind, stream));
     case Kernel::kFewRows:

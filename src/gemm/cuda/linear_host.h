@@ -17,6 +17,7 @@ const Device& current_device() noexcept;
 // Whether the fields of a matrix are plausible, without looking at its data.
 Status check_matrix(const Matrix& matrix) noexcept;
 PackedParts parts_of(const Matrix& matrix) noexcept;
+LinearParams params_of(const Matrix& matrix, const LinearArgs& args) noexcept;
 
 std::uint64_t plan_workspace_bytes(const Device& device, const Problem& problem,
                                    const CompletePlan& complete) noexcept;

@@ -15,9 +15,9 @@ __device__ __forceinline__ std::uint32_t pack_bf16(float a, float b) {
   return reinterpret_cast<const std::uint32_t&>(v);
 }
 
-// `v` is 16 outputs (rows of W) of 8 tokens as mma leaves them: lane 4r+c holds
-// outputs r and r+8 of tokens 2c and 2c+1. y has outputs side by side, so
-// transpose first and write two at once.
+// `v` is 16 outputs (rows of W) of 8 tokens (rows of x) as mma leaves them: lane 4r+c
+// holds outputs r and r+8 of tokens 2c and 2c+1. Outputs are contiguous in y, so they are
+// transposed first and written two at a time.
 __device__ __forceinline__ void store_transposed(const LinearParams& p, float4 v,
                                                  std::uint32_t first_output,
                                                  std::uint32_t first_token, std::uint32_t lane) {
@@ -37,7 +37,7 @@ __device__ __forceinline__ void store_transposed(const LinearParams& p, float4 v
   if (output + 9 < p.n) at[9] = static_cast<std::uint16_t>(lower >> 16);
 }
 
-// The bias of two outputs; -0 changes no sum at all, not even -0.
+// The bias of two outputs; none is -0, which changes no sum, not even -0.
 __device__ __forceinline__ float2 load_bias(const LinearParams& p, std::uint32_t strip,
                                             std::uint32_t lane) {
   const std::uint32_t row = strip * kStripRows + lane / 4;
@@ -64,8 +64,9 @@ __device__ __forceinline__ bool can_write_wide(const LinearParams& p, std::uint3
   return p.y_wide && (strip + 1) * kStripRows <= p.n;
 }
 
-// Those for 16 kPairs rows of x. Each lane gathers eight outputs of one row, so that
-// stores fill whole sectors. Step by step for all of them: each step takes its time.
+// The same for 16 kPairs rows of x. Each lane gathers eight outputs of one row, so that
+// stores fill whole sectors. Each step is done for all pairs before the next, which hides
+// its latency.
 template <int kPairs>
 __device__ __forceinline__ void write_strip_wide(const LinearParams& p,
                                                  const float4 (&sums)[2 * kPairs],

@@ -8,7 +8,7 @@
 namespace snug::gemm {
 namespace {
 
-// One struct computes every offset of the packing workspace.
+// Offsets in the packing workspace.
 struct PackWorkspace {
   std::uint64_t escapes = 0, overflows, tiles, total;
 
@@ -20,7 +20,7 @@ struct PackWorkspace {
   }
 };
 
-// The same for packing from a frame: result of the decoder, its workspace, the tensor.
+// The same for packing from a frame: the decoder's result and workspace, the tensor.
 struct FrameWorkspace {
   std::uint64_t result = 0, decode = kAlign, tensor, pack, total;
   std::size_t decode_bytes;

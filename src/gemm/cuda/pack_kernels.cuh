@@ -1,9 +1,8 @@
 // gemm/cuda/pack_kernels.cuh - packing on the GPU; the bytes of pack_host.cpp.
 //
-// One thread block packs one strip: it counts the upper bytes, chooses the
-// palette, and writes the tiles while the strip is still in the L2 cache. Tiles
-// that escapes cannot describe are rare; a scan numbers their overflows and a last
-// kernel, which leaves at once where there are none, writes them.
+// One thread block packs one strip: it counts the upper bytes, chooses the palette, and writes
+// the tiles while the strip is still in the L2 cache. Tiles that overflow are rare: a scan
+// numbers them, and a last kernel, which returns at once where there are none, writes them.
 #pragma once
 #include "gemm/cuda/tile_decode.cuh"
 #include "snug/cuda.h"
@@ -17,17 +16,17 @@ struct PackParams {
   std::uint8_t* dst;
   std::uint64_t max_overflows;
   Kind kind;
-  // Per strip: weights outside of the palette; overflows, then the first overflow's number.
+  // Per strip: escaped weights; overflows, which become the number of the first one.
   std::uint64_t *strip_escaped, *strip_overflows;
   std::uint8_t* tile_overflows;
   DeviceResult* result;
-  const DeviceResult* upstream;  // of the frame that w was decoded from, or null
-  std::uint64_t upstream_bytes;  // that it should have
+  const DeviceResult* upstream;  // of decoding the frame that w came from, or null
+  std::uint64_t upstream_bytes;  // expected
 };
 
 inline constexpr int kPackThreads = 256;
 
-// Two neighbouring weights; zero beyond the edge.
+// Two adjacent weights; zero beyond the edge.
 __device__ __forceinline__ std::uint32_t load_pair(const PackParams& p, std::uint64_t row,
                                                    std::uint64_t col) {
   if (row >= p.n || col >= p.k) return 0;
@@ -38,7 +37,7 @@ __device__ __forceinline__ std::uint32_t load_pair(const PackParams& p, std::uin
 
 __device__ __forceinline__ void count_strip(const PackParams& p, std::uint64_t strip,
                                             std::uint32_t* counts) {
-  // A column of counters per lane: no two lanes of a warp meet in a bank.
+  // A column of counters per lane, so that the lanes of a warp use different banks.
   const std::uint32_t lane = threadIdx.x % 32;
   const std::uint64_t rows = min(std::uint64_t{kStripRows}, p.n - strip * kStripRows);
   const std::uint64_t chunks = p.k / 8;
@@ -61,23 +60,18 @@ __device__ __forceinline__ void count_strip(const PackParams& p, std::uint64_t s
 }
 
 struct TileResult {
-  std::uint32_t num_missing;  // weights outside of the palette
+  std::uint32_t num_escaped;  // weights
   bool overflows;
 };
 
-// Gives values outside of the palette entries that their lane does not use: escape
-// words, and indices in the nibbles that this lane has just written.
+// Gives values outside the palette entries that their lane does not use: writes the escapes,
+// and their indices into the nibbles that this lane has just written.
 __device__ __forceinline__ void escape_tile(const PackParams& p, std::uint64_t row0,
                                             std::uint64_t col0, const std::uint8_t* index_of,
                                             const LaneValues& values, std::uint8_t* tile,
                                             std::uint16_t* escapes, std::uint32_t lane) {
   __syncwarp();  // the words are zero before any escape is written
-  std::uint32_t at = values.num_missing();
-  for (std::uint32_t d = 1; d < 32; d *= 2) {
-    const std::uint32_t below = __shfl_up_sync(kAllLanes, at, d);
-    if (lane >= d) at += below;
-  }
-  at -= values.num_missing();
+  std::uint32_t at = warp_inclusive_sum(values.num_missing()) - values.num_missing();
   for (std::uint32_t half = 0; half < 2; ++half) {
     std::uint64_t missing = half == 0 ? values.missing_low : values.missing_high;
     for (; missing != 0; missing &= missing - 1) {
@@ -99,7 +93,7 @@ __device__ __forceinline__ void escape_tile(const PackParams& p, std::uint64_t r
   }
 }
 
-// What the weights of a lane need; slow, and only for tiles that need more than the palette.
+// What the weights of a lane need; slow, and only for tiles with escapes.
 __device__ __forceinline__ LaneValues lane_values(const PackParams& p, std::uint64_t row0,
                                                   std::uint64_t col0, const std::uint8_t* index_of,
                                                   std::uint32_t lane, std::uint32_t* num_missing) {
@@ -206,7 +200,7 @@ __global__ void __launch_bounds__(kPackThreads) pack_strips(const __grid_constan
   __syncthreads();
   if (threadIdx.x < 128) counts[threadIdx.x] = total, index_of[threadIdx.x] = kPaletteSize;
   __syncthreads();
-  // A value's rank among all decides whether it is in the palette.
+  // The rank of a value decides whether it is in the palette.
   bool chosen = false;
   if (threadIdx.x < 128) {
     std::uint32_t rank = 0;
@@ -235,7 +229,7 @@ __global__ void __launch_bounds__(kPackThreads) pack_strips(const __grid_constan
                   words + t * kEscapeWords, lane);
     if (lane != 0) continue;
     p.tile_overflows[strip * layout.tiles_per_strip + t] = result.overflows;
-    if (result.num_missing != 0) atomicAdd(&num_escaped, result.num_missing);
+    if (result.num_escaped != 0) atomicAdd(&num_escaped, result.num_escaped);
     if (result.overflows) atomicAdd(&num_overflows, 1ull);
   }
   __syncthreads();
@@ -243,7 +237,7 @@ __global__ void __launch_bounds__(kPackThreads) pack_strips(const __grid_constan
     p.strip_escaped[strip] = num_escaped, p.strip_overflows[strip] = num_overflows;
 }
 
-// One thread block: numbers of the strips' overflows, the header, the result.
+// One thread block: numbers the overflows, writes the header and the result.
 __global__ void __launch_bounds__(1024) finish_pack(const __grid_constant__ PackParams p) {
   __shared__ unsigned long long sums[32], escapes[32];
   const std::uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -271,7 +265,7 @@ __global__ void __launch_bounds__(1024) finish_pack(const __grid_constant__ Pack
     before += total;
     __syncthreads();
   }
-  // Zeros where parts are filled up, so that equal matrices are equal bytes.
+  // Zeros as padding, so that equal matrices are equal bytes.
   if (p.kind == Kind::kFixed) {
     const std::uint64_t palettes_end = layout.palettes + layout.strips * kPaletteSize + threadIdx.x;
     if (palettes_end < layout.escapes) p.dst[palettes_end] = 0;
@@ -310,7 +304,7 @@ __global__ void __launch_bounds__(1024) finish_pack(const __grid_constant__ Pack
   *p.result = {h.num_bytes, 0, 0, kNowhere};
 }
 
-// One warp a strip: the overflows of tiles that escapes cannot describe.
+// One warp a strip: writes its overflows.
 __global__ void __launch_bounds__(32) pack_overflows(const __grid_constant__ PackParams p) {
   const std::uint64_t strip = blockIdx.x;
   const std::uint32_t lane = threadIdx.x;

@@ -1,30 +1,28 @@
 // gemm/cuda/sm90_batch_gemm.cuh - y = x W^T for many rows of x, with wgmma.
 //
-// Warpgroups decode their 64 rows of W into registers, which are operand A; x comes
-// through the copy engine into shared memory as operand B. While the tensor cores
-// work on one half tile, the warps decode the next. Two more warps copy, one W and
-// one x, each through a ring of its own: W depends on no other kernel and is asked
-// for before the one ahead has ended. Thread blocks work in teams of two on
-// neighbouring rows of W: each fetches its part of x for all of them.
-// The tiles of y, times the steps of k, are one long line that all teams share evenly
-// (stream-K). Where a tile of y is cut, its parts go to the workspace, and the last to
-// arrive adds them in their order. Or, for few tiles, each tile of y belongs to one
-// cluster of `split_k` teams, which add their parts through shared memory.
+// Warpgroups decode their 64 rows of W into registers, which are operand A; TMA brings x into
+// shared memory as operand B. While the tensor cores work on one half tile, the warps decode
+// the next. Two more warps copy W and x, each through its own ring. W depends on no other
+// kernel and is loaded before the previous one ends. Thread blocks work in teams of two on
+// adjacent rows of W: each loads half of x and multicasts it to both.
+// Stream-K: the steps of k over all tiles of y form one line, which the teams share evenly.
+// Where a tile of y is divided, its parts go to the workspace, and the last warp to arrive
+// adds them in order. Split-K, for few tiles: each tile of y belongs to one cluster of
+// `split_k` teams, which add their parts through distributed shared memory.
 #pragma once
 #include "gemm/cuda/sm90_batch_output.cuh"
 #include "gemm/cuda/sm90_wgmma.cuh"
 
 namespace snug::gemm {
 
-// One warp copies tiles of W, a strip per lane.
+// One warp copies tiles of W, one strip per lane.
 template <class Shape>
 __device__ __forceinline__ void copy_weights(const BatchParams& b, std::uint32_t base,
-                                             const Line& line, const Rank<Shape>& rank) {
+                                             const Line& line, const Rank& rank) {
   const LinearParams& p = b.p;
   const std::uint32_t lane = threadIdx.x % 32;
   RingPosition<Shape::kWStages> at(1);
-  // x goes through the same queue: while the ring fills for the first time, it should not
-  // find all of it there.
+  // x goes through the same queue, so the ring must not be filled at once at the start.
   constexpr std::uint32_t kAtOnce = 2;
   std::uint32_t copied = 0;
   line.for_each_segment(rank.team, [&](const Segment& s) {
@@ -48,10 +46,10 @@ __device__ __forceinline__ void copy_weights(const BatchParams& b, std::uint32_t
   });
 }
 
-// One thread copies this block's part of x to all blocks of the team.
+// One thread multicasts this block's part of x to all blocks of the team.
 template <class Shape>
 __device__ __forceinline__ void copy_x(const BatchParams& b, std::uint32_t base, const Line& line,
-                                       const Rank<Shape>& rank) {
+                                       const Rank& rank) {
   const auto blocks = static_cast<std::uint16_t>(((1u << kTeam) - 1) << rank.first_of_team());
   RingPosition<Shape::kXStages> at(1);
   line.for_each_segment(rank.team, [&](const Segment& s) {
@@ -70,7 +68,7 @@ __device__ __forceinline__ void copy_x(const BatchParams& b, std::uint32_t base,
   });
 }
 
-// What is fetched ahead of half a tile; without kAhead only where it lies.
+// The prefetched input of half a tile; without kAhead only its address.
 template <Kind kKind, bool kAhead>
 struct NextInput : HalfInput<kKind> {};
 template <Kind kKind>
@@ -92,16 +90,16 @@ struct NextInput<kKind, false> {
 
 template <class Shape>
 __device__ __forceinline__ void batch_consume(const BatchParams& b, std::uint32_t base,
-                                              const Line& line, const Rank<Shape>& rank) {
+                                              const Line& line, const Rank& rank) {
   const LinearParams& p = b.p;
   const std::uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  // The strip of this warp in the first 64-row tile, and this lane's place in its tiles.
+  // The strip of this warp in the first 64-row tile, and the address of this lane's codes.
   const std::uint32_t my_strip = warp / 4 * Shape::kSubs * 4 + warp % 4;
   std::uint32_t my_tile = base + Shape::kW + my_strip * Shape::kTileBytes + lane * 16;
   RingPosition<Shape::kWStages> w_at(0);
   RingPosition<Shape::kXStages> x_at(0);
-  // All blocks of the team must know that x in a stage is no longer needed: that of the
-  // half tile before, once the wgmma after it is on its way.
+  // A stage of x is released to all blocks of the team: that of the previous half tile, once
+  // the next wgmma has been issued.
   std::uint32_t last_x = Shape::kXStages;
   std::uint32_t x_empty =
       cluster_address(base + Shape::kXEmpty, rank.first_of_team() + lane % kTeam);
@@ -122,8 +120,8 @@ __device__ __forceinline__ void batch_consume(const BatchParams& b, std::uint32_
     for (int sub = 0; sub < Shape::kSubs; ++sub)
 #pragma unroll
       for (int i = 0; i < Shape::kTileM / 2; ++i) sums.v[sub][i] = 0.0f;
-    HalfFragments a[2];  // the one in use by the tensor cores and the one being decoded
-    // Escape words of eight steps; those of the next eight are on their way.
+    HalfFragments a[2];  // one in use by the tensor cores, one being decoded
+    // Escape words of eight steps; those of the next eight are prefetched.
     const auto load_escapes = [&](int sub, std::uint32_t step) -> std::uint32_t {
       const std::uint32_t at = step + lane / 4;
       if (Shape::kKind == Kind::kRaw || at >= s.end) return 0;
@@ -135,18 +133,18 @@ __device__ __forceinline__ void batch_consume(const BatchParams& b, std::uint32_
     std::uint32_t next_escapes[Shape::kSubs];
 #pragma unroll
     for (int sub = 0; sub < Shape::kSubs; ++sub) next_escapes[sub] = load_escapes(sub, s.begin);
-    // Codes are fetched half a tile ahead. No branch may stand between the last write to
-    // operand A and wgmma, or the compiler waits for each wgmma.
+    // Codes are prefetched by half a tile. With a branch between the last write to operand A
+    // and wgmma, the compiler would wait for each wgmma.
     NextInput<Shape::kKind, Shape::kAhead> input[Shape::kSubs];
     const auto load_codes = [&](std::uint32_t half) {
 #pragma unroll
       for (int sub = 0; sub < Shape::kSubs; ++sub)
         input[sub].load(my_tile + w_at.slot * Shape::kWBytes + sub * 4 * Shape::kTileBytes, half);
     };
-    // To be called with half a tile in registers; gives the ring's stage back after its second.
+    // To be called with half a tile in registers; releases the stage after its second half.
     const auto next_codes = [&](int half, std::uint32_t step, const HalfFragments& regs) {
       if (half == 0) return load_codes(1);
-      // The address waits for the loads, which a barrier alone would not.
+      // The address depends on the loads: the barrier alone would not wait for them.
       const std::uint32_t zero =
           Shape::kAhead
               ? (regs.a[0][0] | regs.a[1][0] | regs.a[2][0] | regs.a[3][0]) & w_at.slot >> 8
@@ -154,7 +152,7 @@ __device__ __forceinline__ void batch_consume(const BatchParams& b, std::uint32_
       barrier_arrive_if(lane == 0, base + Shape::kWEmpty + w_at.slot * 8 + zero);
       w_at.advance();
       barrier_wait_hinted(base + Shape::kWFull + w_at.slot * 8, w_at.phase, step + 1 < s.end);
-      load_codes(0);  // after the last step: whatever is there, and not used
+      load_codes(0);  // after the last step these are not used
     };
     barrier_wait_hinted(base + Shape::kWFull + w_at.slot * 8, w_at.phase);
     load_codes(0);
@@ -188,8 +186,8 @@ __device__ __forceinline__ void batch_consume(const BatchParams& b, std::uint32_
             Wgmma<Shape::kTileM>::multiply(sums.v[sub], regs.a[i], x + i * 2);
           wgmma_commit();
           if (!Shape::kAhead && sub + 1 == Shape::kSubs) next_codes(half, step, regs);
-          // The other registers are free once all groups but this one are done, and
-          // with the last of a stage's groups its shared memory is, too.
+          // Once all groups but this one are done, the other registers are free, and after
+          // the last group of a stage its shared memory is, too.
           wgmma_wait<1>();
           if (sub == 0) release_x();
         }
@@ -200,7 +198,7 @@ __device__ __forceinline__ void batch_consume(const BatchParams& b, std::uint32_
     wgmma_wait<0>();
     release_x();
     last_x = Shape::kXStages;
-    wait_for_previous_kernel();  // it may still read what is written now
+    wait_for_previous_kernel();  // which may still read y or use the workspace
     const std::uint32_t token0 = s.token_tile * Shape::kTileM;
     if (p.split_k != 1) {
       add_in_cluster<Shape>(p, sums, base, rank, strip0, token0);
@@ -221,7 +219,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   if (base % 1024 != 0) __trap();  // swizzled rows need it
   asm volatile("" : "+r"(base));   // computed once, not at every use
   const std::uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const Rank<Shape> rank;
+  const Rank rank;
   const Line line(b);
   if (warp >= Shape::kWarps) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Shape::kCopyRegs));

@@ -1,4 +1,4 @@
-// gemm/cuda/sm90_batch_output.cuh - from the sums of the batch kernel's threads to y.
+// gemm/cuda/sm90_batch_output.cuh - the epilogue of the batch kernel: from sums to y.
 #pragma once
 #include "gemm/cuda/sm90_batch_shape.cuh"
 
@@ -19,8 +19,8 @@ struct Sums {
   }
 };
 
-// Writes kCount neighbouring quads of a thread, all of one strip; strip0 and token0 are
-// those of its first quad.
+// Writes kCount adjacent quads of a thread, all of one strip; strip0 and token0 belong to
+// its first quad.
 template <class Shape, int kCount>
 __device__ __forceinline__ void write_quads(const LinearParams& p, const float4 (&sums)[kCount],
                                             std::uint32_t quad, std::uint32_t strip0,
@@ -37,7 +37,7 @@ __device__ __forceinline__ void write_quads(const LinearParams& p, const float4 
   }
 }
 
-// All sums of a thread, some at a time: the code should not grow beyond all measure.
+// All sums of a thread, some at a time to limit the code size.
 template <class Shape>
 __device__ __forceinline__ void write_tile(const LinearParams& p, const Sums<Shape>& sums,
                                            std::uint32_t strip0, std::uint32_t token0) {
@@ -51,16 +51,15 @@ __device__ __forceinline__ void write_tile(const LinearParams& p, const Sums<Sha
   }
 }
 
-// Leaves the sums of a warp for one part of a cut tile. The last warp to arrive for its rows
-// of that tile adds all parts in their order: none waits for another.
+// Stream-K: stores the sums of a warp for its part of a tile. The last warp to arrive for
+// these rows of the tile adds all parts in order, so that no warp waits for another.
 template <class Shape>
 __device__ __forceinline__ void add_parts(const LinearParams& p, Sums<Shape>& sums,
-                                          const Line& line, const Rank<Shape>& rank,
-                                          const Segment& s, std::uint32_t strip0,
-                                          std::uint32_t token0) {
+                                          const Line& line, const Rank& rank, const Segment& s,
+                                          std::uint32_t strip0, std::uint32_t token0) {
   constexpr std::uint32_t kThreads = Shape::kGroups * 128;
   constexpr int kQuads = static_cast<int>(Shape::kQuads);
-  // Quads and parts that are loaded at once.
+  // Quads and parts that are loaded at a time.
   constexpr int kCount = std::min(Shape::kTileM / 8, 8);
   constexpr std::uint32_t kParts = Shape::kQuads > 16 ? 1 : Shape::kGroups == 2 ? 4 : 2;
   const std::uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -69,7 +68,7 @@ __device__ __forceinline__ void add_parts(const LinearParams& p, Sums<Shape>& su
   for (int i = 0; i < kQuads; ++i) __stcg(mine + i * kThreads, sums.quad(i));
   const std::uint64_t start = std::uint64_t{s.tile} * line.steps;
   const std::uint32_t first = line.team_of(start), last = line.team_of(start + line.steps - 1);
-  // A team begins at most one tile that it does not end, so its number stands for that tile.
+  // A team begins at most one tile that it does not end, so its number identifies the tile.
   std::uint32_t* const counter =
       p.counters + (first * kTeam + rank.in_team()) * Shape::kWarps + warp;
   fence_gpu();
@@ -107,11 +106,11 @@ __device__ __forceinline__ void add_parts(const LinearParams& p, Sums<Shape>& su
   write_tile<Shape>(p, sums, strip0, token0);
 }
 
-// The teams of a cluster add their parts: each gets some of the sums from all of them,
-// two quads at a time in turn.
+// Split-K: the teams of a cluster add their parts. Each team gets a share of the sums from
+// all of them; two quads at a time go to each team in turn.
 template <class Shape>
 __device__ __forceinline__ void add_in_cluster(const LinearParams& p, const Sums<Shape>& sums,
-                                               std::uint32_t base, const Rank<Shape>& rank,
+                                               std::uint32_t base, const Rank& rank,
                                                std::uint32_t strip0, std::uint32_t token0) {
   constexpr std::uint32_t kThreads = Shape::kGroups * 128;
   const std::uint32_t mine = rank.in_cluster / kTeam, log_split_k = p.split_k == 4 ? 2 : 1;
@@ -119,7 +118,7 @@ __device__ __forceinline__ void add_in_cluster(const LinearParams& p, const Sums
   const auto place = [&](std::uint32_t split, std::uint32_t share) {
     return base + Shape::kX + ((split * shares + share) * 2 * kThreads + threadIdx.x) * 16;
   };
-  cluster_sync();  // no block needs its rings any more
+  cluster_sync();  // the rings, whose memory is reused, are no longer needed
 #pragma unroll
   for (std::uint32_t i = 0; i < Shape::kQuads; ++i)
     store_cluster(cluster_address(place(mine, i / 2 >> log_split_k) + i % 2 * (kThreads * 16),

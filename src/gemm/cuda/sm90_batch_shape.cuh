@@ -1,5 +1,5 @@
-// gemm/cuda/sm90_batch_shape.cuh - how the batch kernel divides its work: sizes, shared memory,
-// who computes what.
+// gemm/cuda/sm90_batch_shape.cuh - how the batch kernel divides its work: tile sizes, shared
+// memory, scheduler.
 #pragma once
 #include <cuda.h>
 
@@ -13,7 +13,7 @@ namespace snug::gemm {
 struct BatchParams {
   LinearParams p;       // split_k: teams of a cluster; 1: stream-K
   CUtensorMap x_map;    // boxes of 64 columns by kTileM / kTeam rows, swizzled
-  std::uint64_t share;  // steps of each of `teams` without split_k; `extra` of them have one more
+  std::uint64_t share;  // stream-K: steps of each of `teams`; `extra` of them have one more
   std::uint32_t extra, teams, token_tiles;
 };
 
@@ -29,13 +29,13 @@ struct BatchShape {
   static constexpr std::uint32_t kWarps = kGroups * 4;
   static constexpr std::uint32_t kStrips = kGroups * kSubs * 4;
   static constexpr std::uint32_t kTileBytes = tile_bytes_of(kKind);
-  // Whole tiles of W, since copies of half of one are a tenth slower (H200), and x for half of
-  // them.
+  // A stage has whole tiles of W, since copies of half tiles are a tenth slower (H200), or x
+  // for half tiles.
   static constexpr std::uint32_t kWBytes = kStrips * kTileBytes;
   static constexpr std::uint32_t kXBytes = kTileM * 128;
   static constexpr std::uint32_t kMaxSmem = 227 * 1024;
-  // Barriers take 1024 bytes. Copies are served in turn, and x comes after all W that was asked
-  // for before: its ring has to reach as far ahead. But less than four stages of W are slower.
+  // Barriers take 1024 bytes. Copies are served in order, so x waits for all W requested before
+  // it: its ring must reach as far ahead. But less than four stages of W are slower.
   static constexpr std::uint32_t kRoom = kMaxSmem - 1024;
   static constexpr std::uint32_t kWStages =
       std::min(kTileM == 256 ? (kRoom - 4 * kXBytes) / kWBytes
@@ -50,11 +50,11 @@ struct BatchShape {
   static constexpr std::uint32_t kXFull = kWEmpty + 8 * kWStages, kXEmpty = kXFull + 8 * kXStages;
   static constexpr std::uint32_t kSmemBytes = kWFull + 1024;
   static constexpr std::uint32_t kQuads = kSubs * kTileM / 8;  // sums of a thread, by fours
-  // Registers after they have been shared out anew.
+  // Registers a thread, after setmaxnreg.
   static constexpr int kCopyRegs = kGroups == 2 ? 40 : 32;
   static constexpr int kMultiplyRegs = kGroups == 4 ? 112 : kGroups == 3 ? 160 : 232;
-  // Whether there are registers for codes of the next half tile. Raw weights have no
-  // codes, and wgmma may still read the registers they belong in.
+  // Whether there are registers to prefetch codes of the next half tile. Raw weights have no
+  // codes: they go into operand registers that wgmma may still read.
   static constexpr bool kAhead = kKind == Kind::kFixed && (kMultiplyRegs > 112 || kTileM < 64);
   static constexpr std::uint32_t kPartQuads = kStrips * kStripRows * kTileM / 4;
   static_assert(kPartQuads * 16 <= kWFull);
@@ -72,19 +72,19 @@ struct RingPosition {
   }
 };
 
-// A piece of one tile of y (rows for all blocks of a team) that one team computes.
+// The part of one tile of y (rows of all blocks of a team) that one team computes.
 struct Segment {
   std::uint32_t tile, row_tile, token_tile;
   std::uint32_t begin, end;  // steps of k
 };
 
-// Most numbers are small, and a kernel should not begin with divisions of 64 bits.
+// Most numbers are small, and 64-bit divisions would delay the start of the kernel.
 __device__ __forceinline__ std::uint64_t quotient(std::uint64_t a, std::uint64_t b) {
   if ((a | b) >> 32 == 0) return static_cast<std::uint32_t>(a) / static_cast<std::uint32_t>(b);
   return a / b;
 }
 
-// How all tiles of y, times the steps of k, are shared.
+// The scheduler: which team computes which steps of k of which tiles of y.
 struct Line {
   std::uint64_t share;
   std::uint32_t extra, teams, token_tiles, steps, split_k;
@@ -102,11 +102,11 @@ struct Line {
     return std::uint64_t{team >> log_split_k} * steps +
            ((team & (split_k - 1)) * steps >> log_split_k);
   }
-  // The team that computes step `at`, without split_k.
+  // Stream-K: the team that computes step `at`.
   __device__ __forceinline__ std::uint32_t team_of(std::uint64_t at) const {
     return static_cast<std::uint32_t>(quotient((at + 1) * teams - 1, share * teams + extra));
   }
-  // Calls f for each piece that belongs to a team.
+  // Calls f for each segment of a team.
   template <class F>
   __device__ __forceinline__ void for_each_segment(std::uint32_t team, const F& f) const {
     std::uint64_t first = start(team);
@@ -123,8 +123,7 @@ struct Line {
   }
 };
 
-// Where a block is: in its team, and which team.
-template <class Shape>
+// The position of a thread block in its cluster, and its team.
 struct Rank {
   std::uint32_t in_cluster, team;
 
@@ -133,8 +132,8 @@ struct Rank {
   __device__ __forceinline__ std::uint32_t first_of_team() const { return in_cluster - in_team(); }
 };
 
-// Where a block leaves its part of a cut tile. A team has at most two: that of a
-// tile it does not begin, and that of a tile it does not end.
+// Stream-K: where a block stores its part of a divided tile. A team has at most two: of the
+// tile that it does not begin, and of the one that it does not end.
 template <class Shape>
 __device__ __forceinline__ float4* part_of(const LinearParams& p, std::uint32_t team, bool begins,
                                            std::uint32_t rank) {

@@ -1,21 +1,20 @@
 // gemm/cuda/sm90_few_rows_gemm.cuh - y = x W^T for few rows of x, bound by reading W once.
 //
-// One persistent thread block per SM keeps its part of x in shared memory and
-// streams strips of sixteen rows of W past it. Each warp takes every kWarps-th
-// tile of the strip through its own ring of bulk copies, which it refills
-// itself as soon as a tile is in registers, so that all rings together keep
-// 70 KB and more in flight. Sums of the warps meet in shared memory, where a few
-// extra warps, a strip each in turn, add them in a fixed order and write y: the
-// streaming warps never wait for memory they write.
-// Where x is too large for one SM, k is cut into `splits` parts, each with its
-// own thread blocks; the last to finish a strip adds the parts in order.
+// One persistent thread block per SM keeps its part of x in shared memory and streams strips
+// of sixteen rows of W past it. Each warp takes every kWarps-th tile of the strip through its
+// own ring of bulk copies, which it refills as soon as a tile is in registers; all rings
+// together keep 70 KB and more in flight. The sums of the warps meet in shared memory, where
+// a few more warps, in turn a strip each, add them in a fixed order and write y. So the
+// streaming warps never wait for their stores.
+// Where x is too large for one SM, split-K divides k into `split_k` parts, each with its own
+// thread blocks; the last block to finish a strip adds the parts in order.
 #pragma once
 #include "gemm/cuda/linear_output.cuh"
 #include "gemm/few_rows_smem.h"
 
 namespace snug::gemm {
 
-// x[0..m)[first_col..) to shared memory, zeros beyond k.
+// Loads x[0..m)[first_col..) into shared memory, zeros beyond k.
 template <int kThreads>
 __device__ __forceinline__ void load_x_by_threads(const LinearParams& p, std::uint8_t* rows,
                                                   std::uint32_t row_bytes, std::uint32_t first_col,
@@ -28,7 +27,7 @@ __device__ __forceinline__ void load_x_by_threads(const LinearParams& p, std::ui
   }
 }
 
-// One tile: its codes to registers, a new copy into its place, then multiply.
+// One tile: loads its codes into registers, refills its stage, then multiplies.
 template <int kTokenTiles, Kind kKind, class Refill>
 __device__ __forceinline__ void multiply_tile(float (&acc)[kTokenTiles][4], std::uint32_t tile,
                                               const std::uint32_t (&x)[kTokenTiles],
@@ -41,7 +40,7 @@ __device__ __forceinline__ void multiply_tile(float (&acc)[kTokenTiles][4], std:
   refill(input[0].any() | input[1].any());
 #pragma unroll
   for (std::uint32_t half = 0; half < 2; ++half) {
-    uint4 b[2][kTokenTiles];  // asked for before decoding, which hides the wait
+    uint4 b[2][kTokenTiles];  // loaded before decoding, which hides the latency
 #pragma unroll
     for (int i = 0; i < 2; ++i)
 #pragma unroll
@@ -59,7 +58,7 @@ __device__ __forceinline__ void multiply_tile(float (&acc)[kTokenTiles][4], std:
   }
 }
 
-// Adds the parts of k in their order, once the last of them is there.
+// Adds the parts of k in order, once the last of them has arrived.
 template <int kTokenTiles>
 __device__ __forceinline__ bool add_splits(const LinearParams& p, float4 (&sums)[kTokenTiles],
                                            std::uint32_t strip, std::uint32_t split,
@@ -94,15 +93,15 @@ __global__ void __launch_bounds__(FewRowsSmem(kTokenTiles, kWarps, kKind).thread
                       warp = threadIdx.x / 32;
   const std::uint32_t split = blockIdx.x % p.split_k, member = blockIdx.x / p.split_k,
                       members = gridDim.x / p.split_k;
-  // Below 2^32: a strip has less than 2^24 tiles, and there are not that many splits.
+  // Products below 2^32: a strip has less than 2^24 tiles, and split_k is small.
   const std::uint32_t first_tile = p.tiles_per_strip * split / p.split_k,
                       end_tile = p.tiles_per_strip * (split + 1) / p.split_k;
   const std::uint32_t row_bytes = smem.row_bytes(p.max_split_tiles), rows = smem.rows(p.stages);
-  const std::uint32_t unknown_zero = p.stages >> 16;  // to the compiler
+  const std::uint32_t unknown_zero = p.stages >> 16;  // which the compiler cannot know
 
   const std::uint32_t first_col = first_tile * kTileCols,
                       cols = (end_tile - first_tile) * kTileCols;
-  // x comes in chunks of columns, so that work begins with the first of them.
+  // x is loaded in chunks of columns, so that work begins with the first.
   const std::uint32_t chunk_tiles =
       max(kWarps, (end_tile - first_tile + smem.kMaxXChunks - 1) / smem.kMaxXChunks);
 
@@ -110,10 +109,10 @@ __global__ void __launch_bounds__(FewRowsSmem(kTokenTiles, kWarps, kKind).thread
     // ---- streaming warps ----
     const std::uint32_t ring = base + smem.rings + warp * p.stages * smem.tile_bytes;
     const std::uint32_t full = base + smem.full + warp * p.stages * 8;
-    std::uint32_t ahead_strip = member, ahead_tile = first_tile + warp;  // what to copy next
+    std::uint32_t ahead_strip = member, ahead_tile = first_tile + warp;  // to copy next
     if (ahead_tile >= end_tile) ahead_strip = p.strips;
-    // `after` is what was loaded from there: the copy must not begin before it has arrived,
-    // for which its address waits.
+    // `after` was loaded from this slot. The copy's address depends on it, so that the copy
+    // does not begin before that load is complete.
     const auto copy_next = [&](std::uint32_t slot, std::uint32_t after) {
       if (ahead_strip >= p.strips) return;
       const std::uint64_t tile = std::uint64_t{ahead_strip} * p.tiles_per_strip + ahead_tile;
@@ -123,8 +122,8 @@ __global__ void __launch_bounds__(FewRowsSmem(kTokenTiles, kWarps, kKind).thread
       ahead_tile += kWarps;
       if (ahead_tile >= end_tile) ahead_tile = first_tile + warp, ahead_strip += members;
     };
-    // Weights depend on no other kernel: rings are filled before the one ahead ends. But x goes
-    // through the same queue, so never more than a few tiles at once.
+    // Weights depend on no other kernel: rings are filled before the previous one ends. But x
+    // goes through the same queue, so only a few tiles at a time.
     constexpr std::uint32_t kAtOnce = 16 / kWarps;
     if (lane == 0) {
       for (std::uint32_t slot = 0; slot < p.stages; ++slot) barrier_init(full + slot * 8, 1);
@@ -161,7 +160,7 @@ __global__ void __launch_bounds__(FewRowsSmem(kTokenTiles, kWarps, kKind).thread
     if (!p.x_aligned || first_col + cols > p.k)
       asm volatile("bar.sync 1, %0;" ::"n"(kWarps * 32) : "memory");
 
-    // Lanes of rows that do not exist read row 0; what they compute is not stored.
+    // Lanes beyond the last row read row 0; their results are not stored.
     std::uint32_t x[kTokenTiles];
 #pragma unroll
     for (int t = 0; t < kTokenTiles; ++t) {
@@ -219,7 +218,7 @@ __global__ void __launch_bounds__(FewRowsSmem(kTokenTiles, kWarps, kKind).thread
       barrier_init_fence();
     }
     __syncthreads();
-    // The next kernel can have each SM as soon as this one leaves it.
+    // The next kernel may start on each SM as soon as this one leaves it.
     let_next_kernel_start();
     wait_for_previous_kernel();
     if (p.x_aligned)
@@ -247,7 +246,7 @@ __global__ void __launch_bounds__(FewRowsSmem(kTokenTiles, kWarps, kKind).thread
 #pragma unroll
         for (int t = 0; t < kTokenTiles; ++t)
           sums[t] = add(sums[t], parts[(w * kTokenTiles + t) * 32]);
-      // Only when all sums have been read, for which the address waits.
+      // The address depends on the sums, so that all of them have been read.
       std::uint32_t read = 0;
 #pragma unroll
       for (int t = 0; t < kTokenTiles; ++t) read |= __float_as_uint(sums[t].x);

@@ -5,7 +5,7 @@
 
 namespace snug::gemm {
 
-// Orders register writes before the warpgroup's next wgmma.
+// Orders writes to registers before the warpgroup's next wgmma.
 __device__ __forceinline__ void wgmma_fence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
@@ -13,51 +13,34 @@ __device__ __forceinline__ void wgmma_commit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-// Until at most kPending groups are still running.
+// Waits until at most kPending groups are still running.
 template <int kPending>
 __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-// Operand B: rows of 128 bytes (64 columns), swizzled as the copy engine leaves them.
-// The lower half of its descriptor; the upper one is the same for all (0x40000040: 1024
-// bytes from eight rows to the next, swizzled by 128). One more is 16 bytes.
+// The lower half of the descriptor of operand B, whose rows of 128 bytes (64 columns) are
+// swizzled as TMA stores them. The upper half is always 0x40000040: eight rows are 1024 bytes,
+// 128-byte swizzle. Adding 1 to the lower half moves by 16 bytes.
 __device__ __forceinline__ std::uint32_t wgmma_descriptor(std::uint32_t address) {
   return (address & 0x3FFFFu) >> 4 | 1u << 16;
 }
 
-// The instruction names every register of the sums; operands are counted through. Eight of
-// them at a time, as text and as operands:
-#define SNUG_REGS_0 "%0, %1, %2, %3, %4, %5, %6, %7"
-#define SNUG_REGS_8 "%8, %9, %10, %11, %12, %13, %14, %15"
-#define SNUG_REGS_16 "%16, %17, %18, %19, %20, %21, %22, %23"
-#define SNUG_REGS_24 "%24, %25, %26, %27, %28, %29, %30, %31"
-#define SNUG_REGS_32 "%32, %33, %34, %35, %36, %37, %38, %39"
-#define SNUG_REGS_40 "%40, %41, %42, %43, %44, %45, %46, %47"
-#define SNUG_REGS_48 "%48, %49, %50, %51, %52, %53, %54, %55"
-#define SNUG_REGS_56 "%56, %57, %58, %59, %60, %61, %62, %63"
-#define SNUG_REGS_64 "%64, %65, %66, %67, %68, %69, %70, %71"
-#define SNUG_REGS_72 "%72, %73, %74, %75, %76, %77, %78, %79"
-#define SNUG_REGS_80 "%80, %81, %82, %83, %84, %85, %86, %87"
-#define SNUG_REGS_88 "%88, %89, %90, %91, %92, %93, %94, %95"
-#define SNUG_REGS_96 "%96, %97, %98, %99, %100, %101, %102, %103"
-#define SNUG_REGS_104 "%104, %105, %106, %107, %108, %109, %110, %111"
-#define SNUG_REGS_112 "%112, %113, %114, %115, %116, %117, %118, %119"
-#define SNUG_REGS_120 "%120, %121, %122, %123, %124, %125, %126, %127"
+// The instruction lists every register of the sums: by number in its text, here by tens, and
+// as operands.
+#define SNUG_TEN(t)                              \
+  "%" #t "0, %" #t "1, %" #t "2, %" #t "3, %" #t \
+  "4, "                                          \
+  "%" #t "5, %" #t "6, %" #t "7, %" #t "8, %" #t "9, "
+#define SNUG_REGS_10 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, "
+#define SNUG_REGS_60 SNUG_REGS_10 SNUG_TEN(1) SNUG_TEN(2) SNUG_TEN(3) SNUG_TEN(4) SNUG_TEN(5)
 #define SNUG_SUMS_8(i)                                                                        \
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
       "+f"(d[i + 6]), "+f"(d[i + 7])
 #define SNUG_SUMS_16(i) SNUG_SUMS_8(i), SNUG_SUMS_8(i + 8)
 #define SNUG_SUMS_32(i) SNUG_SUMS_16(i), SNUG_SUMS_16(i + 16)
 #define SNUG_SUMS_64(i) SNUG_SUMS_32(i), SNUG_SUMS_32(i + 32)
-#define SNUG_SUMS_128(i) SNUG_SUMS_64(i), SNUG_SUMS_64(i + 64)
-#define SNUG_REGS_0_16 SNUG_REGS_0 ", " SNUG_REGS_8
-#define SNUG_REGS_0_32 SNUG_REGS_0_16 ", " SNUG_REGS_16 ", " SNUG_REGS_24
-#define SNUG_REGS_0_64 \
-  SNUG_REGS_0_32 ", " SNUG_REGS_32 ", " SNUG_REGS_40 ", " SNUG_REGS_48 ", " SNUG_REGS_56
-#define SNUG_REGS_0_128                                                                  \
-  SNUG_REGS_0_64 ", " SNUG_REGS_64 ", " SNUG_REGS_72 ", " SNUG_REGS_80 ", " SNUG_REGS_88 \
-                 ", " SNUG_REGS_96 ", " SNUG_REGS_104 ", " SNUG_REGS_112 ", " SNUG_REGS_120
+#define SNUG_SUMS_128 SNUG_SUMS_64(0), SNUG_SUMS_64(64)
 
 template <int kTileM>
 struct Wgmma;
@@ -74,37 +57,26 @@ struct Wgmma;
                    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(x));                          \
     }                                                                                              \
   }
-SNUG_WGMMA(16, 8, SNUG_REGS_0, SNUG_SUMS_8(0), "%8, %9, %10, %11", "%12");
-SNUG_WGMMA(32, 16, SNUG_REGS_0_16, SNUG_SUMS_16(0), "%16, %17, %18, %19", "%20");
-SNUG_WGMMA(64, 32, SNUG_REGS_0_32, SNUG_SUMS_32(0), "%32, %33, %34, %35", "%36");
-SNUG_WGMMA(128, 64, SNUG_REGS_0_64, SNUG_SUMS_64(0), "%64, %65, %66, %67", "%68");
-SNUG_WGMMA(256, 128, SNUG_REGS_0_128, SNUG_SUMS_128(0), "%128, %129, %130, %131", "%132");
+SNUG_WGMMA(16, 8, "%0, %1, %2, %3, %4, %5, %6, %7", SNUG_SUMS_8(0), "%8, %9, %10, %11", "%12");
+SNUG_WGMMA(32, 16, SNUG_REGS_10 "%10, %11, %12, %13, %14, %15", SNUG_SUMS_16(0),
+           "%16, %17, %18, %19", "%20");
+SNUG_WGMMA(64, 32, SNUG_REGS_10 SNUG_TEN(1) SNUG_TEN(2) "%30, %31", SNUG_SUMS_32(0),
+           "%32, %33, %34, %35", "%36");
+SNUG_WGMMA(128, 64, SNUG_REGS_60 "%60, %61, %62, %63", SNUG_SUMS_64(0), "%64, %65, %66, %67",
+           "%68");
+SNUG_WGMMA(256, 128,
+           SNUG_REGS_60 SNUG_TEN(6) SNUG_TEN(7) SNUG_TEN(8) SNUG_TEN(9) SNUG_TEN(10)
+               SNUG_TEN(11) "%120, %121, %122, %123, %124, %125, %126, %127",
+           SNUG_SUMS_128, "%128, %129, %130, %131", "%132");
 
-#undef SNUG_REGS_0
-#undef SNUG_REGS_8
-#undef SNUG_REGS_16
-#undef SNUG_REGS_24
-#undef SNUG_REGS_32
-#undef SNUG_REGS_40
-#undef SNUG_REGS_48
-#undef SNUG_REGS_56
-#undef SNUG_REGS_64
-#undef SNUG_REGS_72
-#undef SNUG_REGS_80
-#undef SNUG_REGS_88
-#undef SNUG_REGS_96
-#undef SNUG_REGS_104
-#undef SNUG_REGS_112
-#undef SNUG_REGS_120
+#undef SNUG_TEN
+#undef SNUG_REGS_10
+#undef SNUG_REGS_60
 #undef SNUG_SUMS_8
 #undef SNUG_SUMS_16
 #undef SNUG_SUMS_32
 #undef SNUG_SUMS_64
 #undef SNUG_SUMS_128
-#undef SNUG_REGS_0_16
-#undef SNUG_REGS_0_32
-#undef SNUG_REGS_0_64
-#undef SNUG_REGS_0_128
 #undef SNUG_WGMMA
 
 }  // namespace snug::gemm

@@ -8,23 +8,27 @@ namespace snug::gemm {
 // Four fragments of sixteen columns: what a lane holds of half a tile.
 struct HalfFragments {
   std::uint32_t a[4][4];
+
+  __device__ __forceinline__ void set(int i, uint4 v) {
+    a[i][0] = v.x, a[i][1] = v.y, a[i][2] = v.z, a[i][3] = v.w;
+  }
 };
 
-// What a lane reads of half a nibble tile.
+// What a lane reads of half a tile of kind kFixed.
 struct HalfCodes {
   uint4 low[2], nibbles;
 };
 
 inline constexpr std::uint32_t kNoOverflow = ~0u;
 
-// How one lane reads one tile: through the palette of its strip as escapes changed it,
-// or with the upper bytes of a overflow.
+// How one lane reads one tile: through the palette of its strip, changed by escapes, or
+// with the upper bytes of an overflow.
 struct LanePalette {
   uint2 entries;
   std::uint32_t overflow;
 };
 
-// Without branches: all lanes see every escape of the tile, at most one heeds it.
+// Without branches: all lanes see every escape of the tile; it changes the palette of one.
 __device__ __forceinline__ void apply_escape(uint2& palette, std::uint32_t escape,
                                              std::uint32_t lane) {
   const bool mine = (escape & (kEscapeValid | 31)) == (kEscapeValid | lane);
@@ -35,8 +39,8 @@ __device__ __forceinline__ void apply_escape(uint2& palette, std::uint32_t escap
   palette.y = (palette.y & ~in_y) | (value & in_y);
 }
 
-// Escape words of eight tiles, held by the warp: lane 4j + i has word i of the j-th.
-// One register and one load for eight tiles, of which most have no escape at all.
+// Escape words of eight tiles, held by the warp: lane 4j + i has word i of the j-th. They
+// take one register and one load; most tiles have no escape.
 struct EscapeWords {
   std::uint32_t word = 0, marked = 0;  // marked: lanes whose word is in use
 
@@ -66,7 +70,7 @@ struct EscapeWords {
   }
 };
 
-// The palette turns four indices at once into four bytes, one operation adds their signs.
+// One byte permute turns four indices into four bytes, one operation adds their signs.
 __device__ __forceinline__ uint2 upper_bytes(std::uint32_t nibbles, uint2 palette) {
   const std::uint32_t indices = nibbles & 0x77777777u;
   return {__byte_perm(palette.x, palette.y, indices) | (nibbles & 0x80808080u),
@@ -81,7 +85,7 @@ __device__ __forceinline__ void join_bytes(std::uint32_t (&a)[4], std::uint32_t 
   a[3] = __byte_perm(low23, high.y, 0x7362);
 }
 
-// Half of a overflow, which stands beside the fast path: a branch that is hardly ever taken.
+// Half of an overflow; off the fast path.
 __device__ __forceinline__ void load_overflow(uint2 (&high)[4], const Overflows& overflows,
                                               std::uint32_t number, std::uint32_t which_half,
                                               std::uint32_t lane) {
@@ -98,14 +102,14 @@ __device__ __forceinline__ void decode_half(HalfFragments& half, const HalfCodes
   uint2 high[4] = {
       upper_bytes(codes.nibbles.x, palette.entries), upper_bytes(codes.nibbles.y, palette.entries),
       upper_bytes(codes.nibbles.z, palette.entries), upper_bytes(codes.nibbles.w, palette.entries)};
-  // Nothing may be known of this number: the compiler would make two copies of all that
-  // follows, wgmma included, which must not stand in branches.
+  // Opaque to the compiler, which would otherwise duplicate the code that follows; wgmma
+  // must not be in a branch.
   std::uint32_t number = palette.overflow;
   asm volatile("" : "+r"(number));
   if (__builtin_expect(number != kNoOverflow, 0))
     load_overflow(high, overflows, number, which_half, lane);
-    // Both ways meet here, so that operand A of wgmma is written outside of branches: the
-    // compiler would otherwise wait for each wgmma.
+    // Both paths join here, so that operand A of wgmma is written outside of branches;
+    // otherwise the compiler waits for each wgmma.
 #pragma unroll
   for (int i = 0; i < 4; ++i) asm volatile("" : "+r"(high[i].x), "+r"(high[i].y));
   join_bytes(half.a[0], codes.low[0].x, codes.low[0].y, high[0]);
@@ -114,7 +118,7 @@ __device__ __forceinline__ void decode_half(HalfFragments& half, const HalfCodes
   join_bytes(half.a[3], codes.low[1].z, codes.low[1].w, high[3]);
 }
 
-// The palette for a tile that is read on its own.
+// The palette for a single tile.
 __device__ __forceinline__ LanePalette single_tile_palette(const uint4* escapes, uint2 palette,
                                                            const Overflows& overflows,
                                                            std::uint32_t lane) {
@@ -124,8 +128,8 @@ __device__ __forceinline__ LanePalette single_tile_palette(const uint4* escapes,
   return words.palette_of(0, palette, overflows.count, lane);
 }
 
-// What a lane needs of half a tile in shared memory before it can decode; `at` is
-// its own place in the tile.
+// What a lane loads of half a tile from shared memory before it decodes; `at` is its
+// place in the tile.
 template <Kind kKind>
 struct HalfInput;
 template <>
@@ -152,10 +156,7 @@ struct HalfInput<Kind::kRaw> {
 
   __device__ __forceinline__ void load(std::uint32_t at, std::uint32_t half) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const uint4 v = load_shared_b128(at + half * 2048 + i * 512);
-      weights.a[i][0] = v.x, weights.a[i][1] = v.y, weights.a[i][2] = v.z, weights.a[i][3] = v.w;
-    }
+    for (int i = 0; i < 4; ++i) weights.set(i, load_shared_b128(at + half * 2048 + i * 512));
   }
   __device__ __forceinline__ std::uint32_t any() const {
     return weights.a[0][0] | weights.a[1][0] | weights.a[2][0] | weights.a[3][0];

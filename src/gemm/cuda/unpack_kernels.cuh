@@ -6,7 +6,7 @@ namespace snug::gemm {
 
 struct UnpackParams : PackedParts {
   std::uint64_t n, k, first_strip, num_strips, tiles_per_strip;
-  std::uint16_t* w;  // row first_strip * kStripRows goes here
+  std::uint16_t* w;  // where row first_strip * kStripRows is written
   std::uint64_t ld;
   bool wide;  // w can be written in pieces of 16 bytes
 };
@@ -24,11 +24,8 @@ __global__ void __launch_bounds__(256) unpack_tiles(const __grid_constant__ Unpa
   HalfFragments halves[2];
   if constexpr (kKind == Kind::kRaw) {
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const uint4 v = __ldcs(reinterpret_cast<const uint4*>(tile) + i * 32 + lane);
-      halves[i / 4].a[i % 4][0] = v.x, halves[i / 4].a[i % 4][1] = v.y;
-      halves[i / 4].a[i % 4][2] = v.z, halves[i / 4].a[i % 4][3] = v.w;
-    }
+    for (int i = 0; i < 8; ++i)
+      halves[i / 4].set(i % 4, __ldcs(reinterpret_cast<const uint4*>(tile) + i * 32 + lane));
   } else {
     const LanePalette palette =
         single_tile_palette(p.escapes + at_tile, __ldg(p.palettes + strip), p.overflows, lane);
@@ -46,7 +43,7 @@ __global__ void __launch_bounds__(256) unpack_tiles(const __grid_constant__ Unpa
   if (p.wide && row0 + kStripRows <= p.n && col0 + kTileCols <= p.k) {
 #pragma unroll
     for (std::uint32_t i = 0; i < 8; ++i) {
-      // 32 neighbouring columns of eight rows: every store fills whole sectors.
+      // 32 adjacent columns of eight rows: every store fills whole sectors.
       const std::uint32_t half = i / 4, frag = i / 2 % 2 * 2, reg = i % 2;
       const auto& a = halves[half].a;
       std::uint32_t v[4] = {a[frag][reg], a[frag][reg + 2], a[frag + 1][reg], a[frag + 1][reg + 2]};
