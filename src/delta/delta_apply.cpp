@@ -11,7 +11,20 @@
 namespace snug::delta {
 namespace {
 
+using frame::failure;
+
 constexpr std::size_t kHashChunkBytes = std::size_t{1} << 20;
+
+Status check_base_size(const Header& header, std::size_t base_bytes) noexcept {
+  if (base_bytes == header.raw_bytes()) return {};
+  return failure(Code::kWrongBase, kOtherSize, base_bytes, header.raw_bytes());
+}
+
+Status check_target(const Header& header, std::uint64_t hash) noexcept {
+  if (hash == header.target_hash) return {};
+  return failure(Code::kCorrupt, "result differs from the target: hash does not match", hash,
+                 header.target_hash);
+}
 
 // Decodes all blocks, to dst or only to compare hashes.
 class Decoder {
@@ -32,15 +45,9 @@ class Decoder {
     std::uint64_t base_hash, target_hash;
     sums_.finish(header_.raw_bytes(), base_hash, target_hash);
     if (base_hash != header_.base_hash)
-      return {Code::kWrongBase, "the tensor is another version than the delta was made for",
-              kNowhere,         kNowhere,
-              base_hash,        header_.base_hash};
-    if (error_) return error_.status();
-    if (target_hash != header_.target_hash)
-      return {Code::kCorrupt, "result differs from the target: hash does not match",
-              kNowhere,       kNowhere,
-              target_hash,    header_.target_hash};
-    return {};
+      return failure(Code::kWrongBase, "the tensor is another version than the delta was made for",
+                     base_hash, header_.base_hash);
+    return error_ ? error_.status() : check_target(header_, target_hash);
   }
 
   // After `check`: writes to dst, which may be the base.
@@ -105,32 +112,17 @@ Result<Header> open(std::span<const std::byte> delta) noexcept {
   if (!header) return header;
   if (Status s = check_index(*header, delta); !s.ok()) return s;
   if (header->kind == Kind::kBlocks) return header;
-  const auto frame = snug::inspect(delta.subspan(kHeaderBytes));
-  if (!frame) return frame.status();
-  if (frame->raw_bytes != header->raw_bytes() || frame->dtype != header->dtype ||
-      frame->frame_bytes != header->delta_bytes - kHeaderBytes)
-    return Status{Code::kCorrupt,   "frame does not belong to this delta",
-                  kNowhere,         kHeaderBytes,
-                  frame->raw_bytes, header->raw_bytes()};
+  const auto info = snug::inspect(delta.subspan(kHeaderBytes));
+  if (!info) return info.status();
+  if (info->raw_bytes != header->raw_bytes() || info->dtype != header->dtype ||
+      info->frame_bytes != header->delta_bytes - kHeaderBytes)
+    return frame::corrupt("frame does not belong to this delta", kHeaderBytes, info->raw_bytes,
+                          header->raw_bytes());
   return header;
 }
 
 std::span<const std::byte> frame_of(const Header& header, std::span<const std::byte> delta) {
   return delta.subspan(kHeaderBytes, header.delta_bytes - kHeaderBytes);
-}
-
-Status check_base_size(const Header& header, std::size_t base_bytes) noexcept {
-  if (base_bytes == header.raw_bytes()) return {};
-  return {Code::kWrongBase, "the tensor has another size than the delta was made for",
-          kNowhere,         kNowhere,
-          base_bytes,       header.raw_bytes()};
-}
-
-Status check_target(const Header& header, std::uint64_t hash) noexcept {
-  if (hash == header.target_hash) return {};
-  return {Code::kCorrupt, "result differs from the target: hash does not match",
-          kNowhere,       kNowhere,
-          hash,           header.target_hash};
 }
 
 // Decodes the frame twice: to know its hash, then to write it. By then nothing can fail,
@@ -199,8 +191,7 @@ Result<std::size_t> apply(std::span<const std::byte> delta, std::span<const std:
   if (!header) return header.status();
   const auto raw_bytes = static_cast<std::size_t>(header->raw_bytes());
   if (dst.size() < raw_bytes)
-    return Status{Code::kDstTooSmall, "no room for the tensor", kNowhere, kNowhere, dst.size(),
-                  raw_bytes};
+    return failure(Code::kDstTooSmall, "no room for the tensor", dst.size(), raw_bytes);
   if (header->kind == Kind::kFrame) {
     const auto done = snug::decode(frame_of(*header, delta), dst, num_threads);
     if (!done) return done;

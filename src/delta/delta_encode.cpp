@@ -11,30 +11,10 @@
 namespace snug::delta {
 namespace {
 
+using frame::failure;
+
 // A frame is tried once the blocks take more than a quarter of the tensor.
 constexpr std::uint64_t kTryFrameFrom = 4;
-
-Result<Header> make_header(std::span<const std::byte> next, const Options& options) noexcept {
-  const std::size_t width = elem_bytes(options.dtype);
-  if (width == 0)
-    return Status{Code::kUsage, "not a dtype", kNowhere, kNowhere,
-                  static_cast<std::uint64_t>(options.dtype)};
-  const int log2_block = options.log2_block == 0 ? kDefaultLog2Block : options.log2_block;
-  if (log2_block < kMinLog2Block || log2_block > kMaxLog2Block)
-    return Status{Code::kUsage, "log2_block must be 0 or 12 to 16", kNowhere, kNowhere,
-                  static_cast<std::uint64_t>(log2_block)};
-  if (next.size() > kMaxRawBytes)
-    return Status{Code::kUsage, "tensor too large for a delta", kNowhere, kNowhere, next.size(),
-                  kMaxRawBytes};
-  Header header;
-  header.dtype = options.dtype;
-  header.log2_block = log2_block;
-  header.num_elems = next.size() / width;
-  header.num_tail_bytes = static_cast<std::uint8_t>(next.size() % width);
-  if (header.num_tail_bytes > 0)
-    std::memcpy(header.tail, next.data() + header.num_elems * width, header.num_tail_bytes);
-  return header;
-}
 
 class Encoder {
  public:
@@ -44,8 +24,8 @@ class Encoder {
 
   Status run(int num_threads) noexcept {
     if (dst_.size() < header_.payload_start())
-      return {Code::kDstTooSmall, "no room for the delta", kNowhere, kNowhere,
-              dst_.size(),        header_.payload_start()};
+      return failure(Code::kDstTooSmall, "no room for the delta", dst_.size(),
+                     header_.payload_start());
     if (header_.num_blocks() == 0) {
       sums_.base = kernels().hash_terms(base_, header_.num_tail_bytes, 0);
       sums_.target = kernels().hash_terms(next_, header_.num_tail_bytes, 0);
@@ -102,15 +82,6 @@ class Encoder {
   codec::FirstError error_;
 };
 
-// Writes header and checksum of what follows them already.
-std::size_t seal(Header& header, std::span<std::byte> dst) noexcept {
-  header.checksum = 0;
-  write_header(header, bytes_of(dst));
-  header.checksum = head_checksum(bytes_of(dst), header.payload_start());
-  write_header(header, bytes_of(dst));
-  return header.delta_bytes;
-}
-
 // Puts a frame of `next` where the blocks would be; header.delta_bytes is set on success.
 Status put_frame(Header& header, std::span<const std::byte> next, std::span<std::byte> dst,
                  int num_threads) noexcept {
@@ -140,11 +111,10 @@ std::size_t encode_bound(std::size_t raw_bytes, const Options& options) noexcept
 
 Result<std::size_t> encode(std::span<const std::byte> base, std::span<const std::byte> next,
                            std::span<std::byte> dst, const Options& options) noexcept {
-  auto header = make_header(next, options);
+  auto header = make_header(next, options.dtype, options.log2_block);
   if (!header) return header.status();
   if (base.size() != next.size())
-    return Status{Code::kUsage, "base and next differ in size", kNowhere, kNowhere, base.size(),
-                  next.size()};
+    return failure(Code::kUsage, "base and next differ in size", base.size(), next.size());
   const auto encode_blocks = [&] {
     header->kind = Kind::kBlocks;
     return Encoder(*header, bytes_of(base), bytes_of(next), dst).run(options.num_threads);
@@ -171,7 +141,7 @@ Result<std::size_t> encode(std::span<const std::byte> base, std::span<const std:
 
 Result<std::size_t> encode_full(std::span<const std::byte> next, std::span<std::byte> dst,
                                 const Options& options) noexcept {
-  auto header = make_header(next, options);
+  auto header = make_header(next, options.dtype, options.log2_block);
   if (!header) return header.status();
   if (Status s = put_frame(*header, next, dst, options.num_threads); !s.ok()) return s;
   header->target_hash = tensor_hash(next, options.num_threads);

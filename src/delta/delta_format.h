@@ -8,6 +8,7 @@
 #include <span>
 
 #include "frame/block_grid.h"
+#include "frame/container.h"
 #include "snug/delta.h"
 #include "snug/status.h"
 #include "snug/tensor.h"
@@ -16,9 +17,9 @@ namespace snug::delta {
 
 inline constexpr std::uint32_t kMagic = 0x44474E53;  // "SNGD"
 inline constexpr std::uint8_t kVersion = 1;
-inline constexpr std::size_t kHeaderBytes = 64;
+using frame::kHeaderBytes;
+using frame::kMinLog2Block;
 inline constexpr std::size_t kEntryBytes = 4;
-inline constexpr int kMinLog2Block = 12;
 inline constexpr int kMaxLog2Block = 16;
 inline constexpr int kDefaultLog2Block = 16;
 inline constexpr std::size_t kMaxBlockElems = std::size_t{1} << kMaxLog2Block;
@@ -58,7 +59,12 @@ struct Header {
   }
 };
 
-void write_header(const Header& header, std::uint8_t* dst) noexcept;
+// A header for `target`; hashes, sizes and checksum are still open.
+Result<Header> make_header(std::span<const std::byte> target, DType dtype, int log2_block) noexcept;
+
+// Writes the header, with its checksum, to the start of `delta`, which has the index already.
+// Returns delta_bytes.
+std::size_t seal(Header header, std::span<std::byte> delta) noexcept;
 
 // Checks every field that can be checked from the first 64 bytes alone.
 Result<Header> read_header(std::span<const std::byte> delta) noexcept;

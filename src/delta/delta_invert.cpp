@@ -1,8 +1,8 @@
 // The way back: a delta of its own, made from both versions.
 #include <bit>
 #include <memory>
-#include <new>
 
+#include "delta/delta_tensor.h"
 #include "snug/delta.h"
 
 namespace snug::delta {
@@ -13,11 +13,9 @@ Result<std::size_t> invert(std::span<const std::byte> delta, std::span<const std
   if (!info) return info.status();
   // The sizes must agree before memory is taken for what a header claims.
   if (base.size() != info->raw_bytes)
-    return Status{Code::kWrongBase, "the tensor has another size than the delta was made for",
-                  kNowhere,         kNowhere,
-                  base.size(),      info->raw_bytes};
+    return frame::failure(Code::kWrongBase, kOtherSize, base.size(), info->raw_bytes);
   const std::unique_ptr<std::byte[]> target(new (std::nothrow) std::byte[base.size()]);
-  if (target == nullptr) return Status{Code::kInternal, "out of memory"};
+  if (target == nullptr) return kNoMemory;
   const std::span<std::byte> next(target.get(), base.size());
   if (const auto done = apply(delta, base, next, num_threads); !done) return done;
   const int log2_block = std::bit_width(info->block_elems) - 1;

@@ -12,13 +12,9 @@
 namespace snug::delta {
 
 inline constexpr Status kNoMemory = {Code::kInternal, "out of memory"};
+inline constexpr char kOtherSize[] = "the tensor has another size than the delta was made for";
 
-inline const std::uint8_t* bytes_of(std::span<const std::byte> span) noexcept {
-  return reinterpret_cast<const std::uint8_t*>(span.data());
-}
-inline std::uint8_t* bytes_of(std::span<std::byte> span) noexcept {
-  return reinterpret_cast<std::uint8_t*>(span.data());
-}
+using frame::bytes_of;
 
 inline std::unique_ptr<Scratch> make_scratch() noexcept {
   return std::unique_ptr<Scratch>(new (std::nothrow) Scratch);

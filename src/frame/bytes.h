@@ -1,7 +1,9 @@
 // frame/bytes.h - numbers in byte buffers of any alignment. Little-endian, as the CPUs are.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
 
 namespace snug::frame {
 
@@ -15,6 +17,13 @@ T load(const std::uint8_t* p) noexcept {
 template <class T>
 void store(std::uint8_t* p, T v) noexcept {
   std::memcpy(p, &v, sizeof v);
+}
+
+inline const std::uint8_t* bytes_of(std::span<const std::byte> span) noexcept {
+  return reinterpret_cast<const std::uint8_t*>(span.data());
+}
+inline std::uint8_t* bytes_of(std::span<std::byte> span) noexcept {
+  return reinterpret_cast<std::uint8_t*>(span.data());
 }
 
 }  // namespace snug::frame

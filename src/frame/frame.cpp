@@ -2,18 +2,23 @@
 
 #include <cstring>
 
-#include "frame/bytes.h"
-#include "frame/checksum.h"
+#include "frame/container.h"
 
 namespace snug::frame {
 namespace {
 
-constexpr std::size_t kChecksumOffset = 32;
-
-Status corrupt(const char* what, std::uint64_t byte, std::uint64_t found,
-               std::uint64_t expected = kNowhere, std::uint64_t block = kNowhere) noexcept {
-  return {Code::kCorrupt, what, block, byte, found, expected};
-}
+constexpr ContainerRules kRules = {
+    .magic = kMagic,
+    .version = kVersion,
+    .max_log2_block = kMaxLog2Block,
+    .max_raw_bytes = kMaxRawBytes,
+    .tail_offset = 24,
+    .checksum_offset = 32,
+    .too_short = "frame shorter than its header",
+    .not_this = "not a Snug frame",
+    .newer = "frame version not known to this Snug; update it",
+    .bad_log2_block = "log2_block must be 0 or 12 to 17",
+};
 
 }  // namespace
 
@@ -29,38 +34,25 @@ int default_log2_block(DType dtype) noexcept {
 
 Result<Header> make_header(std::span<const std::byte> tail, std::uint64_t raw_bytes, DType dtype,
                            int log2_block) noexcept {
-  const std::size_t width = elem_bytes(dtype);
-  if (width == 0)
-    return Status{Code::kUsage, "not a dtype", kNowhere, kNowhere,
-                  static_cast<std::uint64_t>(dtype)};
   if (log2_block == 0) log2_block = default_log2_block(dtype);
-  if (log2_block < kMinLog2Block || log2_block > kMaxLog2Block)
-    return Status{Code::kUsage, "log2_block must be 0 or 12 to 17", kNowhere, kNowhere,
-                  static_cast<std::uint64_t>(log2_block)};
-  // One index entry a block must stay below 0.2 % of the data.
-  if (width == 1 && log2_block < kMinLog2Block + 1) log2_block = kMinLog2Block + 1;
-  if (raw_bytes > kMaxRawBytes)
-    return Status{Code::kUsage, "tensor too large", kNowhere, kNowhere, raw_bytes, kMaxRawBytes};
   Header header;
-  header.dtype = dtype;
-  header.log2_block = log2_block;
-  header.num_elems = raw_bytes / width;
-  header.num_tail_bytes = static_cast<std::uint8_t>(raw_bytes % width);
-  if (!tail.empty()) std::memcpy(header.tail, tail.data(), header.num_tail_bytes);
+  if (Status s = describe_tensor(kRules, raw_bytes, tail, dtype, log2_block, header); !s.ok())
+    return s;
+  // One index entry a block must stay below 0.2 % of the data.
+  if (elem_bytes(dtype) == 1 && log2_block == kMinLog2Block) ++header.log2_block;
   return header;
 }
 
 void write_header(const Header& header, std::uint8_t* dst) noexcept {
-  std::memset(dst, 0, kHeaderBytes);
-  store(dst, kMagic);
-  dst[4] = kVersion;
-  dst[5] = static_cast<std::uint8_t>(header.dtype);
-  dst[6] = static_cast<std::uint8_t>(header.log2_block);
-  dst[7] = header.num_tail_bytes;
-  store(dst + 8, header.num_elems);
+  write_common(kRules, header, dst);
   store(dst + 16, header.frame_bytes);
-  std::memcpy(dst + 24, header.tail, 8);
-  store(dst + kChecksumOffset, header.checksum);
+}
+
+void seal(Header header, std::span<std::byte> head) noexcept {
+  std::uint8_t* dst = bytes_of(head);
+  write_header(header, dst);
+  header.checksum = head_checksum(head);
+  write_header(header, dst);
 }
 
 void write_entry(const Entry& entry, std::uint8_t* dst) noexcept {
@@ -82,51 +74,17 @@ Entry read_entry(const std::uint8_t* src) noexcept {
 }
 
 Result<Header> read_header(std::span<const std::byte> frame) noexcept {
-  if (frame.size() < kHeaderBytes)
-    return corrupt("frame shorter than its header", 0, frame.size(), kHeaderBytes);
-  const auto* p = reinterpret_cast<const std::uint8_t*>(frame.data());
-  if (load<std::uint32_t>(p) != kMagic)
-    return Status{Code::kBadMagic, "not a Snug frame", kNowhere, 0, load<std::uint32_t>(p), kMagic};
-  if (p[4] != kVersion)
-    return Status{Code::kUnsupportedVersion,
-                  "frame version not known to this Snug; update it",
-                  kNowhere,
-                  4,
-                  p[4],
-                  kVersion};
   Header header;
-  header.dtype = static_cast<DType>(p[5]);
-  header.log2_block = p[6];
-  header.num_tail_bytes = p[7];
-  header.num_elems = load<std::uint64_t>(p + 8);
-  header.frame_bytes = load<std::uint64_t>(p + 16);
-  std::memcpy(header.tail, p + 24, 8);
-  header.checksum = load<std::uint32_t>(p + kChecksumOffset);
-
-  const std::size_t width = elem_bytes(header.dtype);
-  if (width == 0) return corrupt("unknown dtype", 5, p[5]);
-  if (header.log2_block < kMinLog2Block || header.log2_block > kMaxLog2Block)
-    return corrupt("block size out of range", 6, p[6]);
-  if (header.num_tail_bytes >= width)
-    return corrupt("tail as long as an element", 7, p[7], width - 1);
-  for (std::size_t i = header.num_tail_bytes; i < 8; ++i)
-    if (header.tail[i] != 0)
-      return corrupt("unused tail byte is not zero", 24 + i, header.tail[i], 0);
-  for (std::size_t i = kChecksumOffset + 4; i < kHeaderBytes; ++i)
-    if (p[i] != 0) return corrupt("reserved byte is not zero", i, p[i], 0);
-  if (header.num_elems > kMaxRawBytes / width)
-    return corrupt("element count too large", 8, header.num_elems, kMaxRawBytes / width);
+  if (Status s = read_common(kRules, frame, header); !s.ok()) return s;
+  header.frame_bytes = load<std::uint64_t>(bytes_of(frame) + 16);
+  if (Status s = check_reserved(frame.data(), kRules.checksum_offset + 4); !s.ok()) return s;
   if (header.frame_bytes % kAlign != 0 || header.frame_bytes < header.payload_start())
     return corrupt("frame size impossible", 16, header.frame_bytes, header.payload_start());
   return header;
 }
 
 std::uint32_t head_checksum(std::span<const std::byte> head) noexcept {
-  const auto* p = reinterpret_cast<const std::uint8_t*>(head.data());
-  // The checksum field itself counts as zero: take its term out again.
-  const std::uint64_t own = std::uint64_t{load<std::uint32_t>(p + kChecksumOffset)} *
-                            checksum_multiplier(kChecksumOffset / 4);
-  return checksum_finish(checksum_terms(p, head.size(), 0) - own, head.size());
+  return common_checksum(kRules, bytes_of(head), head.size());
 }
 
 Status check_index(const Header& header, std::span<const std::byte> head) noexcept {
@@ -135,13 +93,13 @@ Status check_index(const Header& header, std::span<const std::byte> head) noexce
                    header.payload_start());
   const std::uint32_t sum = head_checksum(head);
   if (sum != header.checksum)
-    return corrupt("header checksum does not match", kChecksumOffset, sum, header.checksum);
-  const auto* index = reinterpret_cast<const std::uint8_t*>(head.data()) + kHeaderBytes;
+    return corrupt("header checksum does not match", kRules.checksum_offset, sum, header.checksum);
+  const std::uint8_t* p = bytes_of(head);
   std::uint64_t end = header.payload_start();
   const std::size_t width = elem_bytes(header.dtype);
   for (std::uint64_t i = 0; i < header.num_blocks(); ++i) {
-    const Entry entry = read_entry(index + i * kEntryBytes);
-    const std::uint64_t at = kHeaderBytes + i * kEntryBytes;
+    const std::uint64_t at = entry_offset(i);
+    const Entry entry = read_entry(p + at);
     if (entry.offset != end)
       return corrupt("block not where it should start", at, entry.offset, end, i);
     if (static_cast<int>(entry.codec) >= kNumCodecs)

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "frame/block_grid.h"
+#include "frame/container.h"
 #include "snug/status.h"
 #include "snug/tensor.h"
 
@@ -13,13 +14,15 @@ namespace snug::frame {
 
 inline constexpr std::uint32_t kMagic = 0x47554E53;  // "SNUG"
 inline constexpr std::uint8_t kVersion = 1;
-inline constexpr std::size_t kHeaderBytes = 64;
 inline constexpr std::size_t kEntryBytes = 16;
 inline constexpr std::size_t kAlign = 16;
-inline constexpr int kMinLog2Block = 12;
 inline constexpr int kMaxLog2Block = 17;
 inline constexpr std::size_t kMaxBlockElems = std::size_t{1} << kMaxLog2Block;
 inline constexpr std::uint64_t kMaxRawBytes = std::uint64_t{1} << 43;  // 8 TiB
+
+constexpr std::uint64_t entry_offset(std::uint64_t block_idx) noexcept {
+  return kHeaderBytes + block_idx * kEntryBytes;
+}
 
 inline constexpr std::size_t align_up(std::size_t n) noexcept {
   return (n + kAlign - 1) & ~(kAlign - 1);
@@ -40,10 +43,11 @@ struct Header {
   std::uint64_t elems_in_block(std::uint64_t block_idx) const noexcept {
     return grid().elems_in_block(block_idx);
   }
+  std::size_t block_bytes() const noexcept { return elem_bytes(dtype) << log2_block; }
   std::uint64_t raw_bytes() const noexcept {
     return num_elems * elem_bytes(dtype) + num_tail_bytes;
   }
-  std::uint64_t payload_start() const noexcept { return kHeaderBytes + num_blocks() * kEntryBytes; }
+  std::uint64_t payload_start() const noexcept { return entry_offset(num_blocks()); }
 };
 
 // What a plane of an entropy-coded or fixed block holds.
@@ -73,6 +77,8 @@ Result<Header> make_header(std::span<const std::byte> tail, std::uint64_t raw_by
 int default_log2_block(DType dtype) noexcept;
 
 void write_header(const Header& header, std::uint8_t* dst) noexcept;
+// Writes the header, with its checksum, to `head`, which has the index already.
+void seal(Header header, std::span<std::byte> head) noexcept;
 void write_entry(const Entry& entry, std::uint8_t* dst) noexcept;
 Entry read_entry(const std::uint8_t* src) noexcept;
 

@@ -69,7 +69,7 @@ TEST(Header, SurvivesWritingAndReading) {
 
 TEST(Header, LimitsOfMaking) {
   EXPECT_EQ(make_header({}, kMaxRawBytes + 1, DType::kBytes, 0).status().code, Code::kUsage);
-  EXPECT_EQ(make_header({}, 1, static_cast<DType>(13), 0).status().code, Code::kUsage);
+  EXPECT_EQ(make_header({}, 1, static_cast<DType>(kNumDTypes), 0).status().code, Code::kUsage);
   EXPECT_EQ(make_header({}, 1, DType::kBF16, 11).status().code, Code::kUsage);
   EXPECT_EQ(make_header({}, 1, DType::kBF16, 18).status().code, Code::kUsage);
   // 4096 one-byte elements would cost 0.4 % of index.
