@@ -34,10 +34,10 @@ namespace snug {
 
 // A Status together with the names that a Status has no room for.
 struct [[nodiscard]] StoreStatus {
-  Status status;       // status.byte counts from the start of `file`
-  std::string file;    // empty where no file is to blame
-  std::string tensor;  // empty where no tensor is to blame
-  std::string detail;  // the operating system's reason, or a name
+  Status status;            // status.byte counts from the start of `file`
+  std::string file = {};    // empty where no file is to blame
+  std::string tensor = {};  // empty where no tensor is to blame
+  std::string detail = {};  // the operating system's reason, or a name
 
   bool ok() const noexcept { return status.ok(); }
 };

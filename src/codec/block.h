@@ -9,7 +9,7 @@
 
 namespace snug::codec {
 
-// Scratch for one block at a time; what encode and decode call a workspace.
+// Scratch for one pair of blocks; what encode and decode call a workspace.
 struct Workspace {
   alignas(64) std::uint8_t planes[8][frame::kMaxBlockElems + kSlackBytes];
   alignas(64) std::uint8_t symbols[2][frame::kMaxBlockElems + kSlackBytes];
@@ -22,14 +22,14 @@ struct BlockInput {
   const std::uint8_t* src = nullptr;
   std::size_t num_elems = 0;  // 1 to kMaxBlockElems
   DType dtype = DType::kBytes;
-  const std::uint8_t* next_src = nullptr;  // what comes next, to prefetch; may be null
 };
 
-// Encodes one or two blocks of one tensor (two at once are faster) into
-// workspace.payloads and fills in their index entries; offsets and checksums are
-// left open. A codec that does not apply or does not help yields a raw block.
-void encode_blocks(std::span<const BlockInput> inputs, Codec codec, frame::Entry (&entries)[2],
-                   Workspace& workspace) noexcept;
+// Encodes up to two neighbours of one tensor (two at once take less time) into
+// workspace.payloads and fills in their index entries; offsets and checksums are left open. A
+// codec that does not apply or does not help yields a raw block. `next` is what will be encoded
+// next, to prefetch; it may be null.
+void encode_blocks(std::span<const BlockInput> inputs, Codec codec, const std::uint8_t* next,
+                   frame::Entry (&entries)[2], Workspace& workspace) noexcept;
 
 // One block to decode: `payload` is what the entry describes.
 struct BlockJob {

@@ -86,40 +86,47 @@ bool expand_symbols(const CodedPlane& plane, PlaneMode mode, std::size_t n,
 
 constexpr const char* kBadStream = "entropy-coded data not valid";
 
-// Where the planes of an entropy block are, before anything is decoded.
+// The planes of a block: where they are, or will be decoded to.
 struct PlaneMap {
   const std::uint8_t* planes[8] = {};
   PlaneMode modes[8] = {};
-};
 
-Status read_raw_planes(In& in, std::size_t num_planes, PlaneMap& map) noexcept {
-  for (std::size_t p = 0; p < 8; ++p) {
-    map.modes[p] = in.job.entry.mode(static_cast<unsigned>(p));
-    if (p >= num_planes && map.modes[p] != PlaneMode::kRaw)
-      return in.corrupt("mode of a plane that is not there");
+  explicit PlaneMap(const frame::Entry& entry) noexcept {
+    for (unsigned p = 0; p < 8; ++p) modes[p] = entry.mode(p);
   }
-  for (std::size_t p = 0; p < num_planes; ++p) {
-    if (map.modes[p] != PlaneMode::kRaw) continue;
-    map.planes[p] = in.take(align_up(in.job.num_elems));
-    if (map.planes[p] == nullptr) return in.corrupt("payload ends inside a raw plane");
+
+  // Raw planes are the first in a payload.
+  Status take_raw(In& in, std::size_t num_planes) noexcept {
+    for (std::size_t p = 0; p < num_planes; ++p) {
+      if (modes[p] != PlaneMode::kRaw) continue;
+      planes[p] = in.take(align_up(in.job.num_elems));
+      if (planes[p] == nullptr) return in.corrupt("payload ends inside a raw plane");
+    }
+    return {};
   }
-  return {};
-}
+  Status take_constant(In& in, std::size_t p, Workspace& ws) noexcept {
+    const std::uint8_t* at = in.take(frame::kAlign);
+    if (at == nullptr) return in.corrupt("payload ends inside a constant plane");
+    std::memset(ws.planes[p], *at, in.job.num_elems);
+    planes[p] = ws.planes[p];
+    return {};
+  }
+};
 
 Status decode_entropy(const BlockJob& job, DType dtype, Workspace& ws) noexcept {
   const std::size_t width = elem_bytes(dtype);
   In in{job};
-  PlaneMap map;
-  if (Status s = read_raw_planes(in, width, map); !s.ok()) return s;
+  PlaneMap map(job.entry);
+  for (std::size_t p = width; p < 8; ++p)
+    if (map.modes[p] != PlaneMode::kRaw) return in.corrupt("mode of a plane that is not there");
+  if (Status s = map.take_raw(in, width); !s.ok()) return s;
   for (std::size_t p = 0; p < width; ++p) {
     if (map.modes[p] == PlaneMode::kRaw) continue;
-    map.planes[p] = ws.planes[p];
     if (map.modes[p] == PlaneMode::kConstant) {
-      const std::uint8_t* at = in.take(frame::kAlign);
-      if (at == nullptr) return in.corrupt("payload ends inside a constant plane");
-      std::memset(ws.planes[p], *at, job.num_elems);
+      if (Status s = map.take_constant(in, p, ws); !s.ok()) return s;
       continue;
     }
+    map.planes[p] = ws.planes[p];
     CodedPlane plane;
     if (Status s = read_section(in, map.modes[p], ws.symbols[0], plane); !s.ok()) return s;
     if (kernels().rans_decode(&plane.stream, 1) != 1 ||
@@ -131,21 +138,21 @@ Status decode_entropy(const BlockJob& job, DType dtype, Workspace& ws) noexcept 
   return {};
 }
 
-// BF16 blocks as encoders mostly write them: low plane raw, exponents coded.
+// BF16 blocks as encoders mostly write them: low plane raw, exponents in a palette.
 constexpr std::uint32_t kBf16Modes = frame::plane_mode_bits(1, PlaneMode::kPalette);
 
-bool is_plain_bf16(const BlockJob& job, DType dtype) noexcept {
+bool is_common_bf16(const BlockJob& job, DType dtype) noexcept {
   return dtype == DType::kBF16 && job.entry.codec == Codec::kEntropy &&
          job.entry.plane_modes == kBf16Modes;
 }
 
-Status decode_plain_bf16_pair(std::span<const BlockJob> jobs, Workspace& ws) noexcept {
+Status decode_bf16_pair(std::span<const BlockJob> jobs, Workspace& ws) noexcept {
   CodedPlane planes[2];
   Bf16Block blocks[2];
   for (std::size_t i = 0; i < 2; ++i) {
     In in{jobs[i]};
-    PlaneMap map;
-    if (Status s = read_raw_planes(in, 2, map); !s.ok()) return s;
+    PlaneMap map(jobs[i].entry);
+    if (Status s = map.take_raw(in, 2); !s.ok()) return s;
     if (Status s = read_section(in, PlaneMode::kPalette, ws.symbols[i], planes[i]); !s.ok())
       return s;
     if (in.left() != 0) return in.corrupt("bytes left over in a block", in.left(), 0);
@@ -171,24 +178,14 @@ Status decode_fixed(const BlockJob& job, DType dtype, Workspace& ws) noexcept {
   const std::size_t width = elem_bytes(dtype), n = job.num_elems;
   In in{job};
   if (!has_fixed_codec(dtype)) return in.corrupt("fixed codec on a dtype it is not made for");
-  PlaneMap map;
-  for (std::size_t p = 0; p < 8; ++p) {
-    map.modes[p] = job.entry.mode(static_cast<unsigned>(p));
+  PlaneMap map(job.entry);
+  for (std::size_t p = 0; p < 8; ++p)
     if (map.modes[p] != PlaneMode::kRaw && (map.modes[p] != PlaneMode::kConstant || p + 1 >= width))
       return in.corrupt("plane mode not allowed in a fixed block");
-  }
-  for (std::size_t p = 0; p + 1 < width; ++p) {
-    if (map.modes[p] != PlaneMode::kRaw) continue;
-    map.planes[p] = in.take(align_up(n));
-    if (map.planes[p] == nullptr) return in.corrupt("payload ends inside a raw plane");
-  }
-  for (std::size_t p = 0; p + 1 < width; ++p) {
-    if (map.modes[p] != PlaneMode::kConstant) continue;
-    const std::uint8_t* at = in.take(frame::kAlign);
-    if (at == nullptr) return in.corrupt("payload ends inside a constant plane");
-    std::memset(ws.planes[p], *at, n);
-    map.planes[p] = ws.planes[p];
-  }
+  if (Status s = map.take_raw(in, width - 1); !s.ok()) return s;
+  for (std::size_t p = 0; p + 1 < width; ++p)
+    if (map.modes[p] == PlaneMode::kConstant)
+      if (Status s = map.take_constant(in, p, ws); !s.ok()) return s;
   const std::uint8_t* nibbles = in.take(align_up(fixed_nibble_bytes(n)));
   const std::uint8_t* header_at = in.take(FixedHeader::kBytes);
   if (nibbles == nullptr || header_at == nullptr)
@@ -271,9 +268,9 @@ Status decode_blocks(std::span<const BlockJob> jobs, DType dtype, Workspace& ws)
   for (const BlockJob& job : jobs)
     if (status.ok()) status = check_payload(job.entry, job.block_idx, job.payload);
   if (!status.ok()) return status;
-  if (jobs.size() == 2 && kernels().decode_bf16_pair != nullptr && is_plain_bf16(jobs[0], dtype) &&
-      is_plain_bf16(jobs[1], dtype)) {
-    status = decode_plain_bf16_pair(jobs, ws);
+  if (jobs.size() == 2 && kernels().decode_bf16_pair != nullptr && is_common_bf16(jobs[0], dtype) &&
+      is_common_bf16(jobs[1], dtype)) {
+    status = decode_bf16_pair(jobs, ws);
   } else {
     for (const BlockJob& job : jobs)
       if (status.ok()) status = decode_block(job, dtype, ws);

@@ -3,9 +3,8 @@
 #include <iterator>
 
 #include "codec/block.h"
-#include "codec/entropy/model.h"
+#include "codec/plane_choice.h"
 #include "codec/planes.h"
-#include "codec/sample.h"
 #include "codec/sections.h"
 
 namespace snug::codec {
@@ -13,56 +12,6 @@ namespace {
 
 using frame::align_up;
 using frame::PlaneMode;
-
-// Lower planes are mostly noise: only one sampled run in four is looked at.
-constexpr std::size_t kNoiseRunStride = 4;
-
-void sample_bytes(const std::uint8_t* plane, std::size_t n,
-                  std::uint32_t (&histogram)[256]) noexcept {
-  // Four histograms in turn: the commonest exponents repeat, and an increment
-  // must not wait for the one before it.
-  std::uint32_t part[4][256] = {};
-  for_each_sample(n, [&](std::size_t start, std::size_t count, std::size_t) {
-    std::size_t i = 0;
-    for (; i + 8 <= count; i += 8) {
-      std::uint64_t bytes;
-      std::memcpy(&bytes, plane + start + i, 8);
-      for (unsigned j = 0; j < 8; ++j) ++part[j % 4][bytes >> (8 * j) & 0xFF];
-    }
-    for (; i < count; ++i) ++part[i % 4][plane[start + i]];
-  });
-  for (int v = 0; v < 256; ++v) histogram[v] = part[0][v] + part[1][v] + part[2][v] + part[3][v];
-}
-
-// Whether coding the nibbles of a plane would save at least 1/32 of it.
-bool worth_coding(const std::uint8_t* plane, std::size_t n) noexcept {
-  std::uint32_t bytes[256] = {}, nibbles[2][16] = {};
-  for_each_sample(n, [&](std::size_t start, std::size_t count, std::size_t run) {
-    if (run % kNoiseRunStride != 0) return;
-    for (std::size_t i = 0; i < count; ++i) ++bytes[plane[start + i]];
-  });
-  for (unsigned v = 0; v < 256; ++v) {
-    nibbles[0][v & 15] += bytes[v];
-    nibbles[1][v >> 4] += bytes[v];
-  }
-  std::uint64_t total = 0, cost = 0;
-  for (const auto& counts : nibbles) {
-    entropy::Table table;
-    entropy::normalize(counts, 16, table);
-    for (int s = 0; s < 16; ++s) {
-      total += counts[s];
-      cost += std::uint64_t{counts[s]} * entropy::kCost[table.freq[s]];
-    }
-  }
-  return cost < total * (4 * 256 - 4 * 256 / 32);
-}
-
-void byte_histogram(const std::uint8_t* plane, std::size_t n,
-                    std::uint32_t (&histogram)[256]) noexcept {
-  std::uint32_t part[4][256] = {};
-  for (std::size_t i = 0; i < n; ++i) ++part[i % 4][plane[i]];
-  for (int v = 0; v < 256; ++v) histogram[v] = part[0][v] + part[1][v] + part[2][v] + part[3][v];
-}
 
 // Room left in a payload; a codec that runs out of it gives up.
 struct Out {
@@ -150,22 +99,6 @@ void prepare_byte_plane(const std::uint8_t* plane, std::size_t n,
   coded.set_stream(ws.symbols[0], n, swap_nibbles(commonest), words_end(ws, 0));
 }
 
-PlaneMode choose_top_mode(const std::uint32_t (&sample)[256], DType dtype,
-                          const entropy::Palette& palette) noexcept {
-  std::uint64_t total = 0;
-  for (const auto count : sample) total += count;
-  const bool may_use_palette = has_exponent_plane(dtype);
-  if (may_use_palette && palette.cost < total * 5 * 256) return PlaneMode::kPalette;
-  entropy::Model model;
-  std::uint64_t bytes_cost;
-  entropy::make_byte_model(sample, model, bytes_cost);
-  // Less than 1/32 is not worth the time.
-  const std::uint64_t limit = total * (8 * 256 - 8 * 256 / 32);
-  if (bytes_cost < limit && (!may_use_palette || bytes_cost < palette.cost))
-    return PlaneMode::kBytes;
-  return may_use_palette && palette.cost < limit ? PlaneMode::kPalette : PlaneMode::kRaw;
-}
-
 // Planes of one block in memory; plane 0 of 16-bit types is nearly always
 // stored raw, so it is split straight into its place in the payload.
 struct Planes {
@@ -232,7 +165,7 @@ bool encode_entropy(const BlockInput& in, Out out, Workspace& ws, frame::Entry& 
       prepare_palette_plane(planes.at[p], n, palette, 0, ws, coded);
     } else {
       std::uint32_t histogram[256];
-      byte_histogram(planes.at[p], n, histogram);
+      count_bytes(planes.at[p], n, histogram);
       if (histogram[planes.at[p][0]] == n)
         modes[p] = PlaneMode::kConstant;
       else
@@ -249,23 +182,6 @@ bool encode_entropy(const BlockInput& in, Out out, Workspace& ws, frame::Entry& 
   entry.codec = Codec::kEntropy;
   entry.num_bytes = static_cast<std::uint32_t>(out.pos - start);
   return out.pos < out.end;
-}
-
-// The 7 commonest values of the upper 7 exponent bits, in falling order.
-void choose_fixed_palette(const std::uint8_t* high, std::size_t n,
-                          std::uint8_t (&palette)[8]) noexcept {
-  std::uint32_t sample[256];
-  sample_bytes(high, n, sample);
-  for (int v = 0; v < 128; ++v) sample[v] += sample[v + 128];
-  bool taken[128] = {};
-  for (int i = 0; i < 7; ++i) {
-    int best = -1;
-    for (int v = 0; v < 128; ++v)
-      if (!taken[v] && (best < 0 || sample[v] > sample[best])) best = v;
-    taken[best] = true;
-    palette[i] = static_cast<std::uint8_t>(best);
-  }
-  palette[7] = 0;
 }
 
 bool encode_fixed(const BlockInput& in, Out out, Workspace& ws, frame::Entry& entry) noexcept {
@@ -311,11 +227,11 @@ bool encode_fixed(const BlockInput& in, Out out, Workspace& ws, frame::Entry& en
   return out.pos < out.end;
 }
 
-// BF16 blocks that look as usual, low plane raw and exponents in a palette: two
-// at once, and the next ones fetched meanwhile. False, with nothing lost but
-// time, where one of them is different.
-bool encode_plain_pair(std::span<const BlockInput> in, frame::Entry (&entries)[2],
-                       Workspace& ws) noexcept {
+// Two BF16 blocks at once, low planes raw and exponents in a palette, as trained weights mostly
+// come out; the next ones are fetched meanwhile. False if one of them wants something else: only
+// time is lost.
+bool encode_bf16_pair(std::span<const BlockInput> in, const std::uint8_t* next,
+                      frame::Entry (&entries)[2], Workspace& ws) noexcept {
   constexpr std::size_t kWidth = 2;
   CodedPlane coded[2];
   Out outs[2];
@@ -335,7 +251,7 @@ bool encode_plain_pair(std::span<const BlockInput> in, frame::Entry (&entries)[2
   }
   entropy::EncodeStream streams[2] = {coded[0].stream, coded[1].stream};
   // A symbol byte of both streams stands for 8 bytes of input.
-  kernels().rans_encode(streams, 2, {in[1].next_src, 8});
+  kernels().rans_encode(streams, 2, {next, 8});
   for (int i = 0; i < 2; ++i) {
     coded[i].stream = streams[i];
     if (!coded[i].put(outs[i]) || outs[i].pos >= outs[i].end) return false;
@@ -376,14 +292,14 @@ frame::Entry encode_block(const BlockInput& in, Codec codec, std::uint8_t* dst,
 
 }  // namespace
 
-void encode_blocks(std::span<const BlockInput> in, Codec codec, frame::Entry (&entries)[2],
-                   Workspace& ws) noexcept {
-  const bool may_be_plain = in.size() == 2 && codec == Codec::kEntropy &&
-                            in[0].dtype == DType::kBF16 && !is_constant_block(in[0]) &&
-                            !is_constant_block(in[1]);
-  if (!may_be_plain || !encode_plain_pair(in, entries, ws))
-    for (std::size_t i = 0; i < in.size(); ++i)
-      entries[i] = encode_block(in[i], codec, ws.payloads[i], ws);
+void encode_blocks(std::span<const BlockInput> in, Codec codec, const std::uint8_t* next,
+                   frame::Entry (&entries)[2], Workspace& ws) noexcept {
+  const bool bf16_pair = in.size() == 2 && codec == Codec::kEntropy &&
+                         in[0].dtype == DType::kBF16 && !is_constant_block(in[0]) &&
+                         !is_constant_block(in[1]);
+  if (bf16_pair && encode_bf16_pair(in, next, entries, ws)) return;
+  for (std::size_t i = 0; i < in.size(); ++i)
+    entries[i] = encode_block(in[i], codec, ws.payloads[i], ws);
 }
 
 }  // namespace snug::codec

@@ -7,13 +7,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <mutex>
 #include <span>
 
 #include "codec/block.h"
-#include "codec/parallel.h"
 #include "store/tensor_file.h"
+#include "store/workers.h"
 
 namespace snug::store {
 
@@ -26,7 +25,7 @@ struct Chunk {
   std::size_t tensor_idx = 0;
   std::uint64_t offset = 0;          // bytes from the start of the tensor
   bool first = false, last = false;  // of its tensor
-  std::span<const std::uint8_t> raw;
+  std::span<const std::byte> raw = {};
 };
 
 // Reports progress and lets the caller stop. One for a whole job, which may
@@ -39,8 +38,8 @@ class ProgressMeter {
         num_passes_(static_cast<std::uint64_t>(num_passes)) {}
 
   void set_phase(const char* phase) noexcept { phase_ = phase; }
-  // False if the caller wants to stop.
-  bool add(std::uint64_t num_bytes);
+  // Fails if the caller wants to stop, naming `path`.
+  StoreStatus add(std::uint64_t num_bytes, const std::string& path);
 
  private:
   const std::function<bool(const Progress&)>& callback_;
@@ -51,42 +50,19 @@ class ProgressMeter {
   bool stopped_ = false;
 };
 
-// One per thread. `turn` lets chunks pass one by one in file order: every visit
-// either passes its ticket or returns an error. A visit whose wait_for says
-// false returns ok: another one has failed.
-class ChunkVisitor {
- public:
-  virtual ~ChunkVisitor() = default;
-  virtual StoreStatus visit(const Chunk& chunk, codec::Turnstile& turn,
-                            codec::Workspace& workspace) = 0;
-};
-using MakeVisitor = std::function<std::unique_ptr<ChunkVisitor>()>;
+// Called by several threads at once. `turn` lets chunks pass one by one in file order: a visit that
+// waits for its turn either passes on or returns an error. One whose wait_for says false
+// returns ok: another one has failed.
+using Visit =
+    std::function<StoreStatus(const Chunk& chunk, codec::Turnstile& turn, codec::Workspace&)>;
 
 // `start` is where `turn` begins to count. The error of the earliest chunk wins.
 StoreStatus scan_tensors(const TensorFile& file, int num_threads, std::uint64_t start,
-                         ProgressMeter& meter, const MakeVisitor& make_visitor);
-
-// A buffer that grows and whose bytes are not touched before they are used.
-class Buffer {
- public:
-  std::uint8_t* ensure(std::size_t num_bytes) {
-    if (num_bytes > size_ || bytes_ == nullptr) {
-      bytes_ = std::make_unique_for_overwrite<std::uint8_t[]>(num_bytes);
-      size_ = num_bytes;
-    }
-    return bytes_.get();
-  }
-
- private:
-  std::unique_ptr<std::uint8_t[]> bytes_;
-  std::size_t size_ = 0;
-};
+                         ProgressMeter& meter, const Visit& visit);
 
 // Reads blocks [first, first + count) of tensor `idx` and decodes them to dst.
 StoreStatus read_blocks(const TensorFile& file, std::size_t idx, const FrameHead& head,
-                        std::uint64_t first, std::uint64_t count, std::uint8_t* dst,
-                        Buffer& payload, codec::Workspace& workspace);
-
-int store_threads(int asked) noexcept;
+                        std::uint64_t first, std::uint64_t count, std::byte* dst, Buffer& payload,
+                        codec::Workspace& workspace);
 
 }  // namespace snug::store

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <thread>
 
+#include "codec/frame_writer.h"
 #include "store/file_hash.h"
 #include "store/file_jobs.h"
 #include "store/json_reader.h"
@@ -15,11 +16,6 @@ namespace {
 constexpr int kHeaderZstdLevel = 19;  // a header is small and compressed once
 constexpr int kLargeHeaderZstdLevel = 3;
 constexpr std::size_t kLargeHeaderBytes = std::size_t{1} << 20;
-constexpr std::uint64_t kWritebackBytes = std::uint64_t{16} << 20;
-
-using frame::Entry;
-using frame::Header;
-
 void append_slot(std::string& json, const std::string& name, std::uint64_t begin, std::uint64_t end,
                  std::uint64_t num_bytes) {
   append_json_string(json, name);
@@ -27,14 +23,15 @@ void append_slot(std::string& json, const std::string& name, std::uint64_t begin
           std::to_string(begin) + "," + std::to_string(end) + "]}";
 }
 
-// What all threads of one compression share. Members below `turn-ordered` are
-// touched only by the holder of the turn, so the bytes do not depend on threads.
+// What all threads of one compression share.
 class FileCompressor {
  public:
   FileCompressor(const TensorFile& in, const File& out, Codec codec)
-      : in_(in), out_(out), codec_(codec) {
-    slots_.resize(in.plain().slots.size());
-  }
+      : in_(in),
+        out_(out),
+        codec_(codec),
+        frames_(in.plain().slots.size()),
+        slots_(in.plain().slots.size()) {}
 
   // Where the data of the output starts: behind a header that holds any outcome.
   StoreStatus plan();
@@ -43,19 +40,23 @@ class FileCompressor {
   std::string hash_hex() const { return hash_.hex(); }
 
  private:
-  friend class CompressVisitor;
   struct StoredSlot {
     std::uint64_t begin = 0, end = 0;  // relative to data_start_
   };
+  // The frame of a tensor, from its first chunk until its last block is written.
   struct OpenFrame {
-    Header header;
+    OpenFrame(const frame::Header& header, Codec codec)
+        : head(header.payload_start()), writer(header, codec, head) {}
+
     std::uint64_t start = 0;  // in the file
-    std::vector<std::uint8_t> head;
+    std::vector<std::byte> head;
+    codec::FrameWriter writer;
   };
 
   std::string header_json(const std::string& hash, bool largest) const;
   std::string header_tensor_name() const;
-  Header frame_header(std::size_t idx) const noexcept;
+  std::shared_ptr<OpenFrame> frame_of(std::size_t idx);
+  StoreStatus compress(const Chunk& chunk, codec::Turnstile& turn, codec::Workspace& workspace);
 
   const TensorFile& in_;
   const File& out_;
@@ -63,19 +64,13 @@ class FileCompressor {
   std::string packed_header_;
   std::uint64_t largest_ = 0;  // offset that no tensor can pass
   std::uint64_t data_start_ = 0, data_end_ = 0;
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<OpenFrame>> frames_;  // under the mutex
 
-  // turn-ordered
+  // Touched only by the thread whose turn it is, so that the bytes do not depend on threads.
   FileHash hash_;
-  OpenFrame frame_;
   std::vector<StoredSlot> slots_;
 };
-
-Header FileCompressor::frame_header(std::size_t idx) const noexcept {
-  const Slot& slot = in_.plain().slots[idx];
-  auto header = frame::make_header({}, slot.num_bytes(), dtype_of(slot.dtype), 0);
-  assert(header.ok() && header->num_tail_bytes == 0);  // plan() has checked
-  return *header;
-}
 
 std::string FileCompressor::header_tensor_name() const {
   std::string name = kHeaderTensor;
@@ -125,13 +120,13 @@ StoreStatus FileCompressor::plan() {
   const std::size_t packed =
       ZSTD_compress(packed_header_.data(), packed_header_.size(), header.data(), header.size(),
                     header.size() > kLargeHeaderBytes ? kLargeHeaderZstdLevel : kHeaderZstdLevel);
-  if (ZSTD_isError(packed)) return {{Code::kInternal, "out of memory"}, in_.path(), {}, {}};
+  if (ZSTD_isError(packed)) return {{Code::kInternal, "out of memory"}, in_.path()};
   packed_header_.resize(packed);
 
   largest_ = packed;
   for (const Slot& slot : in_.plain().slots) {
     const auto frame_header = frame::make_header({}, slot.num_bytes(), dtype_of(slot.dtype), 0);
-    if (!frame_header) return {frame_header.status(), in_.path(), slot.name, {}};
+    if (!frame_header) return {frame_header.status(), in_.path(), slot.name};
     largest_ += encode_bound(slot.num_bytes(), {.dtype = dtype_of(slot.dtype)});
   }
   const std::string json = header_json(std::string(32, '0'), true);
@@ -140,99 +135,62 @@ StoreStatus FileCompressor::plan() {
   if (data_start_ - kLengthBytes > kMaxHeaderBytes)
     return {{Code::kUsage, "too many tensors for one safetensors header", kNowhere, kNowhere,
              data_start_ - kLengthBytes, kMaxHeaderBytes},
-            in_.path(),
-            {},
-            {}};
+            in_.path()};
   return {};
 }
 
-class CompressVisitor : public ChunkVisitor {
- public:
-  explicit CompressVisitor(FileCompressor& shared) : shared_(shared) {}
+std::shared_ptr<FileCompressor::OpenFrame> FileCompressor::frame_of(std::size_t idx) {
+  const std::lock_guard lock(mutex_);
+  if (frames_[idx] == nullptr) {
+    const Slot& slot = in_.plain().slots[idx];
+    const auto header = frame::make_header({}, slot.num_bytes(), dtype_of(slot.dtype), 0);
+    assert(header.ok() && header->num_tail_bytes == 0);  // plan() has checked
+    frames_[idx] = std::make_shared<OpenFrame>(*header, codec_);
+  }
+  return frames_[idx];
+}
 
-  StoreStatus visit(const Chunk& chunk, codec::Turnstile& turn,
-                    codec::Workspace& workspace) override {
-    const Header header = shared_.frame_header(chunk.tensor_idx);
-    encode(chunk, header, workspace);
-
-    std::uint64_t pos;
-    if (!turn.wait_for(chunk.ticket, pos)) return {};
-    auto& frame = shared_.frame_;
-    if (chunk.first) {
-      frame.header = header;
-      frame.start = pos;
-      frame.head.resize(header.payload_start());
-      pos += header.payload_start();
-    }
-    const std::uint64_t payload_at = pos;
-    pos = put_entries(chunk, header, pos);
-    FileCompressor::OpenFrame done;
-    if (chunk.last) {
-      shared_.slots_[chunk.tensor_idx] = {frame.start - shared_.data_start_,
-                                          pos - shared_.data_start_};
-      frame.header.frame_bytes = pos - frame.start;
-      std::swap(done, frame);
-    }
-    shared_.hash_.update(chunk.raw.data(), chunk.raw.size());
-    turn.pass(pos);
-
-    if (StoreStatus s = write_payloads(payload_at, workspace); !s.ok()) return s;
-    if (pos / kWritebackBytes != payload_at / kWritebackBytes && pos > 2 * kWritebackBytes)
-      shared_.out_.start_writeback(pos - 2 * kWritebackBytes, kWritebackBytes);
-    return chunk.last ? write_head(done) : StoreStatus{};
+// A chunk is a pair of blocks.
+StoreStatus FileCompressor::compress(const Chunk& chunk, codec::Turnstile& turn,
+                                     codec::Workspace& workspace) {
+  const std::shared_ptr<OpenFrame> frame = frame_of(chunk.tensor_idx);
+  const frame::Header& header = frame->writer.header();
+  codec::CodedPair coded = frame->writer.encode(chunk.offset / (2 * header.block_bytes()),
+                                                frame::bytes_of(chunk.raw), nullptr, workspace);
+  std::span<const std::uint8_t> pieces[2];
+  for (std::size_t i = 0; i < coded.num_blocks; ++i) {
+    pieces[i] = {workspace.payloads[i], coded.entries[i].num_bytes};
+    coded.entries[i].checksum = codec::payload_checksum(pieces[i].data(), pieces[i].size());
   }
 
- private:
-  void encode(const Chunk& chunk, const Header& header, codec::Workspace& workspace) noexcept {
-    const std::size_t width = elem_bytes(header.dtype);
-    const std::size_t block_bytes = static_cast<std::size_t>(header.block_elems()) * width;
-    codec::BlockInput inputs[2];
-    num_entries_ = 0;
-    for (std::size_t at = 0; at < chunk.raw.size(); at += block_bytes) {
-      const std::size_t n = std::min(block_bytes, chunk.raw.size() - at);
-      inputs[num_entries_++] = {chunk.raw.data() + at, n / width, header.dtype};
-    }
-    if (num_entries_ == 0) return;
-    codec::encode_blocks({inputs, num_entries_}, shared_.codec_, entries_, workspace);
-    for (std::size_t i = 0; i < num_entries_; ++i)
-      entries_[i].checksum = codec::payload_checksum(workspace.payloads[i], entries_[i].num_bytes);
+  std::uint64_t at;
+  if (!turn.wait_for(chunk.ticket, at)) return {};
+  if (chunk.first) {
+    frame->start = at;
+    at += header.payload_start();
   }
+  const std::uint64_t end = at + coded.num_bytes();
+  if (chunk.last) slots_[chunk.tensor_idx] = {frame->start - data_start_, end - data_start_};
+  hash_.update(chunk.raw.data(), chunk.raw.size());
+  turn.pass(end);
 
-  // Enters the chunk's blocks into the index; returns the end of their payloads.
-  std::uint64_t put_entries(const Chunk& chunk, const Header& header, std::uint64_t pos) noexcept {
-    const std::uint64_t first = chunk.offset / elem_bytes(header.dtype) >> header.log2_block;
-    for (std::size_t i = 0; i < num_entries_; ++i) {
-      entries_[i].offset = pos - shared_.frame_.start;
-      frame::write_entry(entries_[i], shared_.frame_.head.data() + frame::kHeaderBytes +
-                                          (first + i) * frame::kEntryBytes);
-      pos += entries_[i].num_bytes;
-    }
-    return pos;
+  if (StoreStatus s = out_.write_at(at, {pieces, coded.num_blocks}); !s.ok()) return s;
+  out_.start_writeback(at, end);
+  if (!frame->writer.enter(coded, at - frame->start)) return {};
+  {
+    const std::lock_guard lock(mutex_);
+    frames_[chunk.tensor_idx].reset();
   }
-
-  StoreStatus write_payloads(std::uint64_t at, const codec::Workspace& workspace) const {
-    std::span<const std::uint8_t> pieces[2];
-    for (std::size_t i = 0; i < num_entries_; ++i)
-      pieces[i] = {workspace.payloads[i], entries_[i].num_bytes};
-    return shared_.out_.write_at(at, {pieces, num_entries_});
-  }
-
-  StoreStatus write_head(FileCompressor::OpenFrame& frame) {
-    frame::write_header(frame.header, frame.head.data());
-    frame.header.checksum = frame::head_checksum(std::as_bytes(std::span(frame.head)));
-    frame::write_header(frame.header, frame.head.data());
-    return shared_.out_.write_at(frame.start, frame.head.data(), frame.head.size());
-  }
-
-  FileCompressor& shared_;
-  Entry entries_[2];  // a chunk is one or two blocks
-  std::size_t num_entries_ = 0;
-};
+  return out_.write_at(frame->start, frame->head.data(), frame->head.size());
+}
 
 StoreStatus FileCompressor::run(int num_threads, ProgressMeter& meter) {
   hash_.update(in_.plain_header().data(), in_.plain_header().size());
-  StoreStatus status = scan_tensors(in_, num_threads, data_start_, meter,
-                                    [this] { return std::make_unique<CompressVisitor>(*this); });
+  StoreStatus status =
+      scan_tensors(in_, num_threads, data_start_, meter,
+                   [this](const Chunk& chunk, codec::Turnstile& turn, codec::Workspace& workspace) {
+                     return compress(chunk, turn, workspace);
+                   });
   data_end_ = data_start_ + (slots_.empty() ? 0 : slots_.back().end);
   return status;
 }
@@ -270,10 +228,10 @@ StoreStatus sync_and_verify(const File& out, const std::string& hash, const Stor
       status = verified.status();
       if (status.ok()) report = std::move(*verified);
       if (status.ok() && (*written)->recorded_hash() != hash)
-        status = {{Code::kInternal, "written file does not restore the input"}, out.path(), {}, {}};
+        status = {{Code::kInternal, "written file does not restore the input"}, out.path()};
     }
   } catch (const std::bad_alloc&) {
-    status = {{Code::kInternal, "out of memory"}, out.path(), {}, {}};
+    status = {{Code::kInternal, "out of memory"}, out.path()};
   }
   if (syncing.joinable()) syncing.join();
   return synced.ok() ? status : synced;

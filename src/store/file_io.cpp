@@ -21,7 +21,18 @@ StoreStatus io_error(const char* what, const std::string& path, int error, std::
   return {{code, what, kNowhere, byte}, path, {}, std::strerror(error)};
 }
 
+StoreStatus io_error(const char* what, const std::string& path, const std::error_code& error) {
+  return io_error(what, path, error.value());
+}
+
+StoreStatus failure(Code code, const char* what, const std::string& path,
+                    const std::string& detail) {
+  return {{code, what}, path, {}, detail};
+}
+
 namespace {
+
+constexpr std::uint64_t kWritebackBytes = std::uint64_t{16} << 20;
 
 std::int64_t modification_time(const struct stat& info) {
   return std::int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
@@ -55,8 +66,7 @@ StoreResult<File> File::open(const std::string& path) {
   if (file.fd_ < 0) return io_error("cannot open", path, errno);
   struct stat info;
   if (::fstat(file.fd_, &info) != 0) return io_error("cannot open", path, errno);
-  if (!S_ISREG(info.st_mode))
-    return StoreStatus{{Code::kUsage, "not a regular file"}, path, {}, {}};
+  if (!S_ISREG(info.st_mode)) return StoreStatus{{Code::kUsage, "not a regular file"}, path};
   file.num_bytes_ = static_cast<std::uint64_t>(info.st_size);
   file.modified_ = modification_time(info);
   return file;
@@ -67,7 +77,7 @@ StoreStatus File::check_unchanged() const {
   if (::fstat(fd_, &info) != 0) return io_error("cannot read", path_, errno);
   if (static_cast<std::uint64_t>(info.st_size) != num_bytes_ ||
       modification_time(info) != modified_)
-    return {{Code::kIo, "file changed while it was read"}, path_, {}, {}};
+    return {{Code::kIo, "file changed while it was read"}, path_};
   return {};
 }
 
@@ -78,8 +88,7 @@ StoreStatus File::read_at(std::uint64_t offset, void* dst, std::size_t num_bytes
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return io_error("cannot read", path_, errno, offset);
     if (n == 0)
-      return {
-          {Code::kIo, "file became shorter while it was read", kNowhere, offset}, path_, {}, {}};
+      return {{Code::kIo, "file became shorter while it was read", kNowhere, offset}, path_};
     to += n;
     offset += static_cast<std::uint64_t>(n);
     num_bytes -= static_cast<std::size_t>(n);
@@ -141,9 +150,10 @@ void File::copy_permissions(const File& source) const noexcept {
   if (::fstat(source.fd_, &info) == 0) (void)!::fchmod(fd_, info.st_mode & 0777);
 }
 
-void File::start_writeback(std::uint64_t offset, std::uint64_t num_bytes) const noexcept {
+void File::start_writeback(std::uint64_t begin, std::uint64_t end) const noexcept {
+  if (end / kWritebackBytes == begin / kWritebackBytes || end <= 2 * kWritebackBytes) return;
 #ifdef SYNC_FILE_RANGE_WRITE
-  (void)!::sync_file_range(fd_, static_cast<off_t>(offset), static_cast<off_t>(num_bytes),
+  (void)!::sync_file_range(fd_, static_cast<off_t>(end - 2 * kWritebackBytes), kWritebackBytes,
                            SYNC_FILE_RANGE_WRITE);
 #endif
 }
@@ -171,7 +181,7 @@ StoreResult<OutputFile> OutputFile::create(const std::string& path, bool force) 
     if (StoreStatus s = refuse_existing(path); !s.ok()) return s;
   struct stat info;
   if (::lstat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode) && !S_ISLNK(info.st_mode))
-    return StoreStatus{{Code::kExists, "not a regular file; not replaced"}, path, {}, {}};
+    return StoreStatus{{Code::kExists, "not a regular file; not replaced"}, path};
   OutputFile output;
   // Private until copy_attributes: the input may be.
   const std::string temporary = temporary_name(path);
@@ -204,7 +214,7 @@ StoreStatus OutputFile::commit_unsynced() {
 StoreStatus refuse_existing(const std::string& path) {
   struct stat info;
   if (::lstat(path.c_str(), &info) == 0)
-    return {{Code::kExists, "already there; --force replaces it"}, path, {}, {}};
+    return {{Code::kExists, "already there; --force replaces it"}, path};
   return {};
 }
 

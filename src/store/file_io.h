@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <system_error>
 
 #include "snug/store.h"
 
@@ -13,6 +14,11 @@ namespace snug::store {
 // A status that says which file, and why in the system's words.
 StoreStatus io_error(const char* what, const std::string& path, int error,
                      std::uint64_t byte = kNowhere);
+StoreStatus io_error(const char* what, const std::string& path, const std::error_code& error);
+
+// A failure of which more is to be said than which file.
+StoreStatus failure(Code code, const char* what, const std::string& path,
+                    const std::string& detail);
 
 // An open file. Reads and writes name their position, so that threads share it.
 class File {
@@ -38,8 +44,9 @@ class File {
   void copy_attributes(const File& source) const noexcept;
   // Copies permissions alone: for what is new, not a copy.
   void copy_permissions(const File& source) const noexcept;
-  // Lets the disk start on bytes that were written, without waiting for it.
-  void start_writeback(std::uint64_t offset, std::uint64_t num_bytes) const noexcept;
+  // After a write to [begin, end): lets the disk start on what lies some way behind it, without
+  // waiting. Most calls do nothing.
+  void start_writeback(std::uint64_t begin, std::uint64_t end) const noexcept;
   // Takes disk space now, so that a full disk is known before the work is done.
   StoreStatus reserve(std::uint64_t num_bytes) const;
 
@@ -86,11 +93,11 @@ std::string temporary_name(const std::string& path);
 // Renames; without `force` it never replaces anything.
 StoreStatus rename_path(const std::string& from, const std::string& to, bool force);
 
-// Gives a complete folder `from` its name. With `force` an older folder or file of that
-// name goes; where the file system can exchange names, the name is never free.
+// Gives a complete folder `from` its name. With `force` an older folder or file of that name is
+// deleted; where the file system can exchange names, the name exists at all times.
 StoreStatus rename_folder(const std::string& from, const std::string& to, bool force);
 
-// Makes all that lies below the folder survive a power cut, and the folder itself.
+// Makes the folder and all that lies below it survive a power cut.
 StoreStatus sync_folder(const std::string& root);
 
 // Makes names created or renamed in the folder of `path` survive a power cut.

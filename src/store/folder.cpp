@@ -16,24 +16,13 @@ namespace fs = std::filesystem;
 constexpr char kIndexSuffix[] = ".safetensors.index.json";
 constexpr char kTensorsSuffix[] = ".safetensors";
 
-bool ends_with(const std::string& text, std::string_view suffix) {
-  return text.size() >= suffix.size() &&
-         text.compare(text.size() - suffix.size(), suffix.size(), suffix) == 0;
-}
-
-StoreStatus system_error(const char* what, const std::string& path, const std::error_code& error) {
-  return io_error(what, path, error.value());
-}
-
 StoreStatus check_tensors(const Folder& folder, FolderFile& file, bool expect_compressed) {
   auto tensors = TensorFile::open(folder.path_of(file.name));
   if (!tensors) return tensors.status();
   if ((*tensors)->compressed() != expect_compressed)
     return {expect_compressed ? Status{Code::kBadMagic, "plain safetensors, not compressed by Snug"}
                               : Status{Code::kUsage, "already compressed by Snug"},
-            (*tensors)->path(),
-            {},
-            {}};
+            (*tensors)->path()};
   file.raw_bytes = (*tensors)->plain().file_bytes;
   return {};
 }
@@ -45,9 +34,7 @@ StoreResult<std::set<std::string>> read_index(const std::string& path) {
   if (file->num_bytes() > kMaxHeaderBytes)
     return StoreStatus{
         {Code::kCorrupt, "index too long", kNowhere, kNowhere, file->num_bytes(), kMaxHeaderBytes},
-        path,
-        {},
-        {}};
+        path};
   std::string text(file->num_bytes(), '\0');
   if (StoreStatus s = file->read_at(0, text.data(), text.size()); !s.ok()) return s;
   JsonReader json(text);
@@ -66,7 +53,7 @@ StoreResult<std::set<std::string>> read_index(const std::string& path) {
       shards.insert(shard);
     }
   }
-  if (!json.expect_end()) return StoreStatus{json.status(), path, {}, {}};
+  if (!json.expect_end()) return StoreStatus{json.status(), path};
   return shards;
 }
 
@@ -96,8 +83,9 @@ StoreStatus copy_file(const std::string& from, const std::string& to) {
   for (std::uint64_t at = 0; at < in->num_bytes(); at += kChunkBytes) {
     const auto n =
         static_cast<std::size_t>(std::min<std::uint64_t>(kChunkBytes, in->num_bytes() - at));
-    if (StoreStatus s = in->read_at(at, buffer.ensure(kChunkBytes), n); !s.ok()) return s;
-    if (StoreStatus s = out->file().write_at(at, buffer.ensure(0), n); !s.ok()) return s;
+    std::byte* bytes = buffer.span(n).data();
+    if (StoreStatus s = in->read_at(at, bytes, n); !s.ok()) return s;
+    if (StoreStatus s = out->file().write_at(at, bytes, n); !s.ok()) return s;
   }
   out->file().copy_attributes(*in);
   if (StoreStatus s = in->check_unchanged(); !s.ok()) return s;
@@ -113,28 +101,31 @@ void add_report(StoreReport& total, FileReport file, const std::string& name) {
 
 }  // namespace
 
+std::string without_slashes(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
+}
+
 StoreStatus list_files(Folder& folder) {
   std::error_code error;
   fs::recursive_directory_iterator it(folder.root, error), end;
-  if (error) return system_error("cannot list", folder.root, error);
+  if (error) return io_error("cannot list", folder.root, error);
   while (it != end) {
     const std::string path = it->path().string();
     const std::string name = it->path().lexically_relative(folder.root).generic_string();
     const fs::file_status status = it->status(error);  // of what a link points to
-    if (error) return system_error("cannot open", path, error);
+    if (error) return io_error("cannot open", path, error);
     if (fs::is_regular_file(status)) {
-      folder.files.push_back({name, ends_with(name, kTensorsSuffix), 0});
+      folder.files.push_back({name, name.ends_with(kTensorsSuffix), 0});
     } else if (fs::is_directory(status) && !it->is_symlink()) {
       folder.sub_folders.push_back(name);
     } else {
       return {{Code::kUsage, fs::is_directory(status) ? "link to a folder is not followed"
                                                       : "neither file nor folder"},
-              path,
-              {},
-              {}};
+              path};
     }
     it.increment(error);
-    if (error) return system_error("cannot list", folder.root, error);
+    if (error) return io_error("cannot list", folder.root, error);
   }
   std::sort(folder.files.begin(), folder.files.end(),
             [](const FolderFile& a, const FolderFile& b) { return a.name < b.name; });
@@ -153,7 +144,7 @@ StoreResult<Folder> read_folder(const std::string& root, bool expect_compressed)
   folder.root = root;
   if (StoreStatus s = list_files(folder); !s.ok()) return s;
   for (const FolderFile& file : folder.files)
-    if (ends_with(file.name, kIndexSuffix))
+    if (file.name.ends_with(kIndexSuffix))
       if (StoreStatus s = check_index(folder, file.name); !s.ok()) return s;
   bool any = false;
   for (FolderFile& file : folder.files) {
@@ -161,8 +152,7 @@ StoreResult<Folder> read_folder(const std::string& root, bool expect_compressed)
     any = true;
     if (StoreStatus s = check_tensors(folder, file, expect_compressed); !s.ok()) return s;
   }
-  if (!any)
-    return StoreStatus{{Code::kNotFound, "no .safetensors file in this folder"}, root, {}, {}};
+  if (!any) return StoreStatus{{Code::kNotFound, "no .safetensors file in this folder"}, root};
   return folder;
 }
 

@@ -23,6 +23,9 @@ struct Folder {
   std::uint64_t raw_bytes() const noexcept;
 };
 
+// `path` without slashes at its end.
+std::string without_slashes(std::string path);
+
 // Lists folder.root, at any depth. Links to regular files count as files; links to
 // folders and special files are refused.
 StoreStatus list_files(Folder& folder);

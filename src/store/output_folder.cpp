@@ -11,10 +11,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-StoreStatus system_error(const char* what, const std::string& path, const std::error_code& error) {
-  return io_error(what, path, error.value());
-}
-
 void copy_permissions(const std::string& from, const std::string& to) {
   std::error_code error;
   const fs::perms perms = fs::status(from, error).permissions();
@@ -38,12 +34,11 @@ OutputFolder::~OutputFolder() {
 
 StoreStatus OutputFolder::create() {
   std::error_code error;
-  if (!fs::create_directory(temporary_, error))
-    return system_error("cannot create", temporary_, error);
+  if (!fs::create_directory(temporary_, error)) return io_error("cannot create", temporary_, error);
   fs::permissions(temporary_, fs::perms::owner_all, error);
   for (const std::string& name : sub_folders_)
     if (!fs::create_directory(path_of(name), error))
-      return system_error("cannot create", path_of(name), error);
+      return io_error("cannot create", path_of(name), error);
   return {};
 }
 
@@ -62,7 +57,7 @@ StoreStatus check_target_folder(const std::string& out, std::span<const std::str
   std::error_code error;
   if (!fs::exists(fs::symlink_status(out, error))) return {};
   if (!fs::is_directory(fs::symlink_status(out, error)))
-    return {{Code::kExists, "is no folder; not replaced"}, out, {}, {}};
+    return {{Code::kExists, "is no folder; not replaced"}, out};
   Folder old;
   old.root = out;
   if (StoreStatus s = list_files(old); !s.ok()) return s;
@@ -79,8 +74,7 @@ StoreStatus check_not_inside(const std::string& in, const std::string& out) {
   std::error_code error;
   const fs::path inner = fs::weakly_canonical(out, error), outer = fs::weakly_canonical(in, error);
   const auto [at, _] = std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end());
-  if (at == outer.end())
-    return {{Code::kUsage, "output lies inside the input folder"}, out, {}, {}};
+  if (at == outer.end()) return {{Code::kUsage, "output lies inside the input folder"}, out};
   return {};
 }
 

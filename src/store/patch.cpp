@@ -1,8 +1,6 @@
 // The public patch API: paths in, a report out.
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
-#include <new>
 
 #include "snug/store.h"
 #include "store/folder.h"
@@ -16,8 +14,7 @@ namespace fs = std::filesystem;
 
 StoreResult<OpenVersion> open_version(const std::string& path, bool restore) {
   OpenVersion version;
-  version.root = path;
-  while (version.root.size() > 1 && version.root.back() == '/') version.root.pop_back();
+  version.root = without_slashes(path);
   std::error_code error;
   version.is_folder = fs::is_directory(version.root, error);
   if (version.is_folder) {
@@ -55,9 +52,7 @@ StoreResult<std::vector<const PlainFile*>> match_base(const Manifest& manifest,
   if (manifest.is_folder != version.is_folder)
     return StoreStatus{{Code::kWrongBase, manifest.is_folder ? "the patch is for a folder"
                                                              : "the patch is for a file"},
-                       version.root,
-                       {},
-                       {}};
+                       version.root};
   std::vector<const PlainFile*> files;
   for (const PatchFile& wanted : manifest.base) {
     const auto at = std::lower_bound(version.names.begin(), version.names.end(), wanted.name);
@@ -70,9 +65,7 @@ StoreResult<std::vector<const PlainFile*>> match_base(const Manifest& manifest,
     if (file->num_bytes() != wanted.num_bytes)
       return StoreStatus{{Code::kWrongBase, "another size than the patch was made for", kNowhere,
                           kNowhere, file->num_bytes(), wanted.num_bytes},
-                         file->path(),
-                         {},
-                         {}};
+                         file->path()};
     files.push_back(file.get());
   }
   return files;
@@ -146,7 +139,7 @@ StoreStatus refuse_input(const OpenVersion& version, const std::string& out) {
     if (StoreStatus s = check_not_inside(version.root, out); !s.ok()) return s;
   for (const auto& file : version.files)
     if (file->file().same_file(out))
-      return {{Code::kUsage, "input and output are the same file"}, out, {}, {}};
+      return {{Code::kUsage, "input and output are the same file"}, out};
   return {};
 }
 
@@ -186,36 +179,13 @@ StoreResult<PatchReport> patch(const std::string& base_path, const std::string& 
   if (!version) return version.status();
   auto base = match_base(*manifest, *version);
   if (!base) return base.status();
-  std::string target = out;
-  while (target.size() > 1 && target.back() == '/') target.pop_back();
+  const std::string target = without_slashes(out);
   if (StoreStatus s = refuse_input(*version, target); !s.ok()) return s;
   if (file->same_file(target))
-    return StoreStatus{{Code::kUsage, "input and output are the same file"}, target, {}, {}};
+    return StoreStatus{{Code::kUsage, "input and output are the same file"}, target};
   if (StoreStatus s = write_version(*manifest, *file, *version, *base, target, options); !s.ok())
     return explain(std::move(s), *manifest, *base);
   return PatchReport{target, info_of(*manifest, file->num_bytes()), 0};
-}
-
-// Runs `job` and turns what must not be thrown into a status.
-template <class Job>
-auto guarded(Job job) noexcept -> decltype(job()) {
-  try {
-    return job();
-  } catch (const std::bad_alloc&) {
-    return StoreStatus{{Code::kInternal, "out of memory"}, {}, {}, {}};
-  } catch (const std::exception&) {
-    return StoreStatus{{Code::kInternal, "unexpected error of the standard library"}, {}, {}, {}};
-  }
-}
-
-template <class Job>
-StoreResult<PatchReport> timed(Job job) noexcept {
-  const auto start = std::chrono::steady_clock::now();
-  StoreResult<PatchReport> report = guarded(job);
-  if (report)
-    report->seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  return report;
 }
 
 }  // namespace

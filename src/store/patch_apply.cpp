@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <mutex>
-#include <new>
 
 #include "snug/delta.h"
 #include "store/file_hash.h"
@@ -11,8 +10,6 @@
 
 namespace snug::store {
 namespace {
-
-constexpr std::uint64_t kWritebackBytes = std::uint64_t{16} << 20;
 
 // Hands out pieces in order; long copies in parts.
 class PieceQueue {
@@ -62,47 +59,30 @@ class Apply {
       : queue_(file.pieces, pieces_offset), patch_(patch), base_(base), out_(out), meter_(meter) {}
 
   StoreStatus run(int num_threads, std::string& hash) {
-    codec::parallel(store_threads(num_threads), [this] { work_guarded(); });
+    StoreStatus status = workers_.run(store_threads(num_threads), [this] {
+      ApplyBuffers buffers;
+      PieceQueue::Task task;
+      StoreStatus s;
+      while (s.ok() && !workers_.failed() && queue_.next(task)) s = restore(task, buffers);
+      return s;
+    });
     hash = hash_.hex();
-    return std::move(error_);
+    return status;
   }
 
  private:
-  void work_guarded() noexcept {
-    try {
-      ApplyBuffers buffers;
-      PieceQueue::Task task;
-      while (!turn_.failed() && queue_.next(task))
-        if (StoreStatus s = restore(task, buffers); !s.ok()) return fail(std::move(s));
-    } catch (const std::bad_alloc&) {
-      fail({{Code::kInternal, "out of memory"}, {}, {}, {}});
-    }
-  }
-
-  void fail(StoreStatus status) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (error_.ok()) error_ = std::move(status);
-    }
-    turn_.fail();
-  }
-
   StoreStatus restore(const PieceQueue::Task& task, ApplyBuffers& buffers) {
     const auto num_bytes = static_cast<std::size_t>(task.piece.num_bytes);
-    const std::span target(reinterpret_cast<std::byte*>(buffers.target.ensure(num_bytes)),
-                           num_bytes);
+    const std::span<std::byte> target = buffers.target.span(num_bytes);
     if (StoreStatus s = decode_piece(task, target, buffers); !s.ok()) return s;
     std::uint64_t at;
-    if (!turn_.wait_for(task.ticket, at)) return {};
+    if (!workers_.turn.wait_for(task.ticket, at)) return {};
     hash_.update(target.data(), target.size());
-    turn_.pass(at + num_bytes);
+    workers_.turn.pass(at + num_bytes);
     if (StoreStatus s = out_.write_at(task.target_offset, target.data(), num_bytes); !s.ok())
       return s;
-    const std::uint64_t end = task.target_offset + num_bytes;
-    if (end / kWritebackBytes != task.target_offset / kWritebackBytes && end > 2 * kWritebackBytes)
-      out_.start_writeback(end - 2 * kWritebackBytes, kWritebackBytes);
-    if (!meter_.add(num_bytes)) return {{Code::kIo, "stopped on request"}, out_.path(), {}, {}};
-    return {};
+    out_.start_writeback(task.target_offset, task.target_offset + num_bytes);
+    return meter_.add(num_bytes, out_.path());
   }
 
   StoreStatus decode_piece(const PieceQueue::Task& task, std::span<std::byte> target,
@@ -110,9 +90,7 @@ class Apply {
     const Piece& piece = task.piece;
     if (piece.kind == PieceKind::kCopy)
       return base_[piece.base_file]->read_at(piece.base_offset, target);
-    const auto stored_bytes = static_cast<std::size_t>(piece.stored_bytes);
-    const std::span stored(reinterpret_cast<std::byte*>(buffers.stored.ensure(stored_bytes)),
-                           stored_bytes);
+    const auto stored = buffers.stored.span(static_cast<std::size_t>(piece.stored_bytes));
     if (StoreStatus s = patch_.read_at(task.stored_offset, stored.data(), stored.size()); !s.ok())
       return s;
     if (piece.kind == PieceKind::kDelta) return apply_delta(task, stored, target, buffers);
@@ -133,17 +111,14 @@ class Apply {
     const auto info = delta::inspect(stored);
     if (!info) return blame(task, info.status());
     if (info->raw_bytes != target.size()) return wrong_size(task, info->raw_bytes);
-    const std::span base(reinterpret_cast<std::byte*>(buffers.base.ensure(target.size())),
-                         target.size());
+    const std::span<std::byte> base = buffers.base.span(target.size());
     const PlainFile& file = *base_[task.piece.base_file];
     if (StoreStatus s = file.read_at(task.piece.base_offset, base); !s.ok()) return s;
     const auto done = delta::apply(stored, base, target);
     if (done.status().code == Code::kWrongBase)
       return {{Code::kWrongBase, "another version than the patch was made for", kNowhere,
                task.piece.base_offset},
-              file.path(),
-              {},
-              {}};
+              file.path()};
     return blame(task, done.status());
   }
 
@@ -155,7 +130,7 @@ class Apply {
   StoreStatus blame(const PieceQueue::Task& task, Status status) const {
     if (status.ok()) return {};
     status.byte = task.stored_offset + (status.byte == kNowhere ? 0 : status.byte);
-    return {status, patch_.path(), {}, {}};
+    return {status, patch_.path()};
   }
 
   PieceQueue queue_;
@@ -163,10 +138,8 @@ class Apply {
   const std::vector<const PlainFile*>& base_;
   const File& out_;
   ProgressMeter& meter_;
-  codec::Turnstile turn_{0};
+  Workers workers_;
   FileHash hash_;
-  std::mutex mutex_;
-  StoreStatus error_;
 };
 
 }  // namespace

@@ -5,8 +5,6 @@
 #include <cstring>
 #include <map>
 #include <memory>
-#include <mutex>
-#include <new>
 
 #include "snug/delta.h"
 #include "store/file_hash.h"
@@ -115,7 +113,7 @@ class Diff {
         manifest_(manifest),
         meter_(meter),
         list_(base, next),
-        turn_(kPatchHeaderBytes) {
+        workers_(kPatchHeaderBytes) {
     manifest_.files.resize(next.files.size());
     for (std::size_t i = 0; i < next.files.size(); ++i) {
       manifest_.files[i].name = next.names[i];
@@ -126,52 +124,37 @@ class Diff {
 
   // Returns where the pieces end.
   StoreResult<std::uint64_t> run(int num_threads) {
-    codec::parallel(codec::thread_count(store_threads(num_threads), list_.tasks().size()),
-                    [this] { work_guarded(); });
-    if (!error_.ok()) return std::move(error_);
-    return turn_.position();
+    const std::uint64_t num_tasks = list_.tasks().size();
+    StoreStatus status =
+        workers_.run(codec::thread_count(store_threads(num_threads), num_tasks), [&] {
+          DiffBuffers buffers;
+          StoreStatus s;
+          for (std::uint64_t i;
+               s.ok() && !workers_.failed() && (i = workers_.turn.take_ticket()) < num_tasks;)
+            s = compare(i, buffers);
+          return s;
+        });
+    if (!status.ok()) return status;
+    return workers_.turn.position();
   }
 
  private:
-  void work_guarded() noexcept {
-    try {
-      DiffBuffers buffers;
-      for (std::uint64_t i; (i = turn_.take_ticket()) < list_.tasks().size();)
-        if (StoreStatus s = compare(i, buffers); !s.ok()) return fail(std::move(s));
-    } catch (const std::bad_alloc&) {
-      fail({{Code::kInternal, "out of memory"}, {}, {}, {}});
-    }
-  }
-
-  void fail(StoreStatus status) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (error_.ok()) error_ = std::move(status);
-    }
-    turn_.fail();
-  }
-
   StoreStatus compare(std::uint64_t ticket, DiffBuffers& buffers) {
     const DiffTask& task = list_.tasks()[ticket];
-    const std::span next(reinterpret_cast<std::byte*>(buffers.next.ensure(kChunkBytes)),
-                         task.num_bytes);
+    const std::span<std::byte> next = buffers.next.span(task.num_bytes);
     if (StoreStatus s = next_.files[task.file]->read_at(task.offset, next); !s.ok()) return s;
     Piece piece;
     std::uint64_t num_changed = 0;
     if (StoreStatus s = make_piece(task, next, buffers, piece, num_changed); !s.ok()) return s;
     std::uint64_t at;
-    if (!turn_.wait_for(ticket, at)) return {};
+    if (!workers_.turn.wait_for(ticket, at)) return {};
     hash_->update(next.data(), next.size());
     add_piece(task, piece);
     manifest_.num_changed += num_changed;
-    turn_.pass(at + piece.stored_bytes);
-    if (piece.stored_bytes > 0)
-      if (StoreStatus s = patch_.write_at(at, buffers.stored.ensure(0), piece.stored_bytes);
-          !s.ok())
-        return s;
-    if (!meter_.add(task.num_bytes))
-      return {{Code::kIo, "stopped on request"}, patch_.path(), {}, {}};
-    return {};
+    workers_.turn.pass(at + piece.stored_bytes);
+    const auto stored = buffers.stored.span(static_cast<std::size_t>(piece.stored_bytes));
+    if (StoreStatus s = patch_.write_at(at, stored.data(), stored.size()); !s.ok()) return s;
+    return meter_.add(task.num_bytes, patch_.path());
   }
 
   // In turn: hashes and pieces are in the order of the files.
@@ -194,8 +177,7 @@ class Diff {
                          DiffBuffers& buffers, Piece& piece, std::uint64_t& num_changed) {
     piece.num_bytes = task.num_bytes;
     if (!task.has_base) return store_full(task, next, buffers, piece);
-    const std::span base(reinterpret_cast<std::byte*>(buffers.base.ensure(kChunkBytes)),
-                         task.num_bytes);
+    const std::span<std::byte> base = buffers.base.span(task.num_bytes);
     if (StoreStatus s = base_.files[task.base_file]->read_at(task.base_offset, base); !s.ok())
       return s;
     piece.base_file = task.base_file;
@@ -211,13 +193,12 @@ class Diff {
     piece.kind = PieceKind::kDelta;
     const delta::Options options = {task.dtype, 0, true, 1};
     const std::size_t room = delta::encode_bound(kChunkBytes, options);
-    const std::span stored(reinterpret_cast<std::byte*>(buffers.stored.ensure(room)), room);
+    const std::span<std::byte> stored = buffers.stored.span(room);
     const auto num_bytes = delta::encode(base, next, stored, options);
     if (!num_bytes) return blame(task, num_bytes.status());
     piece.stored_bytes = *num_bytes;
     num_changed = delta::inspect(stored)->num_changed;
-    const std::span check(reinterpret_cast<std::byte*>(buffers.check.ensure(kChunkBytes)),
-                          next.size());
+    const std::span<std::byte> check = buffers.check.span(next.size());
     if (const auto s = delta::apply(stored.first(*num_bytes), base, check); !s)
       return blame(task, s.status());
     return compare_again(task, next, check);
@@ -229,9 +210,8 @@ class Diff {
     const EncodeOptions options = {task.dtype, Codec::kEntropy, 0, 1};
     const std::size_t room =
         std::max(ZSTD_compressBound(kChunkBytes), encode_bound(kChunkBytes, options));
-    const std::span stored(reinterpret_cast<std::byte*>(buffers.stored.ensure(room)), room);
-    const std::span check(reinterpret_cast<std::byte*>(buffers.check.ensure(kChunkBytes)),
-                          next.size());
+    const std::span<std::byte> stored = buffers.stored.span(room);
+    const std::span<std::byte> check = buffers.check.span(next.size());
     if (task.is_tensor) {
       piece.kind = PieceKind::kFrame;
       const auto num_bytes = encode(next, stored, options);
@@ -259,7 +239,7 @@ class Diff {
 
   StoreStatus blame(const DiffTask& task, Status status) const {
     status.byte = task.offset;
-    return {status, next_.files[task.file]->path(), {}, {}};
+    return {status, next_.files[task.file]->path()};
   }
 
   const OpenVersion &base_, &next_;
@@ -267,10 +247,8 @@ class Diff {
   Manifest& manifest_;
   ProgressMeter& meter_;
   const TaskList list_;
-  codec::Turnstile turn_;
+  Workers workers_;
   std::unique_ptr<FileHash> hash_ = std::make_unique<FileHash>();  // of the current file
-  std::mutex mutex_;
-  StoreStatus error_;
 };
 
 }  // namespace

@@ -235,7 +235,7 @@ StoreResult<std::uint64_t> write_manifest(const File& patch, const Manifest& man
   std::string packed(ZSTD_compressBound(plain.size()), '\0');
   const std::size_t n =
       ZSTD_compress(packed.data(), packed.size(), plain.data(), plain.size(), kZstdLevel);
-  if (ZSTD_isError(n)) return StoreStatus{{Code::kInternal, "zstd failed"}, patch.path(), {}, {}};
+  if (ZSTD_isError(n)) return StoreStatus{{Code::kInternal, "zstd failed"}, patch.path()};
   packed.resize(n);
   std::string header(kPatchHeaderBytes, '\0');
   const std::uint64_t numbers[] = {kVersion, manifest_offset, packed.size(), plain.size()};
@@ -252,10 +252,10 @@ StoreResult<std::uint64_t> write_manifest(const File& patch, const Manifest& man
 StoreResult<Manifest> read_manifest(const File& patch) {
   std::string header(kPatchHeaderBytes, '\0');
   if (patch.num_bytes() < kPatchHeaderBytes)
-    return StoreStatus{{Code::kBadMagic, "not a Snug patch: too short"}, patch.path(), {}, {}};
+    return StoreStatus{{Code::kBadMagic, "not a Snug patch: too short"}, patch.path()};
   if (StoreStatus s = patch.read_at(0, header.data(), header.size()); !s.ok()) return s;
   if (std::memcmp(header.data(), kMagic, 8) != 0)
-    return StoreStatus{{Code::kBadMagic, "not a Snug patch"}, patch.path(), {}, {}};
+    return StoreStatus{{Code::kBadMagic, "not a Snug patch"}, patch.path()};
   std::uint64_t numbers[4];
   std::memcpy(numbers, header.data() + 8, sizeof numbers);
   const auto [version, offset, packed_bytes, plain_bytes] = numbers;

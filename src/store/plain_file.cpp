@@ -51,16 +51,16 @@ StoreStatus PlainFile::read_at(std::uint64_t offset, std::span<std::byte> dst) c
     dst = dst.subspan(n);
   }
   if (dst.empty()) return {};
-  return {{Code::kIo, "file became shorter while it was read", kNowhere, offset}, path(), {}, {}};
+  return {{Code::kIo, "file became shorter while it was read", kNowhere, offset}, path()};
 }
 
 StoreResult<std::string> PlainFile::hash() const {
   if (compressed()) return tensors_->recorded_hash();
   FileHash hash;
   Buffer buffer;
-  std::uint8_t* bytes = buffer.ensure(kChunkBytes);
   for (std::uint64_t at = 0; at < num_bytes_; at += kChunkBytes) {
     const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(kChunkBytes, num_bytes_ - at));
+    std::byte* bytes = buffer.span(n).data();
     if (StoreStatus s = file().read_at(at, bytes, n); !s.ok()) return s;
     hash.update(bytes, n);
   }

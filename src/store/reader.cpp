@@ -14,54 +14,34 @@ namespace {
 
 using namespace store;
 
-const StoreStatus kNoMemory{{Code::kInternal, "out of memory"}, {}, {}, {}};
+const StoreStatus kNoMemory{{Code::kInternal, "out of memory"}};
 
 // The bytes [first, first + dst.size()) of one tensor, a few blocks at a time.
 class RangeRead {
  public:
   RangeRead(const TensorFile& file, std::size_t idx, std::uint64_t first, std::span<std::byte> dst)
-      : file_(file),
-        idx_(idx),
-        first_(first),
-        dst_(reinterpret_cast<std::uint8_t*>(dst.data())),
-        end_(first + dst.size()) {}
+      : file_(file), idx_(idx), first_(first), dst_(dst.data()), end_(first + dst.size()) {}
 
   StoreStatus run(int num_threads) {
-    step_ = kChunkBytes;
     if (file_.compressed()) {
       auto head = file_.load_head(idx_);
       if (!head) return head.status();
       head_ = std::move(*head);
-      block_bytes_ = head_->header.block_elems() * elem_bytes(head_->header.dtype);
-      step_ = std::max<std::uint64_t>(1, kChunkBytes / block_bytes_) * block_bytes_;
+      const std::uint64_t block_bytes = head_->header.block_bytes();
+      step_ = std::max<std::uint64_t>(1, kChunkBytes / block_bytes) * block_bytes;
     }
     next_ = first_ / step_;
     const std::uint64_t num_steps = (end_ + step_ - 1) / step_ - next_;
-    codec::parallel(codec::thread_count(store_threads(num_threads), num_steps),
-                    [this] { work_guarded(); });
-    return std::move(error_);
+    return workers_.run(codec::thread_count(store_threads(num_threads), num_steps),
+                        [this] { return work(); });
   }
 
  private:
-  void work_guarded() noexcept {
-    try {
-      StoreStatus status = work();
-      if (!status.ok()) keep(std::move(status));
-    } catch (const std::bad_alloc&) {
-      keep(kNoMemory);
-    }
-  }
-
-  void keep(StoreStatus status) {
-    const std::lock_guard lock(mutex_);
-    if (!failed_.exchange(true)) error_ = std::move(status);
-  }
-
   StoreStatus work() {
     const std::unique_ptr<codec::Workspace> workspace(file_.compressed() ? new codec::Workspace
                                                                          : nullptr);
     Buffer payload, partial;
-    for (std::uint64_t i; !failed_ && (i = next_.fetch_add(1)) * step_ < end_;) {
+    for (std::uint64_t i; !workers_.failed() && (i = next_.fetch_add(1)) * step_ < end_;) {
       const std::uint64_t from = std::max(first_, i * step_), to = std::min(end_, (i + 1) * step_);
       StoreStatus status =
           file_.compressed()
@@ -76,8 +56,9 @@ class RangeRead {
   StoreStatus decode(std::uint64_t from, std::uint64_t to, Buffer& payload, Buffer& partial,
                      codec::Workspace& workspace) {
     const frame::Header& header = head_->header;
+    const std::uint64_t block_bytes = header.block_bytes();
     const std::uint64_t blocks_end = header.num_elems * elem_bytes(header.dtype);
-    std::uint8_t* out = dst_ + (from - first_);
+    std::byte* out = dst_ + (from - first_);
     if (to > blocks_end) {  // the tail of less than an element
       const std::uint64_t tail_from = std::max(from, blocks_end);
       std::memcpy(out + (tail_from - from), header.tail + (tail_from - blocks_end),
@@ -85,13 +66,13 @@ class RangeRead {
       to = blocks_end;
       if (from >= to) return {};
     }
-    const std::uint64_t block = from / block_bytes_,
-                        block_end = (to + block_bytes_ - 1) / block_bytes_;
-    const std::uint64_t covered_from = block * block_bytes_,
-                        covered_to = std::min(block_end * block_bytes_, blocks_end);
+    const std::uint64_t block = from / block_bytes,
+                        block_end = (to + block_bytes - 1) / block_bytes;
+    const std::uint64_t covered_from = block * block_bytes,
+                        covered_to = std::min(block_end * block_bytes, blocks_end);
     if (covered_from == from && covered_to == to)
       return read_blocks(file_, idx_, *head_, block, block_end - block, out, payload, workspace);
-    std::uint8_t* all = partial.ensure(static_cast<std::size_t>(covered_to - covered_from));
+    std::byte* all = partial.span(static_cast<std::size_t>(covered_to - covered_from)).data();
     if (StoreStatus s =
             read_blocks(file_, idx_, *head_, block, block_end - block, all, payload, workspace);
         !s.ok())
@@ -103,14 +84,12 @@ class RangeRead {
   const TensorFile& file_;
   const std::size_t idx_;
   const std::uint64_t first_;
-  std::uint8_t* const dst_;
+  std::byte* const dst_;
   const std::uint64_t end_;
   std::shared_ptr<const FrameHead> head_;
-  std::uint64_t step_ = 0, block_bytes_ = 0;
+  std::uint64_t step_ = kChunkBytes;
   std::atomic<std::uint64_t> next_{0};
-  std::atomic<bool> failed_{false};
-  std::mutex mutex_;
-  StoreStatus error_;
+  Workers workers_;
 };
 
 // Counters of tensors in progress; a tensor's are dropped when it is complete.
@@ -136,18 +115,6 @@ class StatsCollector {
   std::mutex mutex_;
   std::map<std::size_t, ValueCounter> open_;
   std::vector<TensorStats> stats_;
-};
-
-class StatsVisitor : public ChunkVisitor {
- public:
-  explicit StatsVisitor(StatsCollector& collector) : collector_(collector) {}
-  StoreStatus visit(const Chunk& chunk, codec::Turnstile&, codec::Workspace&) override {
-    collector_.add(chunk);
-    return {};
-  }
-
- private:
-  StatsCollector& collector_;
 };
 
 }  // namespace
@@ -212,8 +179,7 @@ StoreStatus Reader::read(const TensorEntry& tensor, std::span<std::byte> dst,
     return {{Code::kUsage, "buffer is not as large as the tensor", kNowhere, kNowhere, dst.size(),
              tensor.raw_bytes},
             {},
-            tensor.name,
-            {}};
+            tensor.name};
   return read_bytes(tensor, 0, dst, num_threads);
 }
 
@@ -226,8 +192,7 @@ StoreStatus Reader::read_bytes(const TensorEntry& tensor, std::uint64_t first,
     return {
         {Code::kUsage, "range outside the tensor", kNowhere, kNowhere, first + dst.size(), total},
         path(),
-        tensor.name,
-        {}};
+        tensor.name};
   if (dst.empty()) return {};
   return RangeRead(*impl_->file, idx, first, dst).run(num_threads);
 } catch (const std::bad_alloc&) {
@@ -241,12 +206,11 @@ StoreResult<std::pair<std::uint64_t, std::uint64_t>> Reader::row_bytes(
     return StoreStatus{
         {Code::kUsage, "rows outside the tensor", kNowhere, kNowhere, last_row, num_rows},
         path(),
-        tensor.name,
-        {}};
+        tensor.name};
   if (num_rows == 0) return std::pair<std::uint64_t, std::uint64_t>{0, 0};
   if (tensor.raw_bytes % num_rows != 0)
     return StoreStatus{
-        {Code::kUsage, "rows of this tensor are no whole bytes"}, path(), tensor.name, {}};
+        {Code::kUsage, "rows of this tensor are no whole bytes"}, path(), tensor.name};
   const std::uint64_t row = tensor.raw_bytes / num_rows;
   return std::pair<std::uint64_t, std::uint64_t>{first_row * row, (last_row - first_row) * row};
 } catch (const std::bad_alloc&) {
@@ -257,16 +221,10 @@ StoreResult<FrameStats> Reader::frame_stats(const TensorEntry& tensor) const noe
   const std::size_t idx = impl_->index_of(tensor);
   if (idx == Impl::npos) return impl_->not_found(tensor);
   if (!compressed())
-    return StoreStatus{{Code::kUsage, "plain file: no frames in it"}, path(), tensor.name, {}};
+    return StoreStatus{{Code::kUsage, "plain file: no frames in it"}, path(), tensor.name};
   auto head = impl_->file->load_head(idx);
   if (!head) return head.status();
-  FrameStats stats;
-  for (std::uint64_t i = 0; i < (*head)->header.num_blocks(); ++i) {
-    const frame::Entry entry = (*head)->entry(i);
-    ++stats.num_blocks[static_cast<int>(entry.codec)];
-    stats.num_bytes[static_cast<int>(entry.codec)] += entry.num_bytes;
-  }
-  return stats;
+  return (*head)->reader().stats();
 } catch (const std::bad_alloc&) {
   return kNoMemory;
 }
@@ -278,8 +236,11 @@ StoreResult<std::vector<TensorStats>> Reader::stats(const StoreOptions& options)
   for (const TensorEntry& entry : impl_->entries) total += entry.raw_bytes;
   ProgressMeter meter(options, total, 1);
   meter.set_phase("reading");
-  const MakeVisitor make = [&] { return std::make_unique<StatsVisitor>(collector); };
-  if (StoreStatus s = scan_tensors(*impl_->file, options.num_threads, 0, meter, make); !s.ok())
+  const Visit visit = [&](const Chunk& chunk, codec::Turnstile&, codec::Workspace&) {
+    collector.add(chunk);
+    return StoreStatus{};
+  };
+  if (StoreStatus s = scan_tensors(*impl_->file, options.num_threads, 0, meter, visit); !s.ok())
     return s;
   return collector.take();
 } catch (const std::bad_alloc&) {

@@ -5,49 +5,30 @@
 namespace snug::store {
 namespace {
 
-constexpr std::uint64_t kWritebackBytes = std::uint64_t{16} << 20;
-
-// Hashes chunks in order and, if there is an output, writes them.
-class RestoreVisitor : public ChunkVisitor {
- public:
-  RestoreVisitor(const Layout& plain, FileHash& hash, const File* out)
-      : plain_(plain), hash_(hash), out_(out) {}
-
-  StoreStatus visit(const Chunk& chunk, codec::Turnstile& turn, codec::Workspace&) override {
-    std::uint64_t pos;
-    if (!turn.wait_for(chunk.ticket, pos)) return {};
-    hash_.update(chunk.raw.data(), chunk.raw.size());
-    turn.pass(pos + chunk.raw.size());
-    if (out_ == nullptr) return {};
-    const std::uint64_t at =
-        plain_.data_start + plain_.slots[chunk.tensor_idx].begin + chunk.offset;
-    if (StoreStatus s = out_->write_at(at, chunk.raw.data(), chunk.raw.size()); !s.ok()) return s;
-    const std::uint64_t end = at + chunk.raw.size();
-    if (end / kWritebackBytes != at / kWritebackBytes && end > 2 * kWritebackBytes)
-      out_->start_writeback(end - 2 * kWritebackBytes, kWritebackBytes);
-    return {};
-  }
-
- private:
-  const Layout& plain_;
-  FileHash& hash_;
-  const File* out_;
-};
-
+// Hashes the plain content and, if there is an output, writes it.
 StoreStatus restore(const TensorFile& in, const File* out, const StoreOptions& options,
                     ProgressMeter& meter) {
   if (!in.compressed())
-    return {{Code::kBadMagic, "plain safetensors, not compressed by Snug"}, in.path(), {}, {}};
+    return {{Code::kBadMagic, "plain safetensors, not compressed by Snug"}, in.path()};
+  const Layout& plain = in.plain();
   FileHash hash;
   hash.update(in.plain_header().data(), in.plain_header().size());
-  const MakeVisitor make = [&] { return std::make_unique<RestoreVisitor>(in.plain(), hash, out); };
-  if (StoreStatus s = scan_tensors(in, options.num_threads, 0, meter, make); !s.ok()) return s;
-  if (hash.hex() != in.recorded_hash())
-    return {{Code::kCorrupt, "restored bytes differ from the original: hash does not match"},
-            in.path(),
-            {},
-            {}};
-  return {};
+  const Visit visit = [&](const Chunk& chunk, codec::Turnstile& turn,
+                          codec::Workspace&) -> StoreStatus {
+    std::uint64_t pos;
+    if (!turn.wait_for(chunk.ticket, pos)) return {};
+    hash.update(chunk.raw.data(), chunk.raw.size());
+    turn.pass(pos + chunk.raw.size());
+    if (out == nullptr) return {};
+    const std::uint64_t at = plain.data_start + plain.slots[chunk.tensor_idx].begin + chunk.offset;
+    if (StoreStatus s = out->write_at(at, chunk.raw.data(), chunk.raw.size()); !s.ok()) return s;
+    out->start_writeback(at, at + chunk.raw.size());
+    return {};
+  };
+  if (StoreStatus s = scan_tensors(in, options.num_threads, 0, meter, visit); !s.ok()) return s;
+  if (hash.hex() == in.recorded_hash()) return {};
+  return {{Code::kCorrupt, "restored bytes differ from the original: hash does not match"},
+          in.path()};
 }
 
 FileReport report_on(const TensorFile& in, const std::string& name) {

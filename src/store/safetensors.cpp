@@ -131,7 +131,7 @@ Status check_slot(const Slot& slot, std::uint64_t data_bytes, std::uint64_t byte
   return {};
 }
 
-StoreStatus blame(Status status, const std::string& tensor) { return {status, {}, tensor, {}}; }
+StoreStatus blame(Status status, const std::string& tensor) { return {status, {}, tensor}; }
 
 // Data must be covered without holes and overlaps.
 StoreStatus check_cover(const Layout& layout) {

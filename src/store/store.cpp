@@ -2,9 +2,7 @@
 #include "snug/store.h"
 
 #include <cerrno>
-#include <chrono>
 #include <filesystem>
-#include <new>
 
 #include "store/file_jobs.h"
 #include "store/folder.h"
@@ -31,11 +29,6 @@ std::string without(const std::string& text, std::string_view suffix) {
   return rest.empty() || rest.back() == '/' ? std::string() : rest;
 }
 
-std::string without_slashes(std::string path) {
-  while (path.size() > 1 && path.back() == '/') path.pop_back();
-  return path;
-}
-
 // What to write to: as asked, into a folder that is there, or by rule.
 StoreResult<std::string> choose_output(const std::string& in, const std::string& out,
                                        const std::string& by_rule) {
@@ -44,13 +37,13 @@ StoreResult<std::string> choose_output(const std::string& in, const std::string&
   std::error_code error;
   if (!fs::exists(in, error)) return io_error("cannot open", in, error ? error.value() : ENOENT);
   if (by_rule.empty())
-    return StoreStatus{{Code::kUsage, "no rule for the output's name: give one"}, in, {}, {}};
+    return StoreStatus{{Code::kUsage, "no rule for the output's name: give one"}, in};
   return target.empty() ? by_rule : target + "/" + fs::path(by_rule).filename().string();
 }
 
 StoreStatus refuse_same(const TensorFile& in, const std::string& out) {
   if (!in.file().same_file(out)) return {};
-  return {{Code::kUsage, "input and output are the same file"}, out, {}, {}};
+  return {{Code::kUsage, "input and output are the same file"}, out};
 }
 
 StoreReport report_of(FileReport file, const std::string& output) {
@@ -73,7 +66,7 @@ StoreResult<StoreReport> convert(const std::string& in, const std::string& out, 
   auto tensors = TensorFile::open(in);
   if (!tensors) return tensors.status();
   if (compress && (*tensors)->compressed())
-    return StoreStatus{{Code::kUsage, "already compressed by Snug"}, in, {}, {}};
+    return StoreStatus{{Code::kUsage, "already compressed by Snug"}, in};
   if (StoreStatus s = refuse_same(**tensors, out); !s.ok()) return s;
   ProgressMeter meter(options, (*tensors)->plain().file_bytes,
                       compress ? kCompressPasses : kRestorePasses);
@@ -81,23 +74,6 @@ StoreResult<StoreReport> convert(const std::string& in, const std::string& out, 
                        : restore_file(**tensors, out, options, meter);
   if (!done) return done.status();
   return report_of(std::move(*done), out);
-}
-
-// Runs `job`, measures it, and turns what must not be thrown into a status.
-template <class Job>
-StoreResult<StoreReport> guarded(Job job) noexcept {
-  try {
-    const auto start = std::chrono::steady_clock::now();
-    StoreResult<StoreReport> report = job();
-    if (report)
-      report->seconds =
-          std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    return report;
-  } catch (const std::bad_alloc&) {
-    return StoreStatus{{Code::kInternal, "out of memory"}, {}, {}, {}};
-  } catch (const std::exception&) {
-    return StoreStatus{{Code::kInternal, "unexpected error of the standard library"}, {}, {}, {}};
-  }
 }
 
 }  // namespace
@@ -136,9 +112,9 @@ std::string default_restored_path(const std::string& in) {
 
 StoreResult<StoreReport> compress_path(const std::string& in, const std::string& out,
                                        const StoreOptions& options) noexcept {
-  return guarded([&]() -> StoreResult<StoreReport> {
+  return timed([&]() -> StoreResult<StoreReport> {
     if (static_cast<int>(options.codec) >= kNumCodecs)
-      return StoreStatus{{Code::kUsage, "not a codec"}, {}, {}, {}};
+      return StoreStatus{{Code::kUsage, "not a codec"}};
     const auto target = choose_output(in, out, default_compressed_path(in));
     return target ? convert(in, *target, FolderJob::kCompress, options) : target.status();
   });
@@ -146,14 +122,14 @@ StoreResult<StoreReport> compress_path(const std::string& in, const std::string&
 
 StoreResult<StoreReport> decompress_path(const std::string& in, const std::string& out,
                                          const StoreOptions& options) noexcept {
-  return guarded([&]() -> StoreResult<StoreReport> {
+  return timed([&]() -> StoreResult<StoreReport> {
     const auto target = choose_output(in, out, default_restored_path(in));
     return target ? convert(in, *target, FolderJob::kRestore, options) : target.status();
   });
 }
 
 StoreResult<StoreReport> verify_path(const std::string& in, const StoreOptions& options) noexcept {
-  return guarded([&]() -> StoreResult<StoreReport> {
+  return timed([&]() -> StoreResult<StoreReport> {
     if (is_folder(in)) {
       auto folder = read_folder(without_slashes(in), true);
       return folder ? verify_folder(*folder, options) : folder.status();

@@ -44,13 +44,11 @@ StoreStatus TensorFile::read_layout() {
   if (file_.num_bytes() < kLengthBytes)
     return {{Code::kBadMagic, "not a safetensors file: shorter than 8 bytes", kNowhere, 0,
              file_.num_bytes()},
-            path(),
-            {},
-            {}};
+            path()};
   std::byte length[kLengthBytes];
   if (StoreStatus s = file_.read_at(0, length, sizeof length); !s.ok()) return s;
   const auto json_bytes = check_header_length(length, file_.num_bytes());
-  if (!json_bytes) return {json_bytes.status(), path(), {}, {}};
+  if (!json_bytes) return {json_bytes.status(), path()};
   plain_header_.resize(kLengthBytes + *json_bytes);
   if (StoreStatus s = file_.read_at(0, plain_header_.data(), plain_header_.size()); !s.ok())
     return s;
@@ -85,12 +83,11 @@ StoreStatus TensorFile::read_plain_header() {
   const unsigned long long raw = ZSTD_getFrameContentSize(packed.data(), packed.size());
   if (raw < kLengthBytes || raw > kLengthBytes + kMaxHeaderBytes ||
       raw / kMaxZstdRatio > packed.size())
-    return {
-        {Code::kCorrupt, "original header of impossible size", kNowhere, at}, path(), *tensor, {}};
+    return {{Code::kCorrupt, "original header of impossible size", kNowhere, at}, path(), *tensor};
   plain_header_.assign(raw, '\0');
   const std::size_t got = ZSTD_decompress(plain_header_.data(), raw, packed.data(), packed.size());
   if (ZSTD_isError(got) || got != raw)
-    return {{Code::kCorrupt, "original header damaged", kNowhere, at}, path(), *tensor, {}};
+    return {{Code::kCorrupt, "original header damaged", kNowhere, at}, path(), *tensor};
 
   std::byte length[kLengthBytes];
   std::memcpy(length, plain_header_.data(), sizeof length);
@@ -114,9 +111,9 @@ StoreStatus TensorFile::match_tensors() {
   stored_idx_.reserve(original_.slots.size());
   for (const Slot& slot : original_.slots) {
     const Slot* found = stored_.find(slot.name);
-    if (found == nullptr) return {{Code::kCorrupt, "tensor missing"}, path(), slot.name, {}};
+    if (found == nullptr) return {{Code::kCorrupt, "tensor missing"}, path(), slot.name};
     if (found->dtype != "U8")
-      return {{Code::kCorrupt, "tensor is no frame: dtype is not U8"}, path(), slot.name, {}};
+      return {{Code::kCorrupt, "tensor is no frame: dtype is not U8"}, path(), slot.name};
     stored_idx_.push_back(static_cast<std::uint32_t>(found - stored_.slots.data()));
   }
   // All but the original header must be accounted for.

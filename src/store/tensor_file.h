@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "frame/frame.h"
+#include "codec/frame_reader.h"
 #include "store/file_io.h"
 #include "store/safetensors.h"
 
@@ -33,10 +33,7 @@ struct FrameHead {
   frame::Header header;
   std::vector<std::byte> bytes;
 
-  frame::Entry entry(std::uint64_t block_idx) const noexcept {
-    return frame::read_entry(reinterpret_cast<const std::uint8_t*>(bytes.data()) +
-                             frame::kHeaderBytes + block_idx * frame::kEntryBytes);
-  }
+  codec::FrameReader reader() const noexcept { return {header, bytes}; }
 };
 
 class TensorFile {

@@ -10,7 +10,7 @@ namespace {
 constexpr double kNoiseBits = 7.5;
 
 template <class Word>
-void count_exponents(std::span<const std::uint8_t> raw, const DTypeInfo& format,
+void count_exponents(std::span<const std::byte> raw, const DTypeInfo& format,
                      std::uint64_t* counts) noexcept {
   const unsigned mask = (1u << format.exponent_bits) - 1;
   for (std::size_t i = 0; i + sizeof(Word) <= raw.size(); i += sizeof(Word)) {
@@ -40,7 +40,7 @@ ValueCounter::ValueCounter(DType dtype) : dtype_(dtype) {
   if (format.exponent_bits != 0) exponents_.resize(std::size_t{1} << format.exponent_bits);
 }
 
-void ValueCounter::add(std::span<const std::uint8_t> raw) noexcept {
+void ValueCounter::add(std::span<const std::byte> raw) noexcept {
   num_bytes_ += raw.size();
   const DTypeInfo& format = dtype_info(dtype_);
   const std::size_t width = elem_bytes(dtype_);
@@ -54,7 +54,7 @@ void ValueCounter::add(std::span<const std::uint8_t> raw) noexcept {
   }
   for (std::size_t plane = 0; plane < planes_.size(); ++plane)
     for (std::size_t i = plane; i < raw.size() / width * width; i += width)
-      ++planes_[plane][raw[i]];
+      ++planes_[plane][static_cast<std::uint8_t>(raw[i])];
 }
 
 void ValueCounter::merge(const ValueCounter& other) noexcept {

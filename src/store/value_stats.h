@@ -16,7 +16,7 @@ class ValueCounter {
   explicit ValueCounter(DType dtype);
 
   // Whole elements, except for a tail that is ignored.
-  void add(std::span<const std::uint8_t> raw) noexcept;
+  void add(std::span<const std::byte> raw) noexcept;
   void merge(const ValueCounter& other) noexcept;
   std::uint64_t num_bytes() const noexcept { return num_bytes_; }
   TensorStats stats() const;

@@ -146,7 +146,7 @@ TEST_F(ReaderTest, StatsDoNotDependOnStorageOrThreads) {
 
 TensorStats stats_of(DType dtype, const std::string& bytes) {
   store::ValueCounter counter(dtype);
-  counter.add({reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()});
+  counter.add(std::as_bytes(std::span(bytes)));
   return counter.stats();
 }
 
