@@ -7,6 +7,12 @@
 
 namespace snug::cuda {
 
+inline cudaError_t device_attribute(cudaDeviceAttr attribute, int& value) {
+  int device = 0;
+  const cudaError_t error = cudaGetDevice(&device);
+  return error == cudaSuccess ? cudaDeviceGetAttribute(&value, attribute, device) : error;
+}
+
 // kEarly: the kernel may start, where the hardware can, when all thread blocks of the previous one
 // have called let_next_kernel_start(); it calls wait_for_previous_kernel() (gpu/ptx_barrier.cuh).
 enum class Start { kInOrder, kEarly };
@@ -59,14 +65,12 @@ cudaError_t launch_as_is(void (*kernel)(Params...), const Launch& launch, const 
 // On any GPU: raises the limit of shared memory where needed, and starts early where that works.
 template <class... Params, class... Args>
 cudaError_t launch_kernel(void (*kernel)(Params...), Launch launch, const Args&... args) {
-  int device = 0, major = 0, max_smem = 0;
+  int major = 0, max_smem = 0;
   cudaFuncAttributes attributes;
-  cudaError_t error = cudaGetDevice(&device);
-  if (error == cudaSuccess)
-    error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  cudaError_t error = device_attribute(cudaDevAttrComputeCapabilityMajor, major);
   if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, kernel);
   if (error == cudaSuccess && launch.smem_bytes + attributes.sharedSizeBytes > kUsualSmemBytes) {
-    error = cudaDeviceGetAttribute(&max_smem, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    error = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, max_smem);
     if (error == cudaSuccess)
       error =
           raise_smem_limit(kernel, static_cast<std::size_t>(max_smem), attributes.sharedSizeBytes);
@@ -90,11 +94,9 @@ struct StageRoom {
 
 template <class Kernel>
 cudaError_t find_stage_room(Kernel kernel, StageRoom& room) {
-  int device = 0, most = 0;
+  int most = 0;
   cudaFuncAttributes attributes;
-  cudaError_t error = cudaGetDevice(&device);
-  if (error == cudaSuccess)
-    error = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  cudaError_t error = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, most);
   if (error == cudaSuccess) error = cudaFuncGetAttributes(&attributes, kernel);
   if (error != cudaSuccess) return error;
   // The start of dynamic shared memory may be moved up to a multiple of 1024.

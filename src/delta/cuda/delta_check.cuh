@@ -1,28 +1,29 @@
-// delta/cuda/delta_check.cuh - a delta that is to be applied: its header and its index, checked as
-// delta_format.cpp does it.
+// delta/cuda/delta_check.cuh - checks header and index of a delta, as delta_format.cpp does.
 #pragma once
 #include "delta/cuda/delta_device.cuh"
 
 namespace snug::cuda::deltas {
 
-inline constexpr u32 kCheckThreads = 512;
+inline constexpr std::uint32_t kCheckThreads = 512;
 
 struct ApplyWork {
-  const u8* delta;
-  u64 delta_room;  // bytes there are; the header may claim less
-  const u8* base;  // 16-byte aligned
-  u8* target;      // likewise; the base itself if that is to be changed
-  u64 tensor_bytes;
+  const std::uint8_t* delta;
+  std::uint64_t delta_room;  // in bytes; the header may claim less
+  const std::uint8_t* base;  // 16-byte aligned
+  std::uint8_t* target;      // likewise; the base itself to change it in place
+  std::uint64_t tensor_bytes;
   DType dtype;
-  u32 log2_block;  // the most the launch can do; the delta's may be less
+  std::uint32_t log2_block;  // the largest that the launch can do
   delta::ClassRule rule;
   CallState* state;
   DeviceResult* result;
 };
 
-__device__ inline u64 word64(const u8* p) { return *reinterpret_cast<const u64*>(p); }
+__device__ inline std::uint64_t word64(const std::uint8_t* p) {
+  return *reinterpret_cast<const std::uint64_t*>(p);
+}
 
-__device__ inline delta::Header load_header(const u8* p) {
+__device__ inline delta::Header load_header(const std::uint8_t* p) {
   delta::Header h;
   h.dtype = static_cast<DType>(p[5]);
   h.log2_block = p[6];
@@ -32,26 +33,26 @@ __device__ inline delta::Header load_header(const u8* p) {
   h.base_hash = word64(p + 24);
   h.target_hash = word64(p + 32);
   h.num_changed = word64(p + 40);
-  for (u32 i = 0; i < 8; ++i) h.tail[i] = p[48 + i];
-  h.checksum = *reinterpret_cast<const u32*>(p + 56);
+  for (unsigned i = 0; i < 8; ++i) h.tail[i] = p[48 + i];
+  h.checksum = *reinterpret_cast<const std::uint32_t*>(p + 56);
   h.kind = static_cast<delta::Kind>(p[60]);
   return h;
 }
 
-// What read_header() checks, and what this call adds.
-__device__ inline u64 check_header(const ApplyWork& work) {
+// The checks of read_header(), and those of this call.
+__device__ inline std::uint64_t check_header(const ApplyWork& work) {
   const auto refuse = [](Code code, Reason reason) { return error_key(code, reason, kNowhere); };
   if (work.delta_room < delta::kHeaderBytes) return refuse(Code::kCorrupt, kReasonShortFrame);
-  const u8* p = work.delta;
-  if (*reinterpret_cast<const u32*>(p) != delta::kMagic)
+  const std::uint8_t* p = work.delta;
+  if (*reinterpret_cast<const std::uint32_t*>(p) != delta::kMagic)
     return refuse(Code::kBadMagic, kReasonMagic);
   if (p[4] != delta::kVersion) return refuse(Code::kUnsupportedVersion, kReasonVersion);
   const delta::Header h = load_header(p);
   if (h.dtype != work.dtype) return refuse(Code::kUsage, kReasonDType);
-  const u32 width = width_of(h.dtype);
+  const std::uint32_t width = width_of(h.dtype);
   bool bad = h.log2_block < delta::kMinLog2Block || h.log2_block > delta::kMaxLog2Block ||
              h.num_tail_bytes >= width || p[60] > 1 || (p[61] | p[62] | p[63]) != 0;
-  for (u32 i = 0; i < 8; ++i) bad |= i >= h.num_tail_bytes && h.tail[i] != 0;
+  for (unsigned i = 0; i < 8; ++i) bad |= i >= h.num_tail_bytes && h.tail[i] != 0;
   if (bad || h.num_elems > delta::kMaxRawBytes / width || h.num_changed > h.num_elems)
     return refuse(Code::kCorrupt, kReasonHeader);
   if (h.delta_bytes < h.payload_start() || h.delta_bytes % 4 != 0)
@@ -65,11 +66,11 @@ __device__ inline u64 check_header(const ApplyWork& work) {
 }
 
 struct CheckShared {
-  u64 error, sum;
+  unsigned long long error, sum;
 };
 
-// Header, index and their checksum, by all thread blocks of a launch. The last one leaves an
-// error or none.
+// Checks header, index and their checksum, by all thread blocks of a launch; the last one writes
+// the result.
 __device__ inline void check_index(const ApplyWork& work, CheckShared& shared) {
   CallState& state = *work.state;
   if (threadIdx.x == 0) {
@@ -78,29 +79,31 @@ __device__ inline void check_index(const ApplyWork& work, CheckShared& shared) {
   }
   __syncthreads();
   const bool readable = shared.error == 0;
-  __syncthreads();  // nobody adds an error before all have seen this
-  u64 num_words = 0;
+  __syncthreads();  // all have read it before anyone adds an error
+  std::uint64_t num_words = 0;
   if (readable) {
     const delta::Header h = load_header(work.delta);
     num_words = h.payload_start() / 4;
-    const u64 num_blocks = h.num_blocks();
-    const u32* words = reinterpret_cast<const u32*>(work.delta);
-    u64 own = 0;
+    const std::uint64_t num_blocks = h.num_blocks();
+    const std::uint32_t* words = reinterpret_cast<const std::uint32_t*>(work.delta);
+    std::uint64_t own = 0;
     bool bad = num_blocks == 0 && h.delta_bytes != num_words * 4;
-    for (u64 i = u64{blockIdx.x} * kCheckThreads + threadIdx.x; i < num_words;
-         i += u64{gridDim.x} * kCheckThreads) {
-      const u32 end = words[i];
-      if (i != 14) own += checksum_term(end, static_cast<u32>(i));
+    for (std::uint64_t i = std::uint64_t{blockIdx.x} * kCheckThreads + threadIdx.x; i < num_words;
+         i += std::uint64_t{gridDim.x} * kCheckThreads) {
+      const std::uint32_t end = words[i];
+      if (i != 14) own += checksum_term(end, static_cast<std::uint32_t>(i));
       if (i < delta::kHeaderBytes / 4) continue;
-      const u64 b = i - delta::kHeaderBytes / 4;
-      const u64 begin = b == 0 ? num_words : words[i - 1];
-      const u64 most = delta::raw_payload_bytes(h.elems_in_block(b), width_of(h.dtype)) / 4;
+      const std::uint64_t b = i - delta::kHeaderBytes / 4;
+      const std::uint64_t begin = b == 0 ? num_words : words[i - 1];
+      const std::uint64_t most =
+          delta::raw_payload_bytes(h.elems_in_block(b), width_of(h.dtype)) / 4;
       bad |= begin < num_words || end < begin || end > begin + most ||
-             u64{end} * 4 > h.delta_bytes || (b + 1 == num_blocks && u64{end} * 4 != h.delta_bytes);
+             std::uint64_t{end} * 4 > h.delta_bytes ||
+             (b + 1 == num_blocks && std::uint64_t{end} * 4 != h.delta_bytes);
     }
     if (bad) atomicMax(&shared.error, error_key(Code::kCorrupt, kReasonIndex, kNowhere));
     own = warp_sum(own);
-    if (lane() == 0) atomicAdd(&shared.sum, own);
+    if (lane_id() == 0) atomicAdd(&shared.sum, own);
   }
   __syncthreads();
   if (threadIdx.x != 0) return;
@@ -108,10 +111,10 @@ __device__ inline void check_index(const ApplyWork& work, CheckShared& shared) {
   atomicAdd(&state.head_sum, shared.sum);
   __threadfence();
   if (atomicAdd(&state.ticket, 1u) + 1 < gridDim.x) return;
-  u64 error = read_state(&state.first_error);
+  std::uint64_t error = read_state(&state.first_error);
   // A damaged index is a damaged header first, as on the CPU.
   if (readable && checksum_finish(read_state(&state.head_sum), num_words * 4) !=
-                      *reinterpret_cast<const u32*>(work.delta + 56))
+                      *reinterpret_cast<const std::uint32_t*>(work.delta + 56))
     error = error_key(Code::kCorrupt, kReasonHeadChecksum, kNowhere);
   state.first_error = error;
   write_result(work.result, error, work.tensor_bytes);

@@ -1,4 +1,4 @@
-// A delta applied to a tensor on the GPU: kernels and the host side of delta_apply.
+// Applies a delta to a tensor on the GPU: the kernels and the host side of delta_apply.
 #include <algorithm>
 
 #include "delta/cuda/delta_apply.cuh"
@@ -13,22 +13,23 @@ __global__ void __launch_bounds__(kCheckThreads) check_kernel(const ApplyWork wo
   check_index(work, shared);
 }
 
-// How many thread blocks a multiprocessor of sm_90 has room for.
-template <u32 kWidth, u32 kThreads, bool kMany>
-constexpr u32 blocks_per_sm() {
+// Thread blocks that fit a multiprocessor of sm_90.
+template <unsigned kWidth, unsigned kThreads, bool kMany>
+constexpr std::uint32_t blocks_per_sm() {
   constexpr std::size_t kBytes = sizeof(ApplyShared<kWidth, kThreads, kMany>) + 1024;
-  return static_cast<u32>(std::clamp<std::size_t>(228 * 1024 / kBytes, 1, 1024 / kThreads));
+  return static_cast<std::uint32_t>(
+      std::clamp<std::size_t>(228 * 1024 / kBytes, 1, 1024 / kThreads));
 }
 
-template <u32 kWidth, u32 kThreads, bool kMany, Pass kPass>
+template <unsigned kWidth, unsigned kThreads, bool kMany, Pass kPass>
 __global__ void __launch_bounds__(kThreads, blocks_per_sm<kWidth, kThreads, kMany>())
     apply_kernel(const ApplyWork work) {
-  extern __shared__ __align__(16) u8 memory[];
+  extern __shared__ __align__(16) std::uint8_t memory[];
   apply_blocks<kWidth, kThreads, kMany, kPass>(
       work, *reinterpret_cast<ApplyShared<kWidth, kThreads, kMany>*>(memory));
 }
 
-template <u32 kWidth, u32 kThreads, bool kMany, Pass kPass>
+template <unsigned kWidth, unsigned kThreads, bool kMany, Pass kPass>
 cudaError_t launch_blocks(const ApplyWork& work, int num_sms, cudaStream_t stream) {
   const std::uint64_t num_blocks = work.tensor_bytes / (kWidth * kThreads * kPerThread) + 1;
   const std::uint64_t most =
@@ -39,14 +40,14 @@ cudaError_t launch_blocks(const ApplyWork& work, int num_sms, cudaStream_t strea
       work);
 }
 
-template <u32 kWidth, u32 kThreads, Pass kPass>
+template <unsigned kWidth, unsigned kThreads, Pass kPass>
 cudaError_t launch_pass(const ApplyWork& work, int num_sms, cudaStream_t stream) {
   const cudaError_t error = launch_blocks<kWidth, kThreads, false, kPass>(work, num_sms, stream);
   if (error != cudaSuccess) return error;
   return launch_blocks<kWidth, kThreads, true, kPass>(work, num_sms, stream);
 }
 
-template <u32 kWidth, u32 kThreads>
+template <unsigned kWidth, unsigned kThreads>
 cudaError_t launch_apply(const ApplyWork& work, int num_sms, cudaStream_t stream) {
   if (work.target != work.base)
     return launch_pass<kWidth, kThreads, Pass::kCheckAndStore>(work, num_sms, stream);
@@ -55,7 +56,7 @@ cudaError_t launch_apply(const ApplyWork& work, int num_sms, cudaStream_t stream
   return launch_pass<kWidth, kThreads, Pass::kStore>(work, num_sms, stream);
 }
 
-template <u32 kWidth>
+template <unsigned kWidth>
 cudaError_t launch_width(const ApplyWork& work, int num_sms, cudaStream_t stream) {
   switch (work.log2_block) {
     case 12: return launch_apply<kWidth, 64>(work, num_sms, stream);
@@ -70,27 +71,26 @@ Status apply(Source update, Source base, void* target, Target workspace, DeviceR
   if (Status s = check_memory(workspace, kStateBytes, result); !s.ok()) return s;
   for (const void* p : {update.data, base.data, const_cast<const void*>(target)})
     if (!is_aligned(p, 16)) return usage("delta and tensors must be 16-byte aligned");
-  int device = 0, num_sms = 0;
-  cudaError_t error = cudaGetDevice(&device);
-  if (error == cudaSuccess)
-    error = cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, device);
+  int num_sms = 0;
+  cudaError_t error = device_attribute(cudaDevAttrMultiProcessorCount, num_sms);
   if (error != cudaSuccess) return from_cuda(error);
   ApplyWork work{};
-  work.delta = static_cast<const u8*>(update.data);
+  work.delta = static_cast<const std::uint8_t*>(update.data);
   work.delta_room = update.num_bytes;
-  work.base = static_cast<const u8*>(base.data);
-  work.target = static_cast<u8*>(target);
+  work.base = static_cast<const std::uint8_t*>(base.data);
+  work.target = static_cast<std::uint8_t*>(target);
   work.tensor_bytes = base.num_bytes;
   work.dtype = options.dtype;
-  work.log2_block = static_cast<u32>(log2_block_of(options));
+  work.log2_block = static_cast<std::uint32_t>(log2_block_of(options));
   work.rule = delta::class_rule(options.dtype);
   work.state = static_cast<CallState*>(workspace.data);
   work.result = result;
   error = cudaMemsetAsync(workspace.data, 0, kStateBytes, stream);
   if (error == cudaSuccess) {
-    // A thread an entry of the index, up to 64 thread blocks.
+    // A thread for each entry of the index, in up to 64 thread blocks.
     const std::uint64_t num_blocks = work.tensor_bytes >> delta::kMinLog2Block;
-    const auto grid = static_cast<u32>(std::min<std::uint64_t>(num_blocks / kCheckThreads + 1, 64));
+    const auto grid =
+        static_cast<std::uint32_t>(std::min<std::uint64_t>(num_blocks / kCheckThreads + 1, 64));
     check_kernel<<<grid, kCheckThreads, 0, stream>>>(work);
     error = cudaGetLastError();
   }

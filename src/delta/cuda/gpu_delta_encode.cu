@@ -1,5 +1,4 @@
-// Two tensors on the GPU to one delta: the kernel and the host side of
-// delta_encode.
+// Makes a delta of two tensors on the GPU: the kernel and the host side of delta_encode.
 #include <algorithm>
 
 #include "delta/cuda/delta_encode.cuh"
@@ -9,9 +8,9 @@ namespace snug::cuda {
 namespace deltas {
 namespace {
 
-template <u32 kWidth, bool kLargeBlocks>
+template <unsigned kWidth, bool kLargeBlocks>
 __global__ void __launch_bounds__(kEncodeThreads, 2) encode_kernel(const EncodeWork work) {
-  extern __shared__ __align__(16) u8 rooms[];
+  extern __shared__ __align__(16) std::uint8_t rooms[];
   __shared__ EncodeShared shared;
   encode_round<kWidth, kLargeBlocks>(work, shared, rooms);
 }
@@ -25,16 +24,15 @@ delta::Header make_header(std::size_t raw_bytes, const DeltaOptions& options) {
   return header;
 }
 
-// Shared memory for each warp: what suits a Hopper GPU, or what there is. 0 if
-// one warp alone could not encode a block of which all elements changed.
+// Shared memory for each warp: what suits a Hopper GPU, or what the GPU has. 0 if one warp alone
+// could not encode a block of which all elements changed.
 template <bool kLargeBlocks>
-cudaError_t choose_room(const delta::Header& header, u32& room_bytes) {
-  int device = 0, most = 0;
-  cudaError_t error = cudaGetDevice(&device);
-  if (error == cudaSuccess)
-    error = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+cudaError_t choose_room(const delta::Header& header, std::uint32_t& room_bytes) {
+  int most = 0;
+  const cudaError_t error = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, most);
   if (error != cudaSuccess) return error;
-  const u32 there_is = (static_cast<u32>(most) - sizeof(EncodeShared)) / kRoundBlocks / 16 * 16;
+  const std::uint32_t there_is =
+      (static_cast<std::uint32_t>(most) - sizeof(EncodeShared)) / kRoundBlocks / 16 * 16;
   room_bytes = std::min(kLargeBlocks ? kLargeRoomBytes : kSmallRoomBytes, there_is);
   const std::size_t needed =
       EncodeRoom<kLargeBlocks>::bytes_for_all(header.block_elems(), elem_bytes(header.dtype));
@@ -61,7 +59,7 @@ std::size_t delta_encode_workspace_bytes(std::size_t raw_bytes,
                                          const DeltaOptions& options) noexcept {
   if (!check_options(options, raw_bytes).ok()) return 0;
   return kStateBytes +
-         (make_header(raw_bytes, options).num_blocks() / kRoundBlocks + 1) * sizeof(u64);
+         (make_header(raw_bytes, options).num_blocks() / kRoundBlocks + 1) * sizeof(std::uint64_t);
 }
 
 Status delta_encode(Source base, Source next, Target out, Target workspace, DeviceResult* result,
@@ -74,14 +72,15 @@ Status delta_encode(Source base, Source next, Target out, Target workspace, Devi
   for (const void* p : {base.data, next.data, const_cast<const void*>(out.data)})
     if (!is_aligned(p, 16)) return usage("base, next and delta must be 16-byte aligned");
   EncodeWork work{};
-  work.base = static_cast<const u8*>(base.data);
-  work.next = static_cast<const u8*>(next.data);
-  work.delta = static_cast<u8*>(out.data);
+  work.base = static_cast<const std::uint8_t*>(base.data);
+  work.next = static_cast<const std::uint8_t*>(next.data);
+  work.delta = static_cast<std::uint8_t*>(out.data);
   work.capacity = out.num_bytes;
   work.header = make_header(next.num_bytes, options);
   work.rule = delta::class_rule(options.dtype);
   work.state = static_cast<CallState*>(workspace.data);
-  work.offsets = reinterpret_cast<volatile u64*>(static_cast<u8*>(workspace.data) + kStateBytes);
+  work.offsets = reinterpret_cast<volatile std::uint64_t*>(
+      static_cast<std::uint8_t*>(workspace.data) + kStateBytes);
   work.result = result;
   if (out.num_bytes < work.header.payload_start())
     return {Code::kDstTooSmall, "no room for the delta", kNowhere,

@@ -7,26 +7,26 @@ namespace snug::cuda {
 namespace deltas {
 namespace {
 
-constexpr u32 kHashThreads = 512;
+constexpr std::uint32_t kHashThreads = 512;
 
 __global__ void __launch_bounds__(kHashThreads)
     hash_kernel(Source tensor, CallState* state, std::uint64_t* hash) {
-  const u8* bytes = static_cast<const u8*>(tensor.data);
-  const u64 num_pairs = (tensor.num_bytes + 7) / 8;
-  u64 sum = 0;
-  for (u64 i = u64{blockIdx.x} * kHashThreads + threadIdx.x; i < num_pairs;
-       i += u64{gridDim.x} * kHashThreads) {
+  const std::uint8_t* bytes = static_cast<const std::uint8_t*>(tensor.data);
+  const std::uint64_t num_pairs = (tensor.num_bytes + 7) / 8;
+  std::uint64_t sum = 0;
+  for (std::uint64_t i = std::uint64_t{blockIdx.x} * kHashThreads + threadIdx.x; i < num_pairs;
+       i += std::uint64_t{gridDim.x} * kHashThreads) {
     uint2 pair = {0, 0};
     if (8 * i + 8 <= tensor.num_bytes) {
       pair = reinterpret_cast<const uint2*>(bytes)[i];
     } else {
-      for (u64 k = 8 * i; k < tensor.num_bytes; ++k)
-        (k % 8 < 4 ? pair.x : pair.y) |= u32{bytes[k]} << 8 * (k % 4);
+      for (std::uint64_t k = 8 * i; k < tensor.num_bytes; ++k)
+        (k % 8 < 4 ? pair.x : pair.y) |= std::uint32_t{bytes[k]} << 8 * (k % 4);
     }
     sum += delta::hash_term(pair.x, pair.y, i);
   }
   sum = warp_sum(sum);
-  if (lane() == 0) atomicAdd(&state->base_sum, sum);
+  if (lane_id() == 0) atomicAdd(&state->base_sum, sum);
   __syncthreads();
   if (threadIdx.x != 0) return;
   __threadfence();
@@ -46,7 +46,7 @@ Status tensor_hash(Source tensor, std::uint64_t* hash, Target workspace, Stream 
   cudaError_t error = cudaMemsetAsync(workspace.data, 0, kStateBytes, stream);
   if (error != cudaSuccess) return from_cuda(error);
   const std::uint64_t num_blocks = tensor.num_bytes / (8 * kHashThreads * 8) + 1;
-  const auto grid = static_cast<u32>(std::min<std::uint64_t>(num_blocks, 1024));
+  const auto grid = static_cast<std::uint32_t>(std::min<std::uint64_t>(num_blocks, 1024));
   hash_kernel<<<grid, kHashThreads, 0, stream>>>(tensor, static_cast<CallState*>(workspace.data),
                                                  hash);
   return from_cuda(cudaGetLastError());

@@ -1,5 +1,4 @@
-// delta/cuda/gpu_delta_host.h - what the host sides of the delta kernels share: checks and
-// launches.
+// delta/cuda/gpu_delta_host.h - argument checks that the host sides of the delta kernels share.
 #pragma once
 #include <cuda_runtime.h>
 
