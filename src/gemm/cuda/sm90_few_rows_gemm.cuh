@@ -157,8 +157,7 @@ __global__ void __launch_bounds__(FewRowsSmem(kTokenTiles, kWarps, kKind).thread
         *reinterpret_cast<std::uint16_t*>(memory + rows + i / missing * row_bytes +
                                           (present + i % missing) * 2) = 0;
     }
-    if (!p.x_aligned || first_col + cols > p.k)
-      asm volatile("bar.sync 1, %0;" ::"n"(kWarps * 32) : "memory");
+    if (!p.x_aligned || first_col + cols > p.k) BarrierTeam<kWarps * 32>::sync();
 
     // Lanes beyond the last row read row 0; their results are not stored.
     std::uint32_t x[kTokenTiles];

@@ -17,7 +17,7 @@ namespace {
 using gpu_link::LinkSpan;
 using wire::kMaxChunkBytes;
 
-// What one lane of the connection needs while it works on a chunk.
+// The buffers of one lane of the connection, for one chunk at a time.
 struct Lane : ChunkCoder {
   Lane(Way way, DType type) : ChunkCoder(way), dtype(type) {}
 
@@ -33,7 +33,7 @@ struct Lane : ChunkCoder {
     tensor = *found;
     num_bytes = span.num_bytes;
     const std::size_t num_pieces = tensor == nullptr ? pieces.num_pieces() : 0;
-    // Small chunks have small blocks, of which there may be more.
+    // Small chunks have smaller blocks, and maybe more of them.
     const Status s = from_cuda(
         memory.ensure(std::max(paged_workspace_bytes(num_bytes, num_pieces, dtype, 0),
                                paged_workspace_bytes(kMaxChunkBytes, num_pieces, dtype, 0))));
@@ -75,7 +75,7 @@ struct Lane : ChunkCoder {
   std::size_t num_bytes = 0;
 };
 
-// Segments on one device, and buffers for the lanes that come.
+// Segments on one device, and buffers for the lanes that work on them.
 class DeviceMemory {
  public:
   DeviceMemory(ChunkCoder::Way way, DType dtype, std::span<const Segment> segments)
@@ -84,14 +84,14 @@ class DeviceMemory {
   DType dtype() const { return dtype_; }
   std::uint64_t num_bytes() const { return segments_.num_bytes(); }
 
-  // Runs body(lane) for a chunk, with buffers that nobody else uses.
+  // Runs body(lane) for a chunk; the buffers are its own meanwhile.
   template <class Body>
   auto with_lane(LinkSpan span, Body body) -> decltype(body(std::declval<Lane&>())) {
     if (Status s = from_cuda(enter_thread(device_)); !s.ok()) return s;
     std::unique_ptr<Lane> lane = take_lane();
     if (Status s = lane->load(segments_, span); !s.ok()) return s;
     auto result = body(*lane);
-    // What an error left on the stream must not outlive the transfer or meet the next one.
+    // Work left on the stream by an error must end before the transfer does.
     if (!result.ok()) (void)lane->stream.wait();
     const std::lock_guard lock(mutex_);
     free_.push_back(std::move(lane));

@@ -20,25 +20,25 @@ constexpr Status kNoIpc{Code::kPeer,
                         "CUDA IPC is refused between these processes (sandbox, container without "
                         "a shared IPC namespace, or no such hardware); use the connection itself"};
 
-// What the ends tell each other about their staging memory.
+// What each end sends the other about its staging memory.
 struct StagingHello {
   std::uint64_t num_bytes = 0, has_handle = 0;
-  std::uint64_t address = 0;  // for an end in the same process
+  std::uint64_t address = 0;  // for a peer in the same process
   cudaIpcMemHandle_t handle{};
 };
 static_assert(sizeof(StagingHello) <= sizeof(gpu_link::LinkBlob));
 
-// Memory of our own, never the user's: what an allocator maps piecewise has no handle.
+// Our own memory, not the user's: memory that an allocator has mapped piecewise has no IPC handle.
 Status open_staging(Memory& staging, StagingHello& hello) {
   if (Status s = from_cuda(staging.ensure(kLinkStagingBytes)); !s.ok()) return s;
   hello.num_bytes = kLinkStagingBytes;
   hello.address = reinterpret_cast<std::uintptr_t>(staging.as());
   hello.has_handle = cudaIpcGetMemHandle(&hello.handle, staging.as()) == cudaSuccess ? 1 : 0;
-  (void)cudaGetLastError();  // an end in the same process needs no handle
+  (void)cudaGetLastError();  // a peer in the same process needs no handle
   return {};
 }
 
-// What the driver says about memory that a peer claims to be so large; 0 where it does not know.
+// The size of the peer's memory as the driver knows it, from `data` on; 0 if it does not.
 std::size_t size_of_mapping(void* data) {
   void* entry = nullptr;
   cudaDriverEntryPointQueryResult found;
@@ -82,7 +82,7 @@ class Link::Impl {
     sender_.reset();
     receiver_.reset();
     if (!started_) return;
-    // The peer's copies into the staging memory must have ended before it goes.
+    // The peer's copies into the staging memory must end before it is freed.
     const auto limit = gpu_link::LinkClock::now() + std::chrono::seconds(5);
     while (meeting_.incoming().is_attached.load() != 0 && meeting_.check_peer().ok() &&
            gpu_link::LinkClock::now() < limit)
@@ -118,7 +118,7 @@ class Link::Impl {
     receiver_.emplace(meeting_.incoming(), make_gpu_receiver(staging_.as()), kLinkStagingBytes,
                       kLinkChunkBytes, link);
     started_ = true;
-    // Both threads run from the start: they let go of the peer's memory when it says goodbye.
+    // Both threads run from the start: they unmap the peer's memory when it closes the link.
     if (Status s = sender_->start(); !s.ok()) return s;
     return receiver_->start();
   }

@@ -1,4 +1,4 @@
-// gpu_link/cuda/link.h - how a Link is put together; benchmarks slip a slower link in.
+// gpu_link/cuda/link.h - opens a Link with an engine of choice, such as a slower one in benchmarks.
 #pragma once
 #include <functional>
 

@@ -1,6 +1,6 @@
-// gpu_link/cuda/link_gpu.h - the GPU at the two ends of a link (gpu_link/link_engine.h): chunks are
-// encoded and decoded by snug/cuda.h and copied from GPU memory to GPU memory; the host
-// only starts work and sees it end.
+// gpu_link/cuda/link_gpu.h - the engines of gpu_link/link_engine.h on a GPU. They encode and decode
+// chunks with snug/cuda.h and copy them from GPU memory to GPU memory. The host only starts work
+// and polls for its end.
 #pragma once
 #include <memory>
 
@@ -21,10 +21,10 @@ struct GpuTensor : gpu_link::LinkTensor {
   const SegmentList segments;
 };
 
-// The peer's staging memory as this process sees it, mapped or its own.
+// The peer's staging memory in this process: mapped, or of this process.
 struct PeerMemory {
   void* data = nullptr;
-  bool is_mapped = false;  // to be unmapped in the end
+  bool is_mapped = false;  // and to be unmapped
 };
 
 std::unique_ptr<gpu_link::SendEngine> make_gpu_sender(int device, PeerMemory staging);

@@ -1,4 +1,4 @@
-// gpu_link/cuda/link_gpu_parts.h - what the engines of gpu_link/cuda/link_gpu.h are made of.
+// gpu_link/cuda/link_gpu_parts.h - copies and pending codec calls of the engines in link_gpu.h.
 #pragma once
 #include "gpu_link/cuda/chunk_coder.h"
 #include "gpu_link/cuda/enter_thread.h"
@@ -6,7 +6,7 @@
 
 namespace snug::cuda {
 
-// A copy within device memory: as a graph it starts sooner than by cudaMemcpyAsync.
+// A copy within device memory. A graph starts sooner than cudaMemcpyAsync.
 class CopyGraph {
  public:
   cudaError_t copy(void* to, const void* from, std::size_t num_bytes, cudaStream_t stream) {
@@ -30,9 +30,9 @@ class CopyGraph {
   bool is_tried_ = false;
 };
 
-// The end of a codec call. The kernel writes the result into pinned memory, where it is seen
-// earlier than a copy of it would be. An event then tells that the kernel has ended: only then may
-// others use what it has written.
+// A codec call under way. The kernel writes the result into pinned memory, where the host sees it
+// earlier than a copy. An event then tells that the kernel has ended: others may use its output
+// only then.
 class CodecCall {
  public:
   cudaError_t ensure() {
@@ -46,7 +46,7 @@ class CodecCall {
   Status started(const Status& status, cudaStream_t stream) {
     return status.ok() ? from_cuda(event_.record(stream)) : status;
   }
-  // A kernel that ends without a result was given nonsense, or the GPU has failed.
+  // A kernel that ends without a result had wrong arguments, or the GPU has failed.
   Result<bool> is_done() {
     if (!has_result() && ++num_polls_ % 1024 != 0) return false;
     const auto ended = event_.happened();
@@ -58,7 +58,7 @@ class CodecCall {
 
  private:
   static constexpr std::size_t kWords = sizeof(DeviceResult) / 4;
-  static constexpr std::uint32_t kUnset = 0x5A5A'5A5A;  // no size of a chunk, no code
+  static constexpr std::uint32_t kUnset = 0x5A5A'5A5A;  // neither a size nor a code
 
   volatile std::uint32_t* words() const { return result_.as<std::uint32_t>(); }
   // The words arrive one by one.

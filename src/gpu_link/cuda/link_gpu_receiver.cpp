@@ -7,10 +7,10 @@ namespace {
 
 constexpr int kNumPlacers = 4;
 constexpr DType kUsualType = DType::kBF16;
-constexpr int kSmallestBlock = 12;  // has the most of them
+constexpr int kSmallestBlock = 12;  // makes the most blocks
 constexpr Status kDamaged{Code::kCorrupt, "a chunk was damaged on its way"};
 
-// What calls with any dtype and codec need for the largest chunk in the most pieces.
+// Enough for any dtype and codec, the largest chunk and the most pieces.
 std::size_t decode_room() {
   std::size_t most = 0;
   for (int dtype = 0; dtype < kNumDTypes; ++dtype)
@@ -43,11 +43,11 @@ struct Placer : ChunkCoder {
 
 class GpuReceiveEngine : public gpu_link::ReceiveEngine {
  public:
-  // What fails here fails again where a chunk needs it, and is reported then.
+  // What fails here fails again when a chunk needs it, and is reported then.
   explicit GpuReceiveEngine(void* staging) : staging_(static_cast<std::byte*>(staging)) {
     for (Placer& placer : placers_)
       if (!placer.ensure(room_).ok()) return;
-    // Kernels are loaded by frames that are none, and graphs recorded with memory that fits.
+    // Loads kernels with a frame of zeros, which is refused.
     Placer& first = placers_[0];
     const Target room = placers_[1].workspace;
     (void)first.load_kernels({room.data, 4096, {room.data, 4096}, first.call.expect_result()},

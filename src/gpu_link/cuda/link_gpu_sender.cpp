@@ -12,13 +12,13 @@
 namespace snug::cuda {
 namespace {
 
-// Encoders need three times the memory of a frame, and are done with it sooner.
+// Fewer encoders than frames: they need three times the memory, and for a shorter time.
 constexpr int kNumFrames = 4, kMaxEncoding = 3;
-constexpr int kNumCopies = 4;  // that may be on their way
+constexpr int kNumCopies = 4;  // under way at a time
 
 constexpr std::size_t up(std::size_t n) { return (n + 255) / 256 * 256; }
 
-// What calls with any dtype and codec need for the largest chunk in the most pieces.
+// Enough for any dtype and codec, the largest chunk and the most pieces.
 std::size_t encode_room() {
   std::size_t most = 0;
   for (int dtype = 0; dtype < kNumDTypes; ++dtype)
@@ -32,7 +32,7 @@ struct Encoder : ChunkCoder {
 };
 
 struct Frame {
-  Target data;  // no more than the chunk: what does not fit is not worth sending
+  Target data;  // as large as a chunk: a larger frame is not worth sending
   CodecCall call;
   int encoder = -1;
 };
@@ -61,7 +61,7 @@ class GpuSendEngine : public gpu_link::SendEngine {
     if (std::exchange(is_asked_, true)) return false;
     try {
       getting_ready_ = std::thread([this, dtype = tensor.dtype] { get_ready(dtype); });
-    } catch (const std::system_error&) {  // then everything travels raw
+    } catch (const std::system_error&) {  // all chunks are sent raw then
     }
     return false;
   }
@@ -91,7 +91,7 @@ class GpuSendEngine : public gpu_link::SendEngine {
   }
 
   Status copy_frame(int idx, std::size_t num_bytes, std::size_t place) override {
-    // Places are multiples of 256 bytes; copies that are not take two calls inside CUDA.
+    // Rounded up, as places are multiples of 256 bytes: CUDA splits other sizes into two copies.
     return copy(place, [&](Copy& slot, void* to) {
       return from_cuda(
           slot.graph.copy(to, frames_[idx].data.data, up(num_bytes), copies_stream_.get()));
@@ -125,8 +125,8 @@ class GpuSendEngine : public gpu_link::SendEngine {
   }
 
  private:
-  // On a thread of its own, before the first frame, for the type that most will have. Where it
-  // fails, as for want of memory, everything travels raw.
+  // On a thread of its own, before the first frame, for the type of the first tensor. If it fails,
+  // for example for lack of memory, all chunks are sent raw.
   void get_ready(DType dtype) noexcept try {
     if (enter_thread(device_) == cudaSuccess && allocate().ok()) {
       const ChunkCoder::Chunk chunk{frames_[0].data.data, kLinkChunkBytes / 4, frames_[1].data,
@@ -140,7 +140,7 @@ class GpuSendEngine : public gpu_link::SendEngine {
   } catch (const std::exception&) {
   }
 
-  // One block: small ones would be rounded up.
+  // One allocation: small ones would be rounded up.
   Status allocate() {
     const std::size_t room = encode_room();
     if (Status s = from_cuda(memory_.ensure(kNumFrames * kLinkChunkBytes + kMaxEncoding * room));

@@ -6,7 +6,7 @@ namespace snug::cuda {
 namespace {
 
 constexpr unsigned kThreads = 256;
-constexpr unsigned kSlice = 16 * 1024;  // bytes of a piece that a thread block takes at a time
+constexpr unsigned kSlice = 16 * 1024;  // bytes that a thread block copies at a time
 
 // Whole groups of 16 bytes where both sides are aligned, single bytes elsewhere.
 __device__ void copy_slice(std::uint8_t* to, const std::uint8_t* from, unsigned n) {
@@ -53,7 +53,7 @@ cudaError_t copy_segments(CopyWay way, std::span<const Segment> pieces, void* me
       arguments.starts[i + 1] =
           arguments.starts[i] + static_cast<std::uint32_t>(pieces[i].num_bytes);
     }
-    // Many pieces fill the GPU by their number, few by their slices.
+    // Few pieces are cut into more slices, to fill the GPU.
     const unsigned rows = std::clamp(512u / n, 2u, 128u);
     copy_kernel<<<dim3(n, rows), kThreads, 0, stream>>>(arguments, n, place,
                                                         way == CopyWay::kGather);

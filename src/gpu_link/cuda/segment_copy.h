@@ -1,5 +1,5 @@
-// gpu_link/cuda/segment_copy.h - pieces of a message in device memory: which of them a chunk
-// touches, and one launch that gathers or scatters them.
+// gpu_link/cuda/segment_copy.h - pieces of a message in device memory: finds those of a chunk, and
+// gathers or scatters them.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -23,10 +23,9 @@ class SegmentList {
   std::uint64_t num_bytes() const noexcept { return num_bytes_; }
   // [offset, offset + num_bytes) if one segment holds it, else nullptr.
   std::byte* in_one_piece(std::uint64_t offset, std::size_t num_bytes) const;
-  // Writes what [offset, offset + num_bytes) consists of; returns the number of pieces,
-  // of which no more than out.size() are written.
+  // Writes the pieces of [offset, offset + num_bytes), at most out.size(); returns their number.
   std::size_t cut(std::uint64_t offset, std::size_t num_bytes, std::span<Segment> out) const;
-  // The most pieces that any stretch of this length consists of.
+  // The most pieces of any stretch of this length.
   std::size_t max_pieces(std::size_t num_bytes) const;
 
  private:
@@ -39,8 +38,8 @@ class SegmentList {
 
 enum class CopyWay { kGather, kScatter };
 
-// Copies between `memory` and `pieces` (host memory), which follow each other there, in
-// launches of kPiecesALaunch: they travel as arguments, so that nothing has to stay.
+// Copies between `memory`, where the pieces follow each other, and the pieces. `pieces` is in host
+// memory and passed as kernel arguments, kPiecesALaunch a launch: it may be freed at once.
 inline constexpr std::size_t kPiecesALaunch = 250;
 cudaError_t copy_segments(CopyWay way, std::span<const Segment> pieces, void* memory,
                           cudaStream_t stream);

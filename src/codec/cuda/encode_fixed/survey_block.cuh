@@ -6,9 +6,7 @@
 
 namespace snug::cuda {
 
-__device__ __forceinline__ void sync_surveyors() {
-  asm volatile("bar.sync 1, %0;" ::"n"(kSurveyThreads) : "memory");
-}
+using SurveyTeam = BarrierTeam<kSurveyThreads>;
 
 // Counts the upper exponent bits of the sampled values. Returns bits in which some
 // of them differ from the first value; not all such bits are found.
@@ -240,7 +238,7 @@ __device__ __forceinline__ void survey_blocks(const Work& work, RingCursor curso
   const Pieces pieces = Pieces::of<kWidth>(block_bytes);
   const auto sampled = static_cast<std::uint32_t>(block_elems / codec::sample_stride(block_elems));
   smem.totals[0].clear(thread);
-  sync_surveyors();
+  SurveyTeam::sync();
   for (unsigned j = 0;; ++j, cursor.advance()) {
     BlockInfo& info = smem.infos[j % kBlockInfos];
     const RingBlock block = cursor.block();
@@ -256,13 +254,13 @@ __device__ __forceinline__ void survey_blocks(const Work& work, RingCursor curso
           barrier_wait(shared_address(&smem.empty[cursor.barrier(unit)]), cursor.parity(unit));
       complete_block(access_item<Access>(work, info.job.w.item), info, block, num_bytes,
                      block_bytes, thread);
-      sync_surveyors();
+      SurveyTeam::sync();
     }
     std::uint32_t differs = 0;
     const auto add_differences = [&](unsigned of) {
       differs = __reduce_or_sync(kAllLanes, differs);
       if (lane_id() == 0 && differs != 0) atomicOr(&totals.differs[of], differs);
-      sync_surveyors();
+      SurveyTeam::sync();
       differs = totals.differs[of];
     };
     if constexpr (kWidth > 1) {
@@ -276,7 +274,7 @@ __device__ __forceinline__ void survey_blocks(const Work& work, RingCursor curso
       differs = compare_values(block, num_bytes, width, thread);
       add_differences(1);
     }
-    sync_surveyors();
+    SurveyTeam::sync();
     if constexpr (kWidth > 1) {
       if (info.num_tables == 0 || info.may_be_raw || n != block_elems)
         count_with_care<kWidth>(block, info, warp, pieces, n == block_elems, varies);
