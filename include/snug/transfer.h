@@ -46,6 +46,14 @@ StoreResult<TransferReport> send_path(const std::string& path, const std::string
 StoreResult<TransferReport> receive_path(wire::Connection& connection, const std::string& folder,
                                          const TransferOptions& options = {}) noexcept;
 
+// Calls `serve` for every peer that connects, each on a thread of its own, until keep_going returns
+// false, and then waits for these threads. `on_error` gets what `serve` returns, with the name of
+// the peer, and now and then how many connections were refused. Threads call it at the same time.
+void serve_peers(wire::Listener& listener,
+                 const std::function<StoreStatus(wire::Connection&)>& serve,
+                 const std::function<void(const StoreStatus&)>& on_error,
+                 const std::function<bool()>& keep_going) noexcept;
+
 // ---- versions ---------------------------------------------------------------
 //
 // A trainer publishes versions: files or folders that appear in a folder by a

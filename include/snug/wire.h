@@ -174,6 +174,7 @@ class Listener {
   ~Listener();
 
   std::string address() const noexcept;  // with the port that was taken
+  const Options& options() const noexcept;
   // The next peer that has proved itself and brought all its lanes.
   Result<Connection> accept(std::chrono::milliseconds patience) noexcept;
   // Those that came and left, or were sent away, without proving themselves.

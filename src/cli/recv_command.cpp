@@ -1,38 +1,24 @@
 // snug recv: take what snug send sends.
 #include <fmt/format.h>
 
-#include <atomic>
 #include <filesystem>
-#include <list>
 #include <memory>
 #include <mutex>
-#include <system_error>
-#include <thread>
 
 #include "cli/commands.h"
 #include "cli/terminal.h"
 #include "cli/units.h"
 #include "cli/wire_options.h"
-#include "transfer/refusals.h"
 
 namespace snug::cli {
 namespace {
 
-using namespace std::chrono_literals;
 using Json = nlohmann::ordered_json;
-
-constexpr std::size_t kMaxSenders = 64;
 
 struct RecvArgs {
   std::string folder, listen = "127.0.0.1:7000";
   bool once = false, force = false;
   WireArgs wire;
-};
-
-// One sender at work, on a thread of its own.
-struct Job {
-  std::thread thread;
-  std::atomic<bool> done{false};
 };
 
 class ReceiveCommand {
@@ -50,15 +36,14 @@ class ReceiveCommand {
     if (!listener) return print_error({listener.status(), args_.listen, {}, {}});
     // On stderr, so that scripts can read the results from stdout alone.
     if (!args_.wire.quiet) fmt::print(stderr, "listening on {}\n", listener->address());
-    while (pending_signal() == 0 && !finished()) {
-      auto connection = listener->accept(100ms);
-      if (connection && jobs_.size() < kMaxSenders) start(std::move(*connection));
-      std::erase_if(jobs_, [](Job& job) { return job.done && (job.thread.join(), true); });
-      if (const auto s = refusals_.news(*listener, options_.wire)) print_error(*s);
-    }
-    for (Job& job : jobs_) job.thread.join();
-    if (pending_signal() != 0) return print_error({{Code::kIo, "stopped"}, {}, {}, {}});
-    return 0;
+    serve_peers(
+        *listener, [this](wire::Connection& connection) { return receive(connection); },
+        [this](const StoreStatus& status) {
+          const std::lock_guard lock(mutex_);
+          if (pending_signal() == 0) print_error(status);
+        },
+        [this] { return pending_signal() == 0 && !finished(); });
+    return pending_signal() == 0 ? 0 : print_error({{Code::kIo, "stopped"}, {}, {}, {}});
   }
 
  private:
@@ -67,23 +52,10 @@ class ReceiveCommand {
     return args_.once && num_received_ > 0;
   }
 
-  void start(wire::Connection connection) {
-    Job& job = jobs_.emplace_back();
-    try {
-      job.thread = std::thread([this, &job, connection = std::move(connection)]() mutable {
-        receive(connection);
-        job.done = true;
-      });
-    } catch (const std::system_error&) {
-      jobs_.pop_back();  // this sender comes back; the others are not to suffer
-      print_error({{Code::kIo, "cannot start a thread for a sender"}, {}, {}, {}});
-    }
-  }
-
-  void receive(wire::Connection& connection) {
-    // Bars of several senders would overwrite each other: the first one shows.
-    const std::unique_lock screen(screen_, std::try_to_lock);
+  StoreStatus receive(wire::Connection& connection) {
     const std::string peer = connection.peer_name();  // unknown once it is closed
+    // The bars of several senders would overwrite each other: only the first has one.
+    const std::unique_lock screen(screen_, std::try_to_lock);
     auto bar = screen ? std::make_unique<ProgressBar>(peer) : nullptr;
     TransferOptions options = options_;
     options.progress = [&bar](const Progress& progress) {
@@ -91,33 +63,30 @@ class ReceiveCommand {
     };
     const auto report = receive_path(connection, args_.folder, options);
     bar.reset();
+    if (report) print(*report, peer);
+    return report.status();
+  }
+
+  void print(const TransferReport& report, const std::string& peer) {
     const std::lock_guard lock(mutex_);
-    if (!report) {
-      StoreStatus s = report.status();
-      s.detail = s.detail.empty() ? peer : peer + ": " + s.detail;
-      if (pending_signal() == 0) print_error(s);
-      return;
-    }
     ++num_received_;
     if (args_.wire.json) {
       Json json = {{"command", "recv"},
-                   {"name", report->name},
+                   {"name", report.name},
                    {"peer", peer},
-                   {"num_files", report->num_files},
-                   {"raw_bytes", report->raw_bytes},
-                   {"seconds", report->seconds}};
-      json.update(to_json(report->stats));
+                   {"num_files", report.num_files},
+                   {"raw_bytes", report.raw_bytes},
+                   {"seconds", report.seconds}};
+      json.update(to_json(report.stats));
       print_stdout(json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
     } else if (!args_.wire.quiet) {
-      print_stdout(fmt::format("{}  {}  verified\n", printable(report->name),
-                               transfer_text(report->raw_bytes, report->stats, report->seconds)));
+      print_stdout(fmt::format("{}  {}  verified\n", printable(report.name),
+                               transfer_text(report.raw_bytes, report.stats, report.seconds)));
     }
   }
 
   const RecvArgs& args_;
   TransferOptions options_;
-  std::list<Job> jobs_;
-  transfer::Refusals refusals_;
   std::mutex mutex_, screen_;
   int num_received_ = 0;
 };
@@ -133,17 +102,17 @@ int run_recv(const RecvArgs& args) {
 void add_recv(CLI::App& app, int& exit_code) {
   auto* cmd = app.add_subcommand("recv", "Receive files and folders into a folder");
   auto args = std::make_shared<RecvArgs>();
-  cmd->add_option("FOLDER", args->folder, "Where they go; must be there")->required();
-  cmd->add_option("--listen", args->listen, "ADDRESS:PORT; port 0 takes a free one")
+  cmd->add_option("FOLDER", args->folder, "Folder to receive into; must exist")->required();
+  cmd->add_option("--listen", args->listen, "ADDRESS:PORT to listen on; port 0 takes a free one")
       ->type_name("ADDRESS")
       ->capture_default_str();
-  cmd->add_flag("--once", args->once, "End after the first complete transfer");
-  cmd->add_flag("-f,--force", args->force, "Replace what is there");
+  cmd->add_flag("--once", args->once, "Exit after the first complete transfer");
+  cmd->add_flag("-f,--force", args->force, "Replace files and folders that exist");
   add_wire_options(*cmd, args->wire);
   cmd->footer(
-      "What arrives lies under .NAME.snug-part until it is complete and verified; a\n"
-      "sender that comes back goes on from there. Addresses that other hosts can reach\n"
-      "need a token. The data itself is not encrypted: use an SSH tunnel across\n"
+      "A transfer is written to .NAME.snug-part until it is complete and verified; a\n"
+      "sender that reconnects continues from there. Addresses that other hosts can\n"
+      "reach need a token. The data is not encrypted: use an SSH tunnel across\n"
       "networks that you do not trust.\n\n"
       "Examples:\n"
       "  snug recv models/\n"

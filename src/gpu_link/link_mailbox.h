@@ -5,16 +5,12 @@
 // anything here at any time: entries are copied out before anybody looks at them, and
 // positions are checked at every use.
 #pragma once
-#include <linux/futex.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <atomic>
 #include <chrono>
-#include <climits>
 #include <cstddef>
 #include <cstdint>
 
+#include "net/local_peer.h"
 #include "snug/wire.h"
 
 namespace snug::gpu_link {
@@ -80,14 +76,12 @@ struct Bell {
 
   void ring() noexcept {
     count.fetch_add(1);
-    if (is_asleep.load() != 0)
-      ::syscall(SYS_futex, &count, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+    if (is_asleep.load() != 0) net::futex_wake(count);
   }
   // Returns when it has been rung since `seen` was read, or after a moment.
   void sleep(std::uint32_t seen, std::chrono::nanoseconds moment) noexcept {
-    const timespec limit{0, moment.count()};
     is_asleep.store(1);
-    ::syscall(SYS_futex, &count, FUTEX_WAIT, seen, &limit, nullptr, 0);
+    net::futex_wait(count, seen, moment);
     is_asleep.store(0);
   }
 };

@@ -44,13 +44,13 @@ Status wait_for(int fd, short events, Deadline deadline) {
     const int wait = milliseconds_until(deadline);
     pollfd entry{fd, events, 0};
     const int ready = ::poll(&entry, 1, wait);
-    if (ready > 0) return {};  // errors, too: the call that follows will name them
+    if (ready > 0) return {};  // also for errors, which the next call will name
     if (ready == 0 && wait < INT_MAX) return {Code::kTimeout, "the peer took too long"};
     if (ready < 0 && errno != EINTR) return system_error("cannot wait for the network", errno);
   }
 }
 
-// Looks up now and then whether the caller still wants it.
+// Asks the caller now and then whether to keep waiting.
 Status wait_for(int fd, short events, Deadline deadline, const KeepGoing& keep_going) {
   if (!keep_going) return wait_for(fd, events, deadline);
   for (;;) {
@@ -84,6 +84,26 @@ msghdr message_of(std::span<iovec> pieces) {
   return message;
 }
 
+// Calls `move` until all pieces have been sent or received.
+template <class Move>
+Status move_all(int fd, std::span<iovec> pieces, short event, const char* what, Deadline deadline,
+                Move move) {
+  for (pieces = drop_front(pieces, 0); !pieces.empty();) {
+    msghdr message = message_of(pieces);
+    const ssize_t moved = move(&message);
+    if (moved > 0) {
+      pieces = drop_front(pieces, static_cast<std::size_t>(moved));
+    } else if (moved == 0) {
+      return {Code::kPeer, "the peer closed the connection"};
+    } else if (would_wait(errno)) {
+      if (Status s = wait_for(fd, event, deadline); !s.ok()) return s;
+    } else if (errno != EINTR) {
+      return system_error(what, errno);
+    }
+  }
+  return {};
+}
+
 socklen_t length_of(const sockaddr_storage& address) {
   return address.ss_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
 }
@@ -94,7 +114,7 @@ Result<Socket> open_socket(int family) {
   return Socket(fd);
 }
 
-// Chunks are sent whole; waiting to fill packets would only delay the last one.
+// Chunks are sent whole, so Nagle's algorithm would only delay the last packet.
 void send_at_once(int fd) {
   const int on = 1;
   ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
@@ -106,10 +126,10 @@ struct FreeAddresses {
 };
 using AddressList = std::unique_ptr<addrinfo, FreeAddresses>;
 
-// Names come and go as hosts do: what is unknown now may be known in a moment.
+// A name server that does not answer now may answer soon; an unknown host is an error of its own.
 Status resolve_error(int error) {
   switch (error) {
-    case EAI_AGAIN: return {Code::kTimeout, "no name server can tell now where the host is"};
+    case EAI_AGAIN: return {Code::kTimeout, "no name server answers for the host"};
     case EAI_MEMORY: return {Code::kInternal, "out of memory"};
     case EAI_SYSTEM: return system_error("cannot look up the host", errno);
     default: return {Code::kPeer, "the host is not known by this name"};
@@ -141,7 +161,7 @@ std::uint16_t port_of(const sockaddr_storage& address) {
                    : reinterpret_cast<const sockaddr_in&>(address).sin_port);
 }
 
-// What no name server could ever know: user@host, 10.0.0.256.
+// False for what no name server could know: user@host, 10.0.0.256.
 bool could_be_host(const std::string& host) {
   for (const char c : host)
     if (static_cast<unsigned char>(c) <= ' ' || c == 0x7F || c == '/' || c == '@') return false;
@@ -175,26 +195,8 @@ std::string to_string(const Address& address) {
   return (is_v6 ? "[" + address.host + "]" : address.host) + ":" + std::to_string(address.port);
 }
 
-Socket& Socket::operator=(Socket&& other) noexcept {
-  if (this != &other) {
-    close();
-    fd_ = other.release();
-  }
-  return *this;
-}
-
-int Socket::release() noexcept {
-  const int fd = fd_;
-  fd_ = -1;
-  return fd;
-}
-
-void Socket::close() noexcept {
-  if (fd_ >= 0) ::close(release());
-}
-
 void Socket::shut_down() const noexcept {
-  if (fd_ >= 0) ::shutdown(fd_, SHUT_RDWR);
+  if (is_open()) ::shutdown(fd(), SHUT_RDWR);
 }
 
 Status Socket::send_all(std::span<const std::byte> bytes, Deadline deadline) const {
@@ -203,19 +205,8 @@ Status Socket::send_all(std::span<const std::byte> bytes, Deadline deadline) con
 }
 
 Status Socket::send_all(std::span<iovec> pieces, Deadline deadline) const {
-  pieces = drop_front(pieces, 0);
-  while (!pieces.empty()) {
-    const msghdr message = message_of(pieces);
-    const ssize_t sent = ::sendmsg(fd_, &message, MSG_NOSIGNAL);
-    if (sent >= 0) {
-      pieces = drop_front(pieces, static_cast<std::size_t>(sent));
-    } else if (would_wait(errno)) {
-      if (Status status = wait_for(fd_, POLLOUT, deadline); !status.ok()) return status;
-    } else if (errno != EINTR) {
-      return system_error("cannot send", errno);
-    }
-  }
-  return {};
+  return move_all(fd(), pieces, POLLOUT, "cannot send", deadline,
+                  [this](msghdr* message) { return ::sendmsg(fd(), message, MSG_NOSIGNAL); });
 }
 
 Status Socket::recv_all(std::span<std::byte> bytes, Deadline deadline) const {
@@ -224,42 +215,29 @@ Status Socket::recv_all(std::span<std::byte> bytes, Deadline deadline) const {
 }
 
 Status Socket::recv_all(std::span<iovec> pieces, Deadline deadline) const {
-  pieces = drop_front(pieces, 0);
-  while (!pieces.empty()) {
-    msghdr message = message_of(pieces);
-    const ssize_t received = ::recvmsg(fd_, &message, 0);
-    if (received > 0) {
-      pieces = drop_front(pieces, static_cast<std::size_t>(received));
-    } else if (received == 0) {
-      return {Code::kPeer, "the peer closed the connection"};
-    } else if (would_wait(errno)) {
-      if (Status status = wait_for(fd_, POLLIN, deadline); !status.ok()) return status;
-    } else if (errno != EINTR) {
-      return system_error("cannot receive", errno);
-    }
-  }
-  return {};
+  return move_all(fd(), pieces, POLLIN, "cannot receive", deadline,
+                  [this](msghdr* message) { return ::recvmsg(fd(), message, 0); });
 }
 
 Result<std::size_t> Socket::recv_some(std::span<std::byte> bytes, Deadline deadline) const {
   for (;;) {
-    const ssize_t received = ::recv(fd_, bytes.data(), bytes.size(), 0);
+    const ssize_t received = ::recv(fd(), bytes.data(), bytes.size(), 0);
     if (received >= 0) return static_cast<std::size_t>(received);
     if (would_wait(errno)) {
-      if (Status status = wait_for(fd_, POLLIN, deadline); !status.ok()) return status;
+      if (Status status = wait_for(fd(), POLLIN, deadline); !status.ok()) return status;
     } else if (errno != EINTR) {
       return system_error("cannot receive", errno);
     }
   }
 }
 
-Status Socket::wait_readable(Deadline deadline) const { return wait_for(fd_, POLLIN, deadline); }
+Status Socket::wait_readable(Deadline deadline) const { return wait_for(fd(), POLLIN, deadline); }
 
 std::string Socket::peer_name() const {
   sockaddr_storage address{};
   socklen_t length = sizeof address;
   char host[INET6_ADDRSTRLEN] = "?";
-  if (::getpeername(fd_, reinterpret_cast<sockaddr*>(&address), &length) != 0) return host;
+  if (::getpeername(fd(), reinterpret_cast<sockaddr*>(&address), &length) != 0) return host;
   if (::getnameinfo(reinterpret_cast<const sockaddr*>(&address), length, host, sizeof host, nullptr,
                     0, NI_NUMERICHOST) != 0) {
     return host;
@@ -315,10 +293,7 @@ Result<Listener> Listener::open(const sockaddr_storage& address) {
   if (::getsockname(fd, reinterpret_cast<sockaddr*>(&bound), &length) != 0) {
     return system_error("cannot read the port", errno);
   }
-  Listener listener;
-  listener.socket_ = std::move(*socket);
-  listener.port_ = port_of(bound);
-  return listener;
+  return Listener(std::move(*socket), port_of(bound));
 }
 
 Result<Listener> Listener::open(const Address& address) {

@@ -1,9 +1,9 @@
 // net/socket.h - TCP connections with a deadline on everything.
 //
-// Every call that could wait takes the moment at which it gives up: no peer,
-// however slow or silent, holds a thread for longer. Errors:
+// Every call that could wait takes a deadline: no peer, however slow or silent, holds a thread for
+// longer. Errors:
 //   kTimeout  the deadline passed, or no name server answers
-//   kPeer     the connection was refused, reset or closed, or nobody knows the host
+//   kPeer     the connection was refused, reset or closed, or the host is unknown
 //   kIo       the system refused; `found` holds errno
 //   kUsage    an address that cannot be understood
 #pragma once
@@ -17,6 +17,7 @@
 #include <string>
 #include <string_view>
 
+#include "net/descriptor.h"
 #include "snug/status.h"
 
 struct sockaddr_storage;
@@ -29,7 +30,7 @@ inline Deadline after(std::chrono::steady_clock::duration wait) {
   return std::chrono::steady_clock::now() + wait;
 }
 
-// Asked now and then during a wait; false ends it with kIo. Empty: wait on.
+// Called now and then during a wait; false ends it with kIo. Empty: never.
 using KeepGoing = std::function<bool()>;
 
 // "host:port", "[::1]:port" or ":port" (the loopback address).
@@ -40,41 +41,36 @@ struct Address {
 Result<Address> parse_address(std::string_view text);
 std::string to_string(const Address& address);
 
-// An open connection. Closing is all a destructor does: half-sent data is lost.
+// An open connection. The destructor only closes it: data that was not sent is lost.
 class Socket {
  public:
   Socket() noexcept = default;
   explicit Socket(int fd) noexcept : fd_(fd) {}
-  Socket(Socket&& other) noexcept : fd_(other.release()) {}
-  Socket& operator=(Socket&& other) noexcept;
-  ~Socket() { close(); }
 
-  bool is_open() const noexcept { return fd_ >= 0; }
-  int fd() const noexcept { return fd_; }
-  int release() noexcept;
-  void close() noexcept;
-  // Ends both directions, which wakes every thread that waits in this socket.
+  bool is_open() const noexcept { return fd() >= 0; }
+  int fd() const noexcept { return fd_.get(); }
+  // Ends both directions, which wakes all threads that wait in this socket.
   void shut_down() const noexcept;
 
-  // All bytes or an error; after an error the stream is at an unknown place.
+  // All bytes or an error; after an error the position in the stream is unknown.
   Status send_all(std::span<const std::byte> bytes, Deadline deadline) const;
-  // Several pieces in one call to the system. Uses up `pieces`.
+  // Several pieces in one system call. Overwrites `pieces`.
   Status send_all(std::span<iovec> pieces, Deadline deadline) const;
   Status recv_all(std::span<std::byte> bytes, Deadline deadline) const;
   Status recv_all(std::span<iovec> pieces, Deadline deadline) const;
-  // At least one byte, unless the peer has closed in good order: then 0.
+  // At least one byte; 0 if the peer has closed the connection.
   Result<std::size_t> recv_some(std::span<std::byte> bytes, Deadline deadline) const;
   // Whether the socket has something to read (bytes, or the peer's close).
   Status wait_readable(Deadline deadline) const;
 
-  // Where the other end is, for messages; "?" if the system does not know.
+  // Address of the other end, for messages; "?" if unknown.
   std::string peer_name() const;
 
  private:
-  int fd_ = -1;
+  Descriptor fd_;
 };
 
-// Tries every address the name resolves to. The socket sends small messages at once.
+// Tries all addresses of the host. The socket sends small messages at once (TCP_NODELAY).
 Result<Socket> connect(const Address& address, Deadline deadline, const KeepGoing& keep_going = {});
 Result<Socket> connect(const sockaddr_storage& address, Deadline deadline,
                        const KeepGoing& keep_going = {});
@@ -82,9 +78,13 @@ Result<Socket> connect(const sockaddr_storage& address, Deadline deadline,
 // Accepts connections until closed.
 class Listener {
  public:
-  // Port 0 takes a free one; `port` tells which.
+  // Port 0 takes a free one, which `port` returns.
   static Result<Listener> open(const Address& address);
   static Result<Listener> open(const sockaddr_storage& address);
+  Listener() noexcept = default;
+  // `socket` listens already.
+  explicit Listener(Socket socket, std::uint16_t port = 0) noexcept
+      : socket_(std::move(socket)), port_(port) {}
 
   Result<Socket> accept(Deadline deadline) const;
   std::uint16_t port() const noexcept { return port_; }

@@ -59,11 +59,15 @@ File::~File() {
 }
 
 StoreResult<File> File::open(const std::string& path) {
+  // Not blocking, so that a FIFO is refused instead of waited for.
+  return adopt(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK), path);
+}
+
+StoreResult<File> File::adopt(int fd, const std::string& path) {
+  if (fd < 0) return io_error("cannot open", path, errno);
   File file;
   file.path_ = path;
-  // Not blocking, so that a FIFO is refused instead of waited for.
-  file.fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (file.fd_ < 0) return io_error("cannot open", path, errno);
+  file.fd_ = fd;
   struct stat info;
   if (::fstat(file.fd_, &info) != 0) return io_error("cannot open", path, errno);
   if (!S_ISREG(info.st_mode)) return StoreStatus{{Code::kUsage, "not a regular file"}, path};

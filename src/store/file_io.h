@@ -28,8 +28,9 @@ class File {
   File& operator=(File&& other) noexcept;
   ~File();
 
-  // Refuses what is no regular file.
+  // Both refuse what is no regular file. `adopt` takes over an open descriptor.
   static StoreResult<File> open(const std::string& path);
+  static StoreResult<File> adopt(int fd, const std::string& path);
 
   StoreStatus read_at(std::uint64_t offset, void* dst, std::size_t num_bytes) const;
   StoreStatus write_at(std::uint64_t offset, const void* src, std::size_t num_bytes) const;
@@ -52,6 +53,7 @@ class File {
 
   std::uint64_t num_bytes() const noexcept { return num_bytes_; }  // when it was opened
   const std::string& path() const noexcept { return path_; }
+  int fd() const noexcept { return fd_; }
   bool same_file(const std::string& other_path) const noexcept;
 
  private:

@@ -1,11 +1,13 @@
 #include "transfer/dialogue.h"
 
 #include <charconv>
+#include <thread>
 
 namespace snug::transfer {
 namespace {
 
-constexpr std::chrono::milliseconds kLook{100};
+using namespace std::chrono_literals;
+
 constexpr std::string_view kError = "error ";
 constexpr char kPeerSays[] = "the other side says";
 
@@ -26,51 +28,48 @@ StoreStatus parse_error(std::string_view text) {
 
 bool came_from_peer(const StoreStatus& status) noexcept { return status.status.what == kPeerSays; }
 
-StoreStatus interrupted() { return {{Code::kIo, "stopped by the caller"}, {}, {}, {}}; }
+bool worth_retrying(Code code) noexcept {
+  return code == Code::kPeer || code == Code::kTimeout || code == Code::kCorrupt;
+}
+
+void back_off(int exponent, const KeepGoing& keep_going) {
+  const auto until = Clock::now() + 250ms * (1 << std::min(exponent, 4));
+  while (Clock::now() < until && keep_going()) std::this_thread::sleep_for(50ms);
+}
+
+StoreStatus interrupted() { return {{Code::kIo, "stopped by the caller"}}; }
 
 StoreStatus says_nothing() {
-  return {{Code::kTimeout, "the other side lives, but sends nothing"}, {}, {}, {}};
+  return {{Code::kTimeout, "the other side is alive, but sends nothing"}};
 }
 
 std::optional<Answer> next_note(Connection& connection, std::chrono::milliseconds patience) {
   auto note = connection.recv_note(patience);
   if (!note) return std::nullopt;
   if (note->starts_with(kError)) return Answer{{}, parse_error(*note), true};
-  return Answer{std::move(*note), {}, false};
+  return Answer{std::move(*note)};
 }
 
 Answer wait_for_note(Connection& connection, const KeepGoing& keep_going, Deadline deadline) {
   for (;;) {
     const Status before = connection.status();  // what was said before the end still counts
-    if (auto answer = next_note(connection, kLook)) return std::move(*answer);
-    if (!before.ok()) return {{}, {before, {}, {}, {}}, false};
+    if (auto answer = next_note(connection, 100ms)) return std::move(*answer);
+    if (!before.ok()) return {{}, {before}};
     if (keep_going && !keep_going()) return {{}, interrupted(), true};
-    if (std::chrono::steady_clock::now() >= deadline) return {{}, says_nothing(), false};
+    if (Clock::now() >= deadline) return {{}, says_nothing()};
   }
 }
 
 Answer last_words(Connection& connection, const Status& status) {
   if (!connection.status().ok())
     if (Answer answer = wait_for_note(connection, {}); answer.refused) return answer;
-  return {{}, {status, {}, {}, {}}, false};
+  return {{}, {status}};
 }
 
 void send_error(Connection& connection, const StoreStatus& status) {
   (void)connection.send_note(std::string(kError) +
                              std::to_string(static_cast<int>(status.status.code)) + " " +
                              to_string(status).substr(0, 1000));
-}
-
-void add_stats(Stats& sum, const Stats& more) {
-  sum.raw_bytes += more.raw_bytes;
-  sum.wire_bytes += more.wire_bytes;
-  sum.known_bytes += more.known_bytes;
-  sum.encode_seconds += more.encode_seconds;
-  sum.send_wait_seconds += more.send_wait_seconds;
-  for (int i = 0; i < wire::kNumModes; ++i) {
-    sum.num_chunks[i] += more.num_chunks[i];
-    sum.goodput[i] = more.goodput[i];
-  }
 }
 
 }  // namespace snug::transfer

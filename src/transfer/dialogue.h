@@ -1,4 +1,4 @@
-// transfer/dialogue.h - the words two file peers exchange as notes:
+// transfer/dialogue.h - the notes that two peers exchange about files:
 //
 //   sender                      receiver
 //   message 0: the manifest
@@ -23,20 +23,19 @@ namespace snug::transfer {
 using net::Deadline;
 using net::KeepGoing;
 using wire::Connection;
-using wire::Stats;
 using wire::Transfer;
+using Clock = std::chrono::steady_clock;
 
 // A peer that has said nothing yet gets less time than one at work.
 inline constexpr std::chrono::milliseconds kFirstWords{10'000};
 
-// Waits for a note as long as the connection lives, but not past the deadline: pings
-// alone are no reason to wait for ever. An "error" note becomes the status it carries,
-// `refused` tells it from a lost connection.
 struct Answer {
   std::string text;
-  StoreStatus status;
-  bool refused = false;
+  StoreStatus status = {};  // what an "error" note carries, or why there is no note
+  bool refused = false;     // an "error" note, not a lost connection
 };
+// Waits for a note as long as the connection lives, but not past the deadline: a peer that only
+// sends pings must not hold this side for ever.
 Answer wait_for_note(Connection& connection, const KeepGoing& keep_going,
                      Deadline deadline = Deadline::max());
 // Nothing if no note has come by then.
@@ -47,11 +46,11 @@ Answer last_words(Connection& connection, const Status& status);
 bool came_from_peer(const StoreStatus& status) noexcept;
 void send_error(Connection& connection, const StoreStatus& status);
 
-// Both work on a connection that may be used for more afterwards.
+// Both leave the connection usable if they succeed.
 struct FilesReport {
-  StoreStatus status;
+  StoreStatus status = {};
   bool refused = false;    // by the other side: trying again would not help
-  bool committed = false;  // `commit` was said: it may be there, whatever the status says
+  bool committed = false;  // `commit` was said: it may have succeeded whatever the status says
 };
 FilesReport send_files(Connection& connection, const FileManifest& manifest,
                        const std::string& path,
@@ -59,18 +58,18 @@ FilesReport send_files(Connection& connection, const FileManifest& manifest,
 
 struct ReceiveRules {
   bool force = false;
-  std::string wanted_name;                     // empty: any
+  std::string wanted_name = {};                // empty: any
   std::chrono::milliseconds patience{30'000};  // with a sender that owes something
-  // Looks at what has arrived, before it gets its final name; may be empty.
-  std::function<StoreStatus(const std::string& path)> check;
-  std::function<bool(const Progress&)> progress;
+  // Checks what has arrived, before it gets its final name; may be empty.
+  std::function<StoreStatus(const std::string& path)> check = {};
+  std::function<bool(const Progress&)> progress = {};
 };
 // Receives into `folder`; returns the final path.
 StoreResult<std::string> receive_files(Connection& connection, const std::string& folder,
                                        const ReceiveRules& rules, FileManifest& manifest);
 
-// How a transfer ended; nothing if `keep_going`, called now and then, said no before. A
-// wait that gives up says nothing about the moment after it, so the end is asked for apart.
+// How a transfer ended, or nothing if `keep_going`, called now and then, returned false before.
+// wait_for's timeout may race with the end, so that is asked for separately.
 template <class KeepWaiting>
 std::optional<Status> end_of(const Transfer& transfer, KeepWaiting keep_going) {
   while (!transfer.done()) {
@@ -80,8 +79,15 @@ std::optional<Status> end_of(const Transfer& transfer, KeepWaiting keep_going) {
   return transfer.wait();
 }
 
+inline double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// Exponential backoff: 250 ms, doubled `exponent` times, at most 4 s.
+void back_off(int exponent, const KeepGoing& keep_going);
+// Whether another connection may succeed where one failed with this code.
+bool worth_retrying(Code code) noexcept;
 StoreStatus interrupted();
 StoreStatus says_nothing();
-void add_stats(Stats& sum, const Stats& more);
 
 }  // namespace snug::transfer

@@ -13,7 +13,7 @@ using wire::Extent;
 using wire::Sink;
 using wire::Source;
 
-// Remembers the first error with its names, for which a Status has no room.
+// Keeps the first error with its names, for which a Status has no room.
 class ErrorKeeper {
  public:
   Status keep(StoreStatus status) {
@@ -32,7 +32,7 @@ class ErrorKeeper {
   StoreStatus error_;
 };
 
-// Safetensors are sent with their dtypes, all else as bytes.
+// Safetensors files are sent with their dtypes, all others as bytes.
 class FileSource : public Source {
  public:
   static StoreResult<std::shared_ptr<FileSource>> open(const std::string& path);
@@ -51,28 +51,29 @@ class FileSource : public Source {
   ErrorKeeper errors_;
 };
 
-// A file of a PartFolder, with what an earlier attempt has left in it.
+// A file of a PartFolder, with what an earlier attempt left in it.
 class FileSink : public Sink {
  public:
-  FileSink(const PartFolder& folder, ManifestFile file) : folder_(folder), file_(std::move(file)) {}
+  FileSink(const PartFolder& folder, ManifestFile announced)
+      : folder_(folder), announced_(std::move(announced)) {}
 
   Status begin(std::span<const Extent> extents, std::uint64_t num_bytes) override;
   std::span<std::byte> view(std::uint64_t, std::size_t) override { return {}; }
-  Status write(std::uint64_t offset, std::span<const std::byte> src) override;
-  std::uint64_t existing_bytes() override { return existing_bytes_; }
-  Status read_back(std::uint64_t offset, std::span<std::byte> dst) override;
+  Status write(std::uint64_t offset, std::span<const std::byte> src) override {
+    return errors_.keep(file_.write_at(offset, src.data(), src.size()));
+  }
+  std::uint64_t existing_bytes() override { return file_.num_bytes(); }
+  Status read_back(std::uint64_t offset, std::span<std::byte> dst) override {
+    return errors_.keep(file_.read_at(offset, dst.data(), dst.size()));
+  }
 
   StoreStatus error() const { return errors_.error(); }
   bool has_begun() const noexcept { return begun_; }
 
  private:
-  std::string path() const { return folder_.path() + "/" + file_.name; }
-  StoreStatus system_error(const char* what, std::uint64_t byte = kNowhere) const;
-
   const PartFolder& folder_;
-  const ManifestFile file_;
-  Descriptor fd_;
-  std::uint64_t existing_bytes_ = 0;
+  const ManifestFile announced_;
+  store::File file_;
   std::atomic<bool> begun_{false};
   ErrorKeeper errors_;
 };

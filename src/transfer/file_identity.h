@@ -1,8 +1,11 @@
-// transfer/file_identity.h - a number that changes when a file is replaced or written to.
+// transfer/file_identity.h - numbers that change when files are replaced or written to. They stand
+// for the contents where hashing a whole model would take minutes.
 #pragma once
 #include <sys/stat.h>
 
 #include <cstdint>
+#include <filesystem>
+#include <string>
 
 namespace snug::transfer {
 
@@ -16,6 +19,25 @@ inline std::uint64_t file_identity(const struct stat& info) {
   identity = mix(identity, static_cast<std::uint64_t>(info.st_size));
   identity = mix(identity, static_cast<std::uint64_t>(info.st_mtim.tv_sec));
   return mix(identity, static_cast<std::uint64_t>(info.st_mtim.tv_nsec));
+}
+
+// 0 if there is no such file.
+inline std::uint64_t file_identity(const std::string& path) {
+  struct stat info;
+  return ::stat(path.c_str(), &info) == 0 ? file_identity(info) : 0;
+}
+
+// The sum of `identity` over `path` and, if it is a folder, everything in it. 0 if one of them is 0
+// or cannot be read.
+template <class Identity>
+std::uint64_t tree_identity(const std::string& path, Identity identity) {
+  std::uint64_t one = identity(path), sum = one;
+  std::error_code error;
+  if (one == 0 || !std::filesystem::is_directory(path, error)) return one;
+  for (std::filesystem::recursive_directory_iterator it(path, error), end;
+       one != 0 && !error && it != end; it.increment(error))
+    sum += one = identity(it->path().string());
+  return one == 0 || error ? 0 : sum;
 }
 
 }  // namespace snug::transfer

@@ -18,7 +18,7 @@ constexpr std::size_t kMaxNameBytes = 4096;
 constexpr std::size_t kMaxComponentBytes = 255 - sizeof kPartSuffix - 1;
 
 StoreStatus bad_manifest(const char* what, const std::string& name = {}) {
-  return {{Code::kPeer, what}, {}, {}, name};
+  return {.status = {Code::kPeer, what}, .detail = name};
 }
 
 bool read_files(JsonReader& json, std::vector<ManifestFile>& files) {
@@ -58,7 +58,7 @@ StoreStatus check_files(const FileManifest& manifest) {
   return {};
 }
 
-// Names travel as JSON, which has no words for bytes that are not UTF-8.
+// Names travel as JSON, which cannot express bytes that are not UTF-8.
 bool is_utf8(const std::string& name) {
   std::string json, again;
   store::append_json_string(json, name);
@@ -69,7 +69,7 @@ StoreResult<ManifestFile> describe(const fs::path& path, std::string name) {
   struct stat info;
   if (::stat(path.c_str(), &info) != 0) return store::io_error("cannot open", path.string(), errno);
   if (!S_ISREG(info.st_mode))
-    return StoreStatus{{Code::kUsage, "neither file nor folder"}, path.string(), {}, {}};
+    return StoreStatus{{Code::kUsage, "neither file nor folder"}, path.string()};
   return ManifestFile{std::move(name), static_cast<std::uint64_t>(info.st_size),
                       info.st_mode & 0777u};
 }
@@ -83,10 +83,10 @@ StoreStatus list_folder(const fs::path& root, FileManifest& manifest) {
       auto file = describe(it->path(), name);
       if (!file) return file.status();
       if (!is_safe_name(name) || !is_utf8(name))
-        return {{Code::kUsage, "a name that receivers refuse"}, it->path().string(), {}, {}};
+        return {{Code::kUsage, "a name that receivers refuse"}, it->path().string()};
       manifest.files.push_back(std::move(*file));
       if (manifest.files.size() > kMaxFiles)
-        return {{Code::kUsage, "too many files"}, root.string(), {}, {}};
+        return {{Code::kUsage, "too many files"}, root.string()};
     }
     it.increment(error);
   }
@@ -167,7 +167,7 @@ StoreResult<FileManifest> list_path(const std::string& path) {
   manifest.name = real.filename().string();
   manifest.is_folder = fs::is_directory(real, error);
   if (!is_safe_name(manifest.name) || manifest.name[0] == '.' || !is_utf8(manifest.name))
-    return StoreStatus{{Code::kUsage, "a name that receivers refuse"}, path, {}, {}};
+    return StoreStatus{{Code::kUsage, "a name that receivers refuse"}, path};
   if (manifest.is_folder) {
     if (StoreStatus s = list_folder(path, manifest); !s.ok()) return s;
     return manifest;

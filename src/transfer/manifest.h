@@ -1,5 +1,5 @@
-// transfer/manifest.h - what a sender announces before it sends files, and the rules
-// for names that come from outside.
+// transfer/manifest.h - what a sender announces before it sends files, and the rules for names that
+// come from outside.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -24,16 +24,15 @@ struct FileManifest {
   std::string name;  // one component
   bool is_folder = false;
   std::vector<ManifestFile> files;  // sorted by name
-  // version_of all of it, from a sender that may have been here before without having
-  // heard of its success; mostly empty.
+  // version_of all of it, if the sender may have succeeded before without having heard of it;
+  // mostly empty.
   std::string version = {};
 
   std::uint64_t num_bytes() const noexcept;
 };
 
-// Relative, '/' between components, none of them empty, ".", ".." or longer than
-// 255 bytes, no control characters, no backslash, nothing that Snug itself uses
-// for unfinished work.
+// Relative, '/' between components, none of them empty, ".", ".." or too long for a part's name, no
+// control characters, no backslash, no suffix that Snug uses for unfinished work.
 bool is_safe_name(std::string_view name) noexcept;
 // A safe name of one component that is not hidden, unfinished or the link `current`.
 bool is_version_name(std::string_view name) noexcept;

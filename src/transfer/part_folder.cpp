@@ -14,8 +14,6 @@
 #include <thread>
 #include <utility>
 
-#include "store/file_io.h"
-
 namespace snug::transfer {
 namespace {
 
@@ -30,24 +28,24 @@ bool is_named(int fd, const std::string& path) {
          mine.st_ino == named.st_ino;
 }
 
-// A sender that comes back may be faster than this side's notice that it was gone.
+// A sender may reconnect before this side has noticed that its old connection is gone.
 bool lock(int fd, const std::string& path) {
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(3);
   while (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
     if (std::chrono::steady_clock::now() >= until) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
-  // The other one may have ended by giving the folder its final name.
+  // The previous holder may have renamed the folder to its final name.
   return is_named(fd, path);
 }
 
-// Under a name of its own while the older one is exchanged for it: a sender that comes
-// back meanwhile finds no part, and begins anew.
+// The part gets a name of its own while it is exchanged for the older folder: a sender that
+// reconnects meanwhile finds no part, and starts from the beginning.
 StoreStatus replace_folder(const std::string& part, const std::string& final, bool force) {
   if (!force) return store::rename_folder(part, final, false);
   const std::string complete = store::temporary_name(final);
   if (StoreStatus s = store::rename_path(part, complete, false); !s.ok()) return s;
-  const StoreStatus s = store::rename_folder(complete, final, force);
+  StoreStatus s = store::rename_folder(complete, final, force);
   if (!s.ok()) (void)store::rename_path(complete, part, false);
   return s;
 }
@@ -67,16 +65,15 @@ StoreResult<PartFolder> PartFolder::open(const std::string& folder, const FileMa
   part.root_ = Descriptor(::open(part.path_.c_str(), kFolderFlags));
   if (part.root_.get() < 0) return io_error("cannot open", part.path_, errno);
   if (!lock(part.root_.get(), part.path_))
-    return StoreStatus{
-        {Code::kTimeout, "another transfer of this name is at work"}, part.path_, {}, {}};
+    return StoreStatus{{Code::kTimeout, "another transfer of this name is at work"}, part.path_};
   if (StoreStatus s = part.check_room(manifest); !s.ok()) {
-    ::rmdir(part.path_.c_str());  // empty unless an earlier attempt has left something
+    ::rmdir(part.path_.c_str());  // fails, as it should, if an earlier attempt left something
     return s;
   }
   return part;
 }
 
-// Room for everything, less what an earlier attempt has taken already.
+// Room for everything, counting what an earlier attempt has already taken.
 StoreStatus PartFolder::check_room(const FileManifest& manifest) const {
   struct statvfs disk;
   if (::statvfs(path_.c_str(), &disk) != 0) return {};
@@ -90,15 +87,14 @@ StoreStatus PartFolder::check_room(const FileManifest& manifest) const {
   }
   const std::uint64_t room = std::uint64_t{disk.f_bavail} * disk.f_frsize + taken;
   if (manifest.num_bytes() > room)
-    return {{Code::kIo, "not enough room on the disk"},
-            folder_,
-            {},
-            std::to_string(room >> 20) + " MiB free, " +
-                std::to_string((manifest.num_bytes() >> 20) + 1) + " MiB needed"};
+    return {.status = {Code::kIo, "not enough room on the disk"},
+            .file = folder_,
+            .detail = std::to_string(room >> 20) + " MiB free, " +
+                      std::to_string((manifest.num_bytes() >> 20) + 1) + " MiB needed"};
   return {};
 }
 
-StoreResult<Descriptor> PartFolder::open_file(const ManifestFile& file) const {
+StoreResult<store::File> PartFolder::open_file(const ManifestFile& file) const {
   Descriptor at(::fcntl(root_.get(), F_DUPFD_CLOEXEC, 0));
   std::string_view rest = file.name;
   while (at.get() >= 0) {
@@ -108,11 +104,11 @@ StoreResult<Descriptor> PartFolder::open_file(const ManifestFile& file) const {
                                  O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600));
       struct stat info;
       if (opened.get() < 0 || ::fstat(opened.get(), &info) != 0) break;
-      if (!S_ISREG(info.st_mode)) {
-        errno = ELOOP;
-        break;
-      }
-      return opened;
+      errno = ELOOP;  // for what is no regular file
+      if (!S_ISREG(info.st_mode)) break;
+      const auto most = static_cast<off_t>(file.num_bytes);
+      if (info.st_size > most && ::ftruncate(opened.get(), most) != 0) break;
+      return store::File::adopt(opened.release(), path_ + "/" + file.name);
     }
     if (::mkdirat(at.get(), part.c_str(), 0700) != 0 && errno != EEXIST) break;
     at = Descriptor(::openat(at.get(), part.c_str(), kFolderFlags));
@@ -160,10 +156,10 @@ StoreResult<std::string> PartFolder::commit(
   for (const ManifestFile& file : manifest.files) {
     auto opened = open_file(file);
     if (!opened) return opened.status();
-    // Owners may always read and write, others never write.
-    ::fchmod(opened->get(), (file.mode & 0755) | 0600);
-    if (!manifest.is_folder && ::fsync(opened->get()) != 0)
-      return io_error("cannot write", path_ + "/" + file.name, errno);
+    // The owner may always read and write, others never write.
+    ::fchmod(opened->fd(), (file.mode & 0755) | 0600);
+    if (manifest.is_folder) continue;
+    if (StoreStatus s = opened->sync(); !s.ok()) return s;
   }
   const std::string final = folder_ + "/" + manifest.name;
   if (manifest.is_folder) {

@@ -1,11 +1,11 @@
-// transfer/part_folder.h - where a transfer grows: a folder under a temporary name
-// that survives a broken connection, and turns into the final file or folder.
+// transfer/part_folder.h - the folder of an unfinished transfer. It survives a broken connection,
+// and becomes the final file or folder.
 #pragma once
 #include <functional>
 #include <string>
 
 #include "net/descriptor.h"
-#include "snug/store.h"
+#include "store/file_io.h"
 #include "transfer/manifest.h"
 
 namespace snug::transfer {
@@ -14,23 +14,24 @@ using net::Descriptor;
 
 class PartFolder {
  public:
-  // Takes or retakes `folder`/.NAME.snug-part. kExists if the final name is
-  // taken, unless `force`; kTimeout if another transfer of this name stays at
-  // work; kIo if there is not enough room on the disk.
+  // Creates or continues `folder`/.NAME.snug-part. kExists if the final name exists, unless
+  // `force`; kTimeout if another transfer of this name holds it; kIo if the disk has not enough
+  // room.
   static StoreResult<PartFolder> open(const std::string& folder, const FileManifest& manifest,
                                       bool force);
 
-  // Opens a file of the manifest, making its folders. Never follows a link.
-  StoreResult<Descriptor> open_file(const ManifestFile& file) const;
-  // Syncs what was written, removes what is not in the manifest, lets `check` (if
-  // there is one) look at it and gives it its final name, which is returned.
+  // Opens a file of the manifest, no longer than announced, and creates its folders. Never follows
+  // a link.
+  StoreResult<store::File> open_file(const ManifestFile& file) const;
+  // Removes what is not in the manifest, calls `check` (if there is one), syncs, and gives it its
+  // final name, which is returned.
   StoreResult<std::string> commit(const FileManifest& manifest, bool force,
                                   const std::function<StoreStatus(const std::string&)>& check);
   // Removes what is not in the manifest.
   StoreStatus remove_strangers(const FileManifest& manifest) const;
-  // Removes it with all it holds.
+  // Deletes the folder and its contents.
   void discard();
-  // The same for the part folder at `path`, unless a transfer is at work in it.
+  // The same for the part folder at `path`, unless a transfer holds it.
   static void remove_abandoned(const std::string& path);
 
   const std::string& path() const noexcept { return path_; }

@@ -10,35 +10,24 @@
 #include <random>
 
 #include "snug/store.h"
+#include "transfer/file_identity.h"
 
 namespace snug::transfer {
 namespace {
 
 namespace fs = std::filesystem;
+using net::Descriptor;
 
 // A patch has to be clearly smaller than a full copy, which travels compressed.
 constexpr double kMaxPatchShare = 0.5;
 constexpr char kLockSuffix[] = ".lock";
 
-// 0: no such file.
-std::uint64_t identity_of(const std::string& path) {
-  struct stat info;
-  if (::stat(path.c_str(), &info) != 0) return 0;
-  std::uint64_t identity = 1;
-  for (const auto part :
-       {static_cast<std::uint64_t>(info.st_ino), static_cast<std::uint64_t>(info.st_size),
-        static_cast<std::uint64_t>(info.st_mtim.tv_sec),
-        static_cast<std::uint64_t>(info.st_mtim.tv_nsec)})
-    identity = (identity ^ part) * 0x9E3779B97F4A7C15u;
-  return identity;
-}
-
 bool is_ours(const std::string& name) {
   return name.ends_with(kLockSuffix) || name.find(".patch") != std::string::npos;
 }
 
-// Whoever has made these files holds the lock for as long as it lives, in whatever
-// container; a process number would say nothing there. Without a lock nobody lives.
+// The server that made these files holds the lock as long as it lives. A process number would mean
+// nothing in another container.
 bool is_abandoned(const std::string& lock_path) {
   const Descriptor fd(::open(lock_path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (fd.get() < 0) return errno == ENOENT;
@@ -58,11 +47,11 @@ void remove_abandoned(const std::string& folder) {
 }  // namespace
 
 CachedPatch::CachedPatch(std::string path)
-    : path_(std::move(path)), identity_(identity_of(path_)) {}
+    : path_(std::move(path)), identity_(file_identity(path_)) {}
 
 CachedPatch::~CachedPatch() { ::unlink(path_.c_str()); }
 
-bool CachedPatch::is_intact() const { return identity_ != 0 && identity_of(path_) == identity_; }
+bool CachedPatch::is_intact() const { return identity_ != 0 && file_identity(path_) == identity_; }
 
 PatchCache::PatchCache(std::string folder) : folder_(std::move(folder)) {
   remove_abandoned(folder_);
@@ -71,7 +60,7 @@ PatchCache::PatchCache(std::string folder) : folder_(std::move(folder)) {
 PatchCache::~PatchCache() {
   jobs_.clear();
   if (!own_name_.empty()) ::unlink((folder_ + "/" + own_name_ + kLockSuffix).c_str());
-  ::rmdir(folder_.c_str());  // unless there is an order to remember
+  ::rmdir(folder_.c_str());  // fails, as it should, if the order is kept there
 }
 
 void PatchCache::keep_only(const std::string& next_hash) {
@@ -96,10 +85,10 @@ std::shared_ptr<CachedPatch> PatchCache::get(const Version& base, const Version&
   StoreOptions options;
   options.force = true;
   const auto report = diff_path(base.path, next.path, path, options);
-  if (!report) return nullptr;  // a full disk, say: the next follower may have more luck
+  if (!report) return nullptr;  // a full disk, say: it may work for the next follower
   auto file = std::make_shared<CachedPatch>(path);
-  // Files compressed by Snug are a version by their plain content, but a patch restores
-  // their bytes: followers would take it for one to another version.
+  // The version of files that Snug compressed is that of their plain content, but a patch restores
+  // the compressed bytes: followers would refuse it as a patch to another version.
   job->is_futile = report->info.base_version != base.hash ||
                    report->info.target_version != next.hash ||
                    static_cast<double>(report->info.patch_bytes) >
@@ -128,7 +117,7 @@ bool PatchCache::claim_name() {
     const std::string path = folder_ + "/" + name + kLockSuffix;
     Descriptor fd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
     if (fd.get() < 0 && errno != EEXIST) return false;
-    // A server that starts just now may take it for abandoned before it is locked.
+    // A server that is just starting may have deleted it before it was locked.
     if (fd.get() < 0 || ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0 || !is_there(fd)) continue;
     lock_ = std::move(fd);
     own_name_ = name;

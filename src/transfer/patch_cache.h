@@ -1,5 +1,5 @@
-// transfer/patch_cache.h - patches between the versions of a server, made once for all
-// followers. They lie in the server's own folder, where other servers may have theirs.
+// transfer/patch_cache.h - patches between the versions of a server, made once for all followers.
+// They lie in the served folder's .snug-serve, where other servers may keep theirs.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "transfer/part_folder.h"
+#include "net/descriptor.h"
 
 namespace snug::transfer {
 
@@ -25,7 +25,7 @@ class CachedPatch {
   CachedPatch(const CachedPatch&) = delete;
   ~CachedPatch();
   const std::string& path() const noexcept { return path_; }
-  // Whether it still is what was made here; anybody may clear the folder.
+  // Whether it is still what was made here; others may clear the folder.
   bool is_intact() const;
 
  private:
@@ -36,14 +36,14 @@ class CachedPatch {
 // All functions may be called from any thread.
 class PatchCache {
  public:
-  // Removes what servers that live no more have left in `folder`.
+  // Deletes what dead servers have left in `folder`.
   explicit PatchCache(std::string folder);
   ~PatchCache();
 
-  // What turns `base` into `next`; nullptr if there is no patch or it would not pay. A patch
-  // that has disappeared is made again.
+  // What turns `base` into `next`; nullptr if there is no patch or it would not pay. A patch that
+  // has disappeared is made again.
   std::shared_ptr<CachedPatch> get(const Version& base, const Version& next);
-  // Patches to other versions are of no use to anybody new.
+  // Drops patches to all other versions.
   void keep_only(const std::string& next_hash);
 
  private:
@@ -58,8 +58,8 @@ class PatchCache {
   const std::string folder_;
   std::mutex mutex_;
   std::map<std::pair<std::string, std::string>, std::shared_ptr<Job>> jobs_;
-  std::string own_name_;  // what its files begin with
-  Descriptor lock_;       // on OWN_NAME.lock: others can tell that this server lives
+  std::string own_name_;  // prefix of its files
+  net::Descriptor lock_;  // on OWN_NAME.lock: shows others that this server lives
   int num_patches_ = 0;
 };
 

@@ -14,6 +14,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::size_t kMaxAtOnce = 16;
+const StoreStatus kBroken{{Code::kPeer, "the sender broke the protocol"}};
 
 // A message of unknown size, up to a limit.
 class TextSink : public Sink {
@@ -55,13 +56,14 @@ class FileReceiver {
     if (!parsed) return parsed.status();
     manifest_ = std::move(*parsed);
     if (!rules_.wanted_name.empty() && manifest_.name != rules_.wanted_name)
-      return StoreStatus{{Code::kPeer, "the peer sends another name"}, {}, {}, manifest_.name};
+      return StoreStatus{.status = {Code::kPeer, "the peer sends another name"},
+                         .detail = manifest_.name};
     if (is_here_already(folder)) return folder + "/" + manifest_.name;
     auto part = PartFolder::open(folder, manifest_, rules_.force);
     if (!part) return part.status();
-    if (Status s = connection_.send_note("ok"); !s.ok()) return StoreStatus{s, {}, {}, {}};
+    if (Status s = connection_.send_note("ok"); !s.ok()) return StoreStatus{s};
     if (StoreStatus s = receive_all(*part); !s.ok()) {
-      // Nothing may write into the part folder any more when it is let go.
+      // No transfer may write into the part folder after its lock is released.
       send_error(connection_, s);
       connection_.close();
       for (const FileOnItsWay& file : on_the_way_) (void)file.transfer.wait();
@@ -70,13 +72,12 @@ class FileReceiver {
     const Answer answer = wait_for_note(
         connection_, [this] { return report(); }, net::after(rules_.patience));
     if (!answer.status.ok()) return answer.status;
-    if (answer.text != "commit")
-      return StoreStatus{{Code::kPeer, "the sender broke the protocol"}, {}, {}, {}};
+    if (answer.text != "commit") return kBroken;
     return part->commit(manifest_, rules_.force, rules_.check);
   }
 
  private:
-  // Left by a receiver that ended before it could say so; the sender asks again.
+  // True if a receiver ended after the rename and before its "done".
   bool is_here_already(const std::string& folder) const {
     const std::string path = folder + "/" + manifest_.name;
     if (manifest_.version.empty() || rules_.force) return false;
@@ -116,8 +117,7 @@ class FileReceiver {
     return {};
   }
 
-  // A message that has begun is watched by the connection itself; one that the sender
-  // owes has to begin.
+  // The connection itself notices when a message stalls; here only its begin has a deadline.
   template <class AnySink>
   StoreStatus wait(const Transfer& transfer, const AnySink& sink,
                    std::chrono::milliseconds patience) {
@@ -125,7 +125,7 @@ class FileReceiver {
     bool late = false;
     std::optional<Answer> said;
     const auto s = end_of(transfer, [&] {
-      late = !sink.has_begun() && std::chrono::steady_clock::now() >= deadline;
+      late = !sink.has_begun() && Clock::now() >= deadline;
       // Before the manifest a sender has nothing to say.
       if (on_the_way_.empty() && !sink.has_begun()) said = next_note(connection_, 0ms);
       return !late && !said && report();
@@ -139,11 +139,9 @@ class FileReceiver {
   static StoreStatus out_of_turn(const Answer& said) {
     if (!said.status.ok()) return said.status;
     if (said.text.starts_with("have "))
-      return {{Code::kPeer, "snug sync --follow has reached snug recv; it needs snug sync --serve"},
-              {},
-              {},
-              {}};
-    return {{Code::kPeer, "the sender broke the protocol"}, {}, {}, {}};
+      return {
+          {Code::kPeer, "snug sync --follow has reached snug recv; it needs snug sync --serve"}};
+    return kBroken;
   }
 
   bool report() {
@@ -167,7 +165,7 @@ StoreResult<std::string> receive_files(Connection& connection, const std::string
   if (!path) {
     send_error(connection, path.status());
   } else if (Status s = connection.send_note("done"); !s.ok()) {
-    return StoreStatus{s, {}, {}, {}};
+    return StoreStatus{s};
   }
   return path;
 }
@@ -176,9 +174,10 @@ StoreResult<std::string> receive_files(Connection& connection, const std::string
 
 StoreResult<TransferReport> receive_path(wire::Connection& connection, const std::string& folder,
                                          const TransferOptions& options) noexcept try {
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = transfer::Clock::now();
   transfer::FileManifest manifest;
-  const transfer::ReceiveRules rules{options.force, {}, options.wire.timeout, {}, options.progress};
+  const transfer::ReceiveRules rules{
+      .force = options.force, .patience = options.wire.timeout, .progress = options.progress};
   auto path = transfer::receive_files(connection, folder, rules, manifest);
   if (!path) return path.status();
   TransferReport report;
@@ -186,10 +185,10 @@ StoreResult<TransferReport> receive_path(wire::Connection& connection, const std
   report.num_files = manifest.files.size();
   report.raw_bytes = manifest.num_bytes();
   report.stats = connection.stats();
-  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  report.seconds = transfer::seconds_since(start);
   return report;
 } catch (const std::bad_alloc&) {
-  return StoreStatus{{Code::kInternal, "out of memory"}, folder, {}, {}};
+  return StoreStatus{{Code::kInternal, "out of memory"}, folder};
 }
 
 }  // namespace snug

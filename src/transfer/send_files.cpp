@@ -1,6 +1,5 @@
 // Sending files: announce, send, check that nothing changed meanwhile, commit.
 #include <deque>
-#include <thread>
 
 #include "snug/store.h"
 #include "transfer/dialogue.h"
@@ -31,7 +30,7 @@ class FileSender {
     const Transfer announced = connection_.send(0, DType::kBytes, bytes);
     Answer answer = wait_for_note(connection_, [this] { return report(); });
     if (!answer.status.ok()) {
-      // The manifest's bytes are on this stack.
+      // The message refers to `json`.
       if (!announced.done()) connection_.close();
       (void)announced.wait();
       return {answer.status, answer.refused};
@@ -52,7 +51,7 @@ class FileSender {
       const std::string path = manifest_.is_folder ? path_ + "/" + manifest_.files[i].name : path_;
       auto source = FileSource::open(path);
       if (source && (*source)->file().num_bytes() != manifest_.files[i].num_bytes)
-        return give_up({{Code::kIo, "file changed while it was sent"}, path, {}, {}});
+        return give_up({{Code::kIo, "file changed while it was sent"}, path});
       if (!source) return give_up(source.status());
       on_the_way_.push_back({*source, connection_.send(i + 1, *source)});
       if (on_the_way_.size() >= kMaxAtOnce)
@@ -81,11 +80,11 @@ class FileSender {
   }
 
   FilesReport commit() {
-    if (Status s = connection_.send_note("commit"); !s.ok()) return {{s, {}, {}, {}}, false, true};
+    if (Status s = connection_.send_note("commit"); !s.ok()) return {{s}, false, true};
     const Answer answer = wait_for_note(connection_, [this] { return report(); });
     if (!answer.status.ok()) return {answer.status, answer.refused, true};
     if (answer.text != "done")
-      return {{{Code::kPeer, "the receiver broke the protocol"}, {}, {}, {}}, true, true};
+      return {{{Code::kPeer, "the receiver broke the protocol"}}, true, true};
     return {};
   }
 
@@ -122,23 +121,23 @@ FilesReport send_files(Connection& connection, const FileManifest& manifest,
 
 namespace {
 
-// Ever longer, so that a receiver that restarts is found again.
-void pause_before(int attempt, const std::function<bool()>& keep_going) {
-  using Clock = std::chrono::steady_clock;
-  const auto until = Clock::now() + std::chrono::milliseconds(250) * (1 << std::min(attempt, 4));
-  while (Clock::now() < until && keep_going())
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-}
-
-bool worth_retrying(Code code) {
-  return code == Code::kPeer || code == Code::kTimeout || code == Code::kCorrupt;
+void add_stats(wire::Stats& sum, const wire::Stats& more) {
+  sum.raw_bytes += more.raw_bytes;
+  sum.wire_bytes += more.wire_bytes;
+  sum.known_bytes += more.known_bytes;
+  sum.encode_seconds += more.encode_seconds;
+  sum.send_wait_seconds += more.send_wait_seconds;
+  for (int i = 0; i < wire::kNumModes; ++i) {
+    sum.num_chunks[i] += more.num_chunks[i];
+    sum.goodput[i] = more.goodput[i];
+  }
 }
 
 }  // namespace
 
 StoreResult<TransferReport> send_path(const std::string& path, const std::string& address,
                                       const TransferOptions& options) noexcept try {
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = transfer::Clock::now();
   auto manifest = transfer::list_path(path);
   if (!manifest) return manifest.status();
   TransferReport report;
@@ -152,28 +151,29 @@ StoreResult<TransferReport> send_path(const std::string& path, const std::string
   bool was_connected = false;
   for (int failures = 0;; ++report.num_attempts) {
     auto connection = wire::connect(address, options.wire, keep_going);
-    transfer::FilesReport sent{{connection.status(), {}, {}, address}, !was_connected};
+    transfer::FilesReport sent{{.status = connection.status(), .detail = address}, !was_connected};
     if (connection) {
       was_connected = true;
       sent = transfer::send_files(*connection, *manifest, path, progress);
       const wire::Stats stats = connection->stats();
       if (stats.wire_bytes > (std::uint64_t{1} << 20)) failures = 0;
-      transfer::add_stats(report.stats, stats);
+      add_stats(report.stats, stats);
     }
     if (sent.status.ok()) break;
-    // A receiver that still hears an earlier attempt will soon notice its end.
+    // A receiver that is busy with an earlier attempt (kTimeout) will soon notice its end.
     const Code code = sent.status.status.code;
     const bool final = sent.refused && code != Code::kTimeout;
-    if (final || !worth_retrying(code) || ++failures > options.num_retries || !keep_going())
+    if (final || !transfer::worth_retrying(code) || ++failures > options.num_retries ||
+        !keep_going())
       return sent.status;
     if (sent.committed && manifest->version.empty())
       if (auto version = version_of(path)) manifest->version = std::move(*version);
-    pause_before(failures, keep_going);
+    transfer::back_off(failures, keep_going);
   }
-  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  report.seconds = transfer::seconds_since(start);
   return report;
 } catch (const std::bad_alloc&) {
-  return StoreStatus{{Code::kInternal, "out of memory"}, path, {}, {}};
+  return StoreStatus{{Code::kInternal, "out of memory"}, path};
 }
 
 }  // namespace snug

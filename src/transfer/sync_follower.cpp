@@ -1,8 +1,7 @@
-// Following versions: ask for what is newer, verify it, give it its name.
+// Following versions: ask for the newest, verify it, give it its name.
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
-#include <thread>
 
 #include "snug/store.h"
 #include "transfer/dialogue.h"
@@ -14,11 +13,11 @@ namespace transfer {
 namespace {
 
 namespace fs = std::filesystem;
-using namespace std::chrono_literals;
-using Clock = std::chrono::steady_clock;
 
 // In the part folder of a version that arrives as a patch.
 constexpr char kPatchName[] = "update.patch", kResultName[] = "update.result";
+
+const StoreStatus kBroken{{Code::kPeer, "the server broke the protocol"}};
 
 struct Announcement {
   bool is_patch = false;
@@ -53,22 +52,20 @@ class SyncFollower {
 
   StoreStatus run() {
     if (options_.num_kept < 1)
-      return {{Code::kUsage, "at least one version must be kept"}, folder_, {}, {}};
+      return {{Code::kUsage, "at least one version must be kept"}, folder_};
     std::error_code error;
-    if (!fs::is_directory(folder_, error))
-      return {{Code::kNotFound, "no such folder"}, folder_, {}, {}};
+    if (!fs::is_directory(folder_, error)) return {{Code::kNotFound, "no such folder"}, folder_};
     if (StoreStatus s = held_.check_current(); !s.ok()) return s;
     held_.load();
     remove_dead_patches();
     for (int failures = 0; going();) {
       const int before = num_updates_;
       const StoreStatus s = follow_once();
-      if (s.ok()) return s;
-      if (!may_come_back(s)) return s;
+      if (s.ok() || !may_come_back(s)) return s;
       failures = num_updates_ > before ? 1 : failures + 1;
       if (options_.once && failures > options_.num_retries) return s;
       if (options_.on_error && going()) options_.on_error(s);
-      pause(failures);
+      back_off(failures - 1, [this] { return going(); });
     }
     return {};
   }
@@ -76,45 +73,38 @@ class SyncFollower {
  private:
   bool going() const { return !options_.keep_going || options_.keep_going(); }
 
-  // What goes wrong at the server, say a version that was deleted while it was sent, may
-  // be right the next time. A peer that takes this side for another one stays the same.
+  // An error of the server, say a version that was deleted while it was sent, may be gone the next
+  // time. A peer that is no server of versions stays one.
   static bool may_come_back(const StoreStatus& status) {
     const Code code = status.status.code;
     if (came_from_peer(status)) return code != Code::kPeer;
-    return code == Code::kPeer || code == Code::kTimeout || code == Code::kCorrupt ||
-           code == Code::kWrongBase;
-  }
-
-  void pause(int failures) const {
-    const auto until = Clock::now() + 250ms * (1 << std::min(failures - 1, 4));
-    while (going() && Clock::now() < until) std::this_thread::sleep_for(50ms);
+    return worth_retrying(code) || code == Code::kWrongBase;
   }
 
   // OK if the work is done or the caller wants no more.
   StoreStatus follow_once() {
     auto connection = wire::connect(address_, options_.wire, [this] { return going(); });
     if (!going()) return {};
-    if (!connection) return {connection.status(), {}, {}, address_};
+    if (!connection) return {.status = connection.status(), .detail = address_};
     for (;;) {
       const auto* newest = held_.newest();
       const std::string have = newest == nullptr || base_is_bad_ ? "-" : newest->hash;
       if (Status s = connection->send_note("have " + have + (options_.once ? " once" : ""));
           !s.ok())
-        return {s, {}, {}, address_};
+        return {.status = s, .detail = address_};
       const Answer answer = wait_for_note(*connection, [this] { return going(); });
       if (!going()) return {};
       if (!answer.status.ok()) return answer.status;
       if (options_.once && answer.text == "current") return {};
       if (StoreStatus s = update(*connection, answer.text); !s.ok()) return s;
-      // What was newest when it was asked for; asking again might never end.
+      // Asking again might never end.
       if (options_.once) return {};
     }
   }
 
   StoreStatus update(Connection& connection, const std::string& text) {
     Announcement next;
-    if (!parse_announcement(text, next))
-      return {{Code::kPeer, "the server broke the protocol"}, {}, {}, {}};
+    if (!parse_announcement(text, next)) return kBroken;
     for (const StoreStatus& s : {held_.check_current(), refuse_stranger(next)})
       if (!s.ok()) return send_error(connection, s), s;
     const auto start = Clock::now();
@@ -132,25 +122,23 @@ class SyncFollower {
       return s;
     if (options_.on_event)
       options_.on_event({next.name, connection.peer_name(), next.is_patch, raw_bytes,
-                         connection.stats().wire_bytes - before,
-                         std::chrono::duration<double>(Clock::now() - start).count()});
+                         connection.stats().wire_bytes - before, seconds_since(start)});
     return {};
   }
 
-  // Versions replace each other, but nothing that somebody else has put here. A version
-  // that was complete when this follower was killed is not noted yet, but is equal.
+  // A version replaces only what this follower fetched. If the follower was killed between the
+  // rename and the journal, the version is not recorded, but its contents are equal.
   StoreStatus refuse_stranger(const Announcement& next) const {
     const std::string path = folder_ + "/" + next.name;
     std::error_code error;
     if (!fs::exists(fs::symlink_status(path, error)) || held_.still_has(next.name)) return {};
     const auto hash = version_of(path);
     if (hash && *hash == next.hash) return {};
-    return {
-        {Code::kExists, "not fetched by snug sync, so not replaced; move it away"}, path, {}, {}};
+    return {{Code::kExists, "not fetched by snug sync, so not replaced; move it away"}, path};
   }
 
-  // Followers that were killed have left the size of a model. Another one that is at work
-  // in this folder holds its own.
+  // Followers that were killed may have left parts as large as a model. One that is at work in this
+  // folder holds its part.
   void remove_dead_patches() const {
     std::vector<fs::path> parts;
     std::error_code error;
@@ -160,7 +148,7 @@ class SyncFollower {
       if (holds_only_a_patch(part)) PartFolder::remove_abandoned(part.string());
   }
 
-  // All of the rest belongs to transfers that may go on.
+  // Other parts belong to transfers that may continue.
   static bool holds_only_a_patch(const fs::path& part) {
     std::error_code error;
     for (fs::directory_iterator it(part, error), end; !error && it != end; it.increment(error)) {
@@ -173,7 +161,7 @@ class SyncFollower {
   StoreStatus take_patch(Connection& connection, const Announcement& next,
                          std::uint64_t& raw_bytes) {
     const auto* base = held_.newest();
-    if (base == nullptr) return {{Code::kPeer, "the server broke the protocol"}, {}, {}, {}};
+    if (base == nullptr) return kBroken;
     const FileManifest manifest{next.name, true, {{kPatchName, next.num_bytes, 0600}}};
     auto part = PartFolder::open(folder_, manifest, true);
     if (!part) return part.status();
@@ -187,7 +175,7 @@ class SyncFollower {
   }
 
   StoreStatus wait(Connection& connection, const Transfer& transfer, const FileSink& sink) {
-    // To the very end: the part folder must outlive the last write to it.
+    // Waits to the very end: the part folder must outlive the last write to it.
     const Deadline deadline = Clock::now() + options_.wire.timeout;
     bool late = false;
     const auto s = end_of(transfer, [&] {
@@ -201,14 +189,15 @@ class SyncFollower {
     return own.ok() ? last_words(connection, *s).status : own;
   }
 
-  // Inside the part folder, which goes whatever happens, until the result is complete.
-  StoreStatus apply_patch(const HeldVersions::Held& base, const std::string& part,
+  // Works inside the part folder, which is deleted in any case.
+  StoreStatus apply_patch(const VersionRecord& base, const std::string& part,
                           const Announcement& next, std::uint64_t& raw_bytes) {
     const std::string patch = part + "/" + kPatchName, result = part + "/" + kResultName,
                       final = folder_ + "/" + next.name;
     const auto info = inspect_patch(patch);
     if (info && info->target_version != next.hash)
-      return {{Code::kPeer, "the server sent a patch to another version"}, {}, {}, next.name};
+      return {.status = {Code::kPeer, "the server sent a patch to another version"},
+              .detail = next.name};
     const auto report = patch_path(folder_ + "/" + base.name, patch, result);
     if (report) {
       raw_bytes = report->info.target_bytes;
@@ -217,7 +206,7 @@ class SyncFollower {
       store::sync_parent(final);
       return s;
     }
-    // A base that was damaged here is no reason to give up: ask for all of it.
+    // If the base was damaged here, a full copy helps.
     base_is_bad_ = report.status().status.code != Code::kIo;
     StoreStatus s = report.status();
     if (base_is_bad_) s.status.code = Code::kWrongBase;
@@ -235,13 +224,13 @@ class SyncFollower {
       const auto hash = version_of(path);
       if (!hash) return hash.status();
       if (*hash == next.hash) return {};
-      return {{Code::kCorrupt, "what arrived is not the version that was announced"}, path, {}, {}};
+      return {{Code::kCorrupt, "what arrived is not the version that was announced"}, path};
     };
     rules.progress = [this](const Progress&) { return going(); };
     held_.begin(next.name);
     const auto path = receive_files(connection, folder_, rules, manifest);
     raw_bytes = manifest.num_bytes();
-    // A disk that is full stays full as long as the unfinished part lies there.
+    // A full disk stays full as long as the part is there.
     if (!path && path.status().status.code == Code::kIo && going())
       PartFolder::remove_abandoned(folder_ + "/." + next.name + kPartSuffix);
     return path.status();
@@ -262,7 +251,7 @@ StoreStatus follow_versions(const std::string& address, const std::string& folde
                             const SyncOptions& options) noexcept try {
   return transfer::SyncFollower(address, folder, options).run();
 } catch (const std::exception&) {
-  return {{Code::kInternal, "out of memory or threads"}, folder, {}, {}};
+  return {{Code::kInternal, "out of memory or threads"}, folder};
 }
 
 }  // namespace snug

@@ -8,13 +8,10 @@
 //                                     "full HASH 0 NAME", then files as in dialogue.h
 //   "have HASH" ...
 #include <atomic>
-#include <list>
-#include <system_error>
 #include <thread>
 
 #include "transfer/dialogue.h"
 #include "transfer/file_buffers.h"
-#include "transfer/refusals.h"
 #include "transfer/versions.h"
 #include "wire/connection_core.h"
 
@@ -23,9 +20,7 @@ namespace transfer {
 namespace {
 
 using namespace std::chrono_literals;
-using Clock = std::chrono::steady_clock;
 
-constexpr std::size_t kMaxFollowers = 256;
 // Both sides print it.
 constexpr Status kSenderHere{Code::kPeer,
                              "snug send has reached snug sync --serve; it needs snug recv"};
@@ -38,28 +33,22 @@ class SyncServer {
   StoreStatus run() {
     if (StoreStatus s = scan(); !s.ok()) return s;
     std::thread scanning([this] { keep_scanning(); });
-    while (going()) {
-      auto connection = listener_.accept(100ms);
-      if (connection && followers_.size() < kMaxFollowers) start(std::move(*connection));
-      std::erase_if(followers_, [](Follower& f) { return f.done && (f.thread.join(), true); });
-      if (const auto s = refusals_.news(listener_, options_.wire)) report_error(*s);
-    }
+    serve_peers(
+        listener_, [this](Connection& connection) { return serve(connection); },
+        [this](const StoreStatus& status) {
+          if (going()) report_error(status);
+        },
+        [this] { return going(); });
     stopping_ = true;
-    for (Follower& follower : followers_) follower.thread.join();
     scanning.join();
     return {};
   }
 
  private:
-  struct Follower {
-    std::thread thread;
-    std::atomic<bool> done{false};
-  };
-
   bool going() const { return !stopping_ && (!options_.keep_going || options_.keep_going()); }
 
   void keep_scanning() {
-    // A folder that is gone is looked for many times a second, and missed once.
+    // A folder that is gone is reported once, though it is looked for many times a second.
     for (std::string last; going(); std::this_thread::sleep_for(50ms)) {
       const StoreStatus s = scan();
       const std::string text = s.ok() ? std::string() : to_string(s);
@@ -71,55 +60,35 @@ class SyncServer {
     return catalog_.scan([this](const StoreStatus& status) { report_error(status); });
   }
 
-  void start(Connection connection) {
-    Follower& follower = followers_.emplace_back();
-    try {
-      follower.thread =
-          std::thread([this, &follower, connection = std::move(connection)]() mutable {
-            const std::string peer = connection.peer_name();  // unknown once it is closed
-            StoreStatus s = serve(connection);
-            if (!s.ok() && going()) {
-              s.detail = s.detail.empty() ? peer : peer + ": " + s.detail;
-              report_error(s);
-            }
-            follower.done = true;
-          });
-    } catch (const std::system_error&) {
-      followers_.pop_back();  // this follower comes back; the others are not to suffer
-      report_error({{Code::kIo, "cannot start a thread for a follower"}, {}, {}, {}});
-    }
-  }
-
   StoreStatus serve(Connection& connection) {
-    // Later on a follower may need any time to check what it got.
+    // Only the first question has a deadline: later a follower may take any time to verify.
     for (Deadline deadline = Clock::now() + std::min(kFirstWords, options_.wire.timeout);;
          deadline = Deadline::max()) {
       const auto offers_files = [&] { return connection.core()->has_offers(); };
       const Answer asked = wait_for_note(
           connection, [&] { return going() && !offers_files(); }, deadline);
-      if (offers_files()) return give_up(connection, {kSenderHere, {}, {}, {}});
-      if (!asked.status.ok()) return hung_up(connection, asked.status);
+      if (offers_files()) return give_up(connection, {kSenderHere});
+      if (!asked.status.ok()) return hung_up(asked.status);
       if (!asked.text.starts_with("have "))
-        return give_up(connection, {{Code::kPeer, "a follower broke the protocol"}, {}, {}, {}});
+        return give_up(connection, {{Code::kPeer, "a follower broke the protocol"}});
       std::string have = asked.text.substr(5);
       const bool once = have.ends_with(" once");
       if (once) have.resize(have.size() - 5);
       Version next;
       while ((next = catalog_.newest(have)).hash == have || next.name.empty()) {
         if (once && !next.name.empty()) break;
-        if (Status s = connection.status(); !s.ok()) return hung_up(connection, {s, {}, {}, {}});
+        if (Status s = connection.status(); !s.ok()) return hung_up({s});
         if (!going()) return {};
         std::this_thread::sleep_for(20ms);
       }
-      const StoreStatus s = next.hash == have
-                                ? StoreStatus{connection.send_note("current"), {}, {}, {}}
-                                : send_version(connection, have, next);
+      const StoreStatus s = next.hash == have ? StoreStatus{connection.send_note("current")}
+                                              : send_version(connection, have, next);
       if (!s.ok()) return s;
     }
   }
 
   // A follower may leave whenever it is not in the middle of an update.
-  static StoreStatus hung_up(const Connection&, const StoreStatus& status) {
+  static StoreStatus hung_up(const StoreStatus& status) {
     return status.status.code == Code::kPeer ? StoreStatus{} : status;
   }
 
@@ -127,7 +96,7 @@ class SyncServer {
     const auto start = Clock::now();
     const std::uint64_t before = connection.stats().wire_bytes;
     const auto patch = catalog_.patch(have, next);
-    // Whoever clears the folder just now does not keep a follower from its version.
+    // If somebody has just deleted the patch, a full copy is sent.
     std::shared_ptr<FileSource> source;
     if (patch)
       if (auto opened = FileSource::open(patch->path())) source = *opened;
@@ -136,8 +105,7 @@ class SyncServer {
     if (!s.ok() || !options_.on_event) return s;
     const std::lock_guard lock(event_mutex_);
     options_.on_event({next.name, connection.peer_name(), source != nullptr, next.num_bytes,
-                       connection.stats().wire_bytes - before,
-                       std::chrono::duration<double>(Clock::now() - start).count()});
+                       connection.stats().wire_bytes - before, seconds_since(start)});
     return {};
   }
 
@@ -145,7 +113,7 @@ class SyncServer {
                          const Version& next) {
     const std::string note =
         "patch " + next.hash + " " + std::to_string(patch->file().num_bytes()) + " " + next.name;
-    if (Status s = connection.send_note(note); !s.ok()) return {s, {}, {}, {}};
+    if (Status s = connection.send_note(note); !s.ok()) return {s};
     const Transfer transfer = connection.send(0, patch);
     const auto s = end_of(transfer, [this] { return going(); });
     if (!s) return interrupted();
@@ -153,7 +121,7 @@ class SyncServer {
     return s->ok() ? StoreStatus{} : last_words(connection, *s).status;
   }
 
-  // Followers are told why, and come back.
+  // The follower is told why, and retries.
   static StoreStatus give_up(Connection& connection, const StoreStatus& status) {
     send_error(connection, status);
     return status;
@@ -162,11 +130,11 @@ class SyncServer {
   StoreStatus send_full(Connection& connection, const Version& next) {
     auto manifest = list_path(next.path);
     if (!manifest) return give_up(connection, manifest.status());
-    // Behind a link the file or folder itself may have another name.
+    // The target of a link may have another name.
     if (!manifest->is_folder) manifest->files[0].name = next.name;
     manifest->name = next.name;
     if (Status s = connection.send_note("full " + next.hash + " 0 " + next.name); !s.ok())
-      return {s, {}, {}, {}};
+      return {s};
     return send_files(connection, *manifest, next.path, [this](std::uint64_t) { return going(); })
         .status;
   }
@@ -180,9 +148,7 @@ class SyncServer {
   VersionCatalog catalog_;
   const SyncOptions& options_;
   std::atomic<bool> stopping_{false};
-  std::list<Follower> followers_;
   std::mutex event_mutex_;
-  Refusals refusals_;
 };
 
 }  // namespace
@@ -192,7 +158,7 @@ StoreStatus serve_versions(wire::Listener& listener, const std::string& folder,
                            const SyncOptions& options) noexcept try {
   return transfer::SyncServer(listener, folder, options).run();
 } catch (const std::exception&) {
-  return {{Code::kInternal, "out of memory or threads"}, folder, {}, {}};
+  return {{Code::kInternal, "out of memory or threads"}, folder};
 }
 
 }  // namespace snug

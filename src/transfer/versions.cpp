@@ -19,32 +19,24 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-// Something broken is looked at again now and then, for it may be mended in place; so is
-// what lies inside a version, for it may be changed in place. And what has changed must stay
-// as it is for so long: half of a version that is just being deleted is no new version.
+// How often versions and broken files are looked at again, since they may change in place. A change
+// must also last that long: half of a version that is being deleted is no new version.
 constexpr std::chrono::seconds kLookAgain{1};
-// With what never stays as it is, before that is said.
+// How long a version may keep changing before that is reported.
 constexpr std::chrono::seconds kPatience{10};
-// Looking at something large again and again would keep a CPU busy for ever.
+// Pause after a look, in multiples of its duration: large folders must not keep a CPU busy.
 constexpr int kRest = 20;
 
-// Changes with everything inside: names, sizes, times, inodes. 0 if it cannot be read.
+// Changes with names, sizes, times and inodes of all files. 0 if it cannot be read.
 std::uint64_t identity_of(const std::string& path) {
-  struct stat info;
-  if (::stat(path.c_str(), &info) != 0) return 0;
-  std::uint64_t sum = file_identity(info);
-  if (!S_ISDIR(info.st_mode)) return sum;
-  std::error_code error;
-  fs::recursive_directory_iterator it(path, error), end;
-  for (; !error && it != end; it.increment(error)) {
-    if (::stat(it->path().c_str(), &info) != 0) return 0;
-    sum += mix(file_identity(info), std::hash<std::string>{}(it->path().string()));
-  }
-  return error ? 0 : sum;
+  return tree_identity(path, [](const std::string& one) {
+    const std::uint64_t identity = file_identity(one);
+    return identity == 0 ? 0 : mix(identity, std::hash<std::string>{}(one));
+  });
 }
 
 StoreStatus refused(const char* why, const std::string& path) {
-  return {{Code::kUsage, why}, path, {}, {}};
+  return {{Code::kUsage, why}, path};
 }
 
 }  // namespace
@@ -63,7 +55,7 @@ StoreStatus VersionCatalog::scan(const Report& report) {
   return {};
 }
 
-// What is to be hashed. Forgets what is gone.
+// The entries that need hashing. Forgets versions that are gone.
 StoreResult<std::vector<VersionCatalog::Entry>> VersionCatalog::list(const Report& report) {
   std::vector<Entry> found;
   std::set<std::string> names, readable;
@@ -92,17 +84,17 @@ StoreResult<std::vector<VersionCatalog::Entry>> VersionCatalog::list(const Repor
   return found;
 }
 
-// Names that are never published; said once, unless they are Snug's own.
+// Names that are never published; reported once, unless they are Snug's own.
 bool VersionCatalog::is_ignored(const std::string& name, const Report& report) {
   if (is_version_name(name)) return false;
   const std::string path = folder_ + "/" + name;
   struct stat info;
   if (name == "current") {
-    // Followers of this folder have that link.
+    // The link of a follower that uses the same folder.
     if (::stat((folder_ + "/.snug-sync").c_str(), &info) == 0) return true;
     complain(name, refused("a name that followers use for a link", path), Clock::now(), report);
   } else if (is_safe_name(name)) {
-    // What is at work right now has its final name soon.
+    // Work in progress will soon have its final name.
     if (::lstat(path.c_str(), &info) == 0 && info.st_mtim.tv_sec + 2 <= std::time(nullptr))
       complain(name, refused("a name for unfinished work (.tmp-)", path), Clock::now(), report);
   } else {
@@ -111,7 +103,7 @@ bool VersionCatalog::is_ignored(const std::string& name, const Report& report) {
   return true;
 }
 
-// False for what is known and as it was, and for what has to wait.
+// False for versions that are known and unchanged, and for those that have to wait.
 bool VersionCatalog::needs_hash(Entry& seen, const Report& report) {
   const std::string& name = seen.version.name;
   const auto start = Clock::now();
@@ -132,7 +124,7 @@ bool VersionCatalog::needs_hash(Entry& seen, const Report& report) {
   const bool is_replaced = known->inode != seen.inode;  // and complete, if it was renamed
   if (is_same) problems_.erase(name);
   if (!is_same && known->changed_to && !has_settled && end >= known->changed_since + kPatience)
-    complain(name, {{Code::kIo, "does not stop changing"}, seen.version.path, {}, {}}, end, report);
+    complain(name, {{Code::kIo, "does not stop changing"}, seen.version.path}, end, report);
   const std::lock_guard lock(mutex_);
   known->inode = seen.inode;
   known->top_identity = seen.top_identity;
@@ -142,7 +134,7 @@ bool VersionCatalog::needs_hash(Entry& seen, const Report& report) {
   return !is_same && (has_settled || is_replaced);
 }
 
-// Size and hash. False: gone again already, or no version that anybody can be sent.
+// Sets size and hash. False if it is gone again, or cannot be sent.
 bool VersionCatalog::fill_in(Entry& entry, const Report& report) {
   Version& version = entry.version;
   const auto start = Clock::now();
@@ -156,7 +148,7 @@ bool VersionCatalog::fill_in(Entry& entry, const Report& report) {
   }
   if (identity_of(version.path) != entry.identity) {
     if (std::error_code error; fs::exists(version.path, error))
-      complain(version.name, {{Code::kIo, "changed while it was read"}, version.path, {}, {}},
+      complain(version.name, {{Code::kIo, "changed while it was read"}, version.path},
                now + kLookAgain + (now - start), report);
     return false;
   }
@@ -178,11 +170,11 @@ void VersionCatalog::complain(const std::string& name, const StoreStatus& status
   report(told);
 }
 
-// Puts `fresh` in the place of all that was looked at, in one step: nobody is to see an
-// older version as the newest for a moment.
+// Replaces all that was looked at by `fresh` in one step, so that no follower sees an older version
+// as the newest for a moment.
 void VersionCatalog::publish(const std::vector<Entry>& looked_at, std::vector<Entry> fresh) {
   if (looked_at.empty()) return;
-  std::vector<NamedVersion> found;
+  std::vector<VersionRecord> found;
   for (const Entry& entry : fresh) found.push_back({entry.version.hash, entry.version.name});
   std::vector<Entry> next = entries_;
   std::erase_if(next, [&](const Entry& old) {
@@ -190,7 +182,7 @@ void VersionCatalog::publish(const std::vector<Entry>& looked_at, std::vector<En
                        [&](const Entry& e) { return e.version.name == old.version.name; });
   });
   std::move(fresh.begin(), fresh.end(), std::back_inserter(next));
-  order_.add(std::move(found), [&](const NamedVersion& version) {
+  order_.add(std::move(found), [&](const VersionRecord& version) {
     return std::any_of(next.begin(), next.end(),
                        [&](const Entry& e) { return e.version.name == version.name; });
   });
@@ -209,7 +201,7 @@ void VersionCatalog::hold_back() {
   std::set<std::string> held_back;
   const auto& order = order_.versions();
   for (std::size_t i = order.size(); i > 0 && !problems_.empty(); --i) {
-    const NamedVersion& version = order[i - 1];
+    const VersionRecord& version = order[i - 1];
     if (!entries_.empty() && version.hash == entries_.back().version.hash &&
         version.name == entries_.back().version.name)
       break;

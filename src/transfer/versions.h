@@ -13,36 +13,36 @@
 
 #include "snug/store.h"
 #include "transfer/patch_cache.h"
-#include "transfer/version_order.h"
+#include "transfer/version_journal.h"
 
 namespace snug::transfer {
 
-// Looks into a folder for new versions. All functions but `scan`, which wants one thread
-// at a time, may be called from any thread.
+// Finds new versions in a folder. All functions may be called from any thread, but `scan` from one
+// at a time.
 class VersionCatalog {
  public:
   using Report = std::function<void(const StoreStatus&)>;
   explicit VersionCatalog(std::string folder);
 
-  // Finds what has appeared, changed or gone since the last time. What cannot be published
+  // Finds what has appeared, changed or disappeared since the last call. What cannot be published
   // is reported, once for every reason.
   StoreStatus scan(const Report& report);
-  // The newest version for somebody who has the version of hash `have`. Its name is empty
-  // if there is none, or none yet: what changes in place may be complete in a moment.
+  // The newest version for a follower that has version `have`. Its name is empty if there is none,
+  // or none yet: one that is changing in place may soon be complete.
   Version newest(const std::string& have) const;
-  // What turns the version of hash `base` into `next`; nullptr if that base is
-  // not here or a patch would not pay. Made once, whoever asks.
+  // What turns version `base` into `next`; nullptr if that base is not here or a patch would not
+  // pay. Made once for all followers.
   std::shared_ptr<CachedPatch> patch(const std::string& base, const Version& next);
 
  private:
   using Time = std::chrono::steady_clock::time_point;
   struct Entry {
     Version version;
-    // Of the file or folder itself: cheap to ask for at every scan.
+    // Of the file or folder itself: cheap to check at every scan.
     std::uint64_t inode = 0, top_identity = 0;
     std::uint64_t identity = 0;  // of all files inside too
     Time look_again;             // at the files inside
-    // Not what was published any more: what it seems to be now.
+    // Its identity now, if it is no longer what was published.
     std::optional<std::uint64_t> changed_to = {};
     Time changed_since = {};
   };
@@ -59,15 +59,15 @@ class VersionCatalog {
   void publish(const std::vector<Entry>& looked_at, std::vector<Entry> fresh);
   void hold_back();
   void save_order(const Report& report);
-  // Of its own name: a folder may be followed into and served at the same time.
+  // Not .snug-sync: the same folder may be followed into and served.
   static std::string own_folder(const std::string& folder) { return folder + "/.snug-serve"; }
 
   const std::string folder_;
   PatchCache patches_;
   mutable std::mutex mutex_;
   std::vector<Entry> entries_;  // oldest first; changed by `scan` alone
-  // Versions newer than all entries that are still there but cannot be read: who has one of
-  // them is not moved back.
+  // Versions newer than all entries that exist but cannot be read: a follower that has one of them
+  // is not moved back.
   std::set<std::string> held_back_;
   // Used by `scan` alone.
   VersionOrder order_;

@@ -60,6 +60,7 @@ class Listener::Impl {
     accepting_ = std::thread([this] { run(); });
   }
   std::string address() const { return listener_->address(); }
+  const Options& options() const { return options_; }
   std::uint64_t num_refused() const { return num_refused_; }
 
   Result<Connection> accept(std::chrono::milliseconds patience) {
@@ -208,6 +209,11 @@ Result<Listener> Listener::open(const std::string& address, const Options& optio
 }
 
 std::string Listener::address() const noexcept { return impl_ ? impl_->address() : ""; }
+
+const Options& Listener::options() const noexcept {
+  static const Options none;
+  return impl_ ? impl_->options() : none;
+}
 
 std::uint64_t Listener::num_refused() const noexcept { return impl_ ? impl_->num_refused() : 0; }
 

@@ -1,0 +1,136 @@
+#include "net/local_peer.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <thread>
+
+#include "net/descriptor.h"
+
+namespace snug::net {
+namespace {
+
+constexpr Status kNoMemory{Code::kIo, "cannot make shared memory"};
+
+// A Unix socket, and its address under an abstract name.
+struct LocalSocket {
+  explicit LocalSocket(const std::string& name)
+      : socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) {
+    address.sun_family = AF_UNIX;
+    const std::size_t n = std::min(name.size(), kMaxLocalName);
+    std::memcpy(address.sun_path + 1, name.data(), n);
+    length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + n);
+  }
+  const sockaddr* where() const { return reinterpret_cast<const sockaddr*>(&address); }
+
+  Socket socket;
+  sockaddr_un address{};
+  socklen_t length;
+};
+static_assert(kMaxLocalName == sizeof(sockaddr_un::sun_path) - 1);
+
+// One byte, with room for one descriptor beside it.
+struct DescriptorMessage {
+  DescriptorMessage() {
+    header.msg_iov = &piece;
+    header.msg_iovlen = 1;
+    header.msg_control = space;
+    header.msg_controllen = sizeof space;
+  }
+  char byte = 'm';
+  iovec piece{&byte, 1};
+  alignas(cmsghdr) char space[CMSG_SPACE(sizeof(int))] = {};
+  msghdr header{};
+};
+
+bool send_descriptor(int socket, int fd) {
+  DescriptorMessage message;
+  cmsghdr* control = CMSG_FIRSTHDR(&message.header);
+  control->cmsg_level = SOL_SOCKET;
+  control->cmsg_type = SCM_RIGHTS;
+  control->cmsg_len = CMSG_LEN(sizeof(int));
+  std::memcpy(CMSG_DATA(control), &fd, sizeof fd);
+  return ::sendmsg(socket, &message.header, MSG_NOSIGNAL) == 1;
+}
+
+Descriptor receive_descriptor(int socket) {
+  DescriptorMessage message;
+  if (::recvmsg(socket, &message.header, MSG_CMSG_CLOEXEC) != 1) return Descriptor();
+  const cmsghdr* control = CMSG_FIRSTHDR(&message.header);
+  if (control == nullptr || control->cmsg_level != SOL_SOCKET || control->cmsg_type != SCM_RIGHTS)
+    return Descriptor();
+  // Padding leaves room for a second one: all that arrived must be closed.
+  Descriptor first;
+  for (std::size_t at = 0; CMSG_LEN(at + sizeof(int)) <= control->cmsg_len; at += sizeof(int)) {
+    int fd;
+    std::memcpy(&fd, CMSG_DATA(control) + at, sizeof fd);
+    Descriptor owned(fd);
+    if (at == 0) first = std::move(owned);
+  }
+  return first;
+}
+
+}  // namespace
+
+Result<Listener> listen_local(const std::string& name) {
+  LocalSocket local(name);
+  if (::bind(local.socket.fd(), local.where(), local.length) != 0)
+    return Status{Code::kUsage, "the name is in use; choose another"};
+  if (::listen(local.socket.fd(), 128) != 0) return Status{Code::kIo, "cannot listen"};
+  return Listener(std::move(local.socket));
+}
+
+Result<Socket> connect_local(const std::string& name, Deadline deadline) {
+  LocalSocket local(name);
+  while (::connect(local.socket.fd(), local.where(), local.length) != 0) {
+    if (errno != EAGAIN && errno != EINTR)
+      return Status{Code::kPeer, "connection refused: nobody listens there"};
+    if (Deadline::clock::now() >= deadline)
+      return Status{Code::kTimeout, "the listener accepts no connection"};
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return std::move(local.socket);
+}
+
+Result<SharedMemory> SharedMemory::map(int fd, std::size_t num_bytes) {
+  void* mapped = ::mmap(nullptr, num_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (mapped == MAP_FAILED) return Status{Code::kIo, "cannot map shared memory"};
+  SharedMemory memory;
+  memory.data_ = mapped;
+  memory.num_bytes_ = num_bytes;
+  return memory;
+}
+
+Result<SharedMemory> SharedMemory::create(std::size_t num_bytes, const Socket& peer) {
+  const Descriptor fd(::memfd_create("snug", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (fd.get() < 0 || ::ftruncate(fd.get(), static_cast<off_t>(num_bytes)) != 0 ||
+      ::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)
+    return kNoMemory;
+  if (!send_descriptor(peer.fd(), fd.get()))
+    return Status{Code::kPeer, "the peer closed the connection"};
+  return map(fd.get(), num_bytes);
+}
+
+Result<SharedMemory> SharedMemory::receive(std::size_t num_bytes, const Socket& peer,
+                                           Deadline deadline) {
+  if (Status s = peer.wait_readable(deadline); !s.ok()) return s;
+  const Descriptor fd = receive_descriptor(peer.fd());
+  struct stat info;
+  const int seals = fd.get() < 0 ? -1 : ::fcntl(fd.get(), F_GET_SEALS);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || ::fstat(fd.get(), &info) != 0 ||
+      static_cast<std::uint64_t>(info.st_size) != num_bytes)
+    return Status{Code::kPeer, "the peer's shared memory is unusable; update both ends"};
+  return map(fd.get(), num_bytes);
+}
+
+SharedMemory::~SharedMemory() {
+  if (data_ != nullptr) ::munmap(data_, num_bytes_);
+}
+
+}  // namespace snug::net

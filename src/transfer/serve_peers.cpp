@@ -1,0 +1,70 @@
+// The accept loop of snug recv and of the server of versions.
+#include <atomic>
+#include <list>
+#include <thread>
+
+#include "snug/transfer.h"
+
+namespace snug {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::size_t kMaxPeers = 256;
+
+struct Peer {
+  std::atomic<bool> done{false};
+  std::jthread thread;
+};
+
+// Counts connections that were refused. A port scan must not fill the log.
+class Refusals {
+ public:
+  template <class OnError>
+  void report(const wire::Listener& listener, const OnError& on_error) {
+    const std::uint64_t count = listener.num_refused();
+    const auto now = std::chrono::steady_clock::now();
+    if (count == num_reported_ || now < quiet_until_) return;
+    const char* what = listener.options().token.empty()
+                           ? "connections ended before they proved to be Snug"
+                           : "connections ended before they proved to know the token";
+    on_error({{Code::kPeer, what}, {}, {}, std::to_string(count - num_reported_)});
+    num_reported_ = count;
+    quiet_until_ = now + 10s;
+  }
+
+ private:
+  std::uint64_t num_reported_ = 0;
+  std::chrono::steady_clock::time_point quiet_until_{};
+};
+
+}  // namespace
+
+void serve_peers(wire::Listener& listener,
+                 const std::function<StoreStatus(wire::Connection&)>& serve,
+                 const std::function<void(const StoreStatus&)>& on_error,
+                 const std::function<bool()>& keep_going) noexcept {
+  std::list<Peer> peers;
+  Refusals refusals;
+  while (keep_going()) {
+    auto connection = listener.accept(100ms);
+    std::erase_if(peers, [](const Peer& p) { return p.done || !p.thread.joinable(); });
+    try {
+      if (connection && peers.size() < kMaxPeers) {
+        Peer& peer = peers.emplace_back();
+        peer.thread = std::jthread([&, connection = std::move(*connection)]() mutable {
+          const std::string name = connection.peer_name();  // unknown once it is closed
+          StoreStatus s = serve(connection);
+          s.detail = s.detail.empty() ? name : name + ": " + s.detail;
+          if (!s.ok()) on_error(s);
+          peer.done = true;
+        });
+      }
+      refusals.report(listener, on_error);
+    } catch (const std::exception&) {  // this peer will come back; the others must not suffer
+      on_error({{Code::kIo, "cannot start a thread for a peer"}, {}, {}, {}});
+    }
+  }
+}
+
+}  // namespace snug
