@@ -77,7 +77,7 @@ std::size_t pack_frame_workspace_bytes(std::uint64_t n, std::uint64_t k) noexcep
 Status pack_frame(cuda::Source frame, std::uint64_t n, std::uint64_t k, Kind kind, cuda::Target dst,
                   cuda::Target workspace, DeviceResult* result, Stream stream) noexcept;
 
-// The status a result of pack or pack_frame, copied to the host, stands for.
+// The status of a result of pack or pack_frame that was copied to the host.
 Status pack_status(const DeviceResult& result) noexcept;
 
 // Reads and checks the header of a packed matrix in device memory; waits for
@@ -108,7 +108,7 @@ struct Plan {
   std::int32_t tile_m = 0;  // kBatch: rows of x in a tile: 16, 32, 64, 128 or 256
 };
 
-// Workspace that serves every m <= max_m with every plan that kAuto may choose.
+// Bytes of a workspace for every m <= max_m and every plan that kAuto may choose.
 std::size_t linear_workspace_bytes(std::uint64_t n, std::uint64_t k, std::uint64_t max_m) noexcept;
 
 // Sets up a new workspace; once, before its first linear().
@@ -131,7 +131,7 @@ Status linear(const Matrix& matrix, const LinearArgs& args, cuda::Target workspa
 
 enum class Policy : std::int32_t {
   kMemory = 0,  // always packed
-  kSpeed = 1,   // a matrix stays dense where packing it would slow it down
+  kSpeed = 1,   // dense where the packed product would be slower
 };
 
 struct Choice {
@@ -151,26 +151,26 @@ std::string explain(std::uint64_t n, std::uint64_t k, std::uint64_t m, Policy po
 Result<Choice> tune(const Matrix& matrix, const LinearArgs& args, cuda::Target workspace,
                     Stream stream) noexcept;
 
-// The table as text, one line an entry, and back. Later lines win.
+// The table as text, one line an entry, and back. Later lines replace earlier ones.
 std::string tuning_text();
 Status load_tuning(const std::string& text);
 
 // ---- updating -------------------------------------------------------------
 //
-// The packed matrix is not touched. The new one is written to another buffer. If the result is
+// The packed matrix stays unchanged; the new one is written to another buffer. If the result is
 // kOk, it is complete and made from weights with the hash that the delta names: open() it, then
-// free the old one, or keep that to roll back. The workspace holds the dense matrix and what
-// packing needs.
+// free the old one or keep it to roll back. The workspace holds the dense matrix and the workspace
+// of packing.
 
 // 0 if n or k is 0 or too large.
 std::size_t apply_delta_workspace_bytes(std::uint64_t n, std::uint64_t k) noexcept;
 
-// `delta` (device memory, 16-byte aligned) was made from the dense matrix, its n rows one behind
-// the other, as BF16 in blocks of at most 2^14 elements. The new matrix is packed as `kind` into
-// new_packed, for which packed_bound() bytes are enough. `result` (device memory) gets the bytes
-// used, or why there are none: see pack_status(). kWrongBase: the matrix is another version than
-// the delta was made for. kDstTooSmall in a buffer of packed_bound() bytes: too many weights are
-// outside of their palettes; pack as kRaw.
+// `delta` (device memory, 16-byte aligned) was made from the dense matrix of n contiguous rows, as
+// BF16 in blocks of at most 2^14 elements. The new matrix is packed as `kind` into new_packed, for
+// which packed_bound() bytes are enough. `result` (device memory) gets the bytes used or an error:
+// see pack_status(). kWrongBase: the delta was made for another version. kDstTooSmall although
+// new_packed has packed_bound() bytes: too many weights are outside their palettes, as in
+// pack_host().
 Status apply_delta(const Matrix& matrix, cuda::Source delta, Kind kind, cuda::Target new_packed,
                    cuda::Target workspace, DeviceResult* result, const cuda::DeltaOptions& options,
                    Stream stream) noexcept;

@@ -252,7 +252,7 @@ typedef struct snug_gemm_matrix {
   const void* data;
   uint64_t num_bytes; /* what is used of the buffer */
   uint64_t n, k;
-  uint64_t num_escaped; /* weights outside of their strip's palette */
+  uint64_t num_escaped; /* weights outside their strip's palette */
   int32_t kind;         /* enum snug_gemm_kind */
   int32_t reserved;     /* 0 */
 } snug_gemm_matrix;

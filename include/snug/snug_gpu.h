@@ -168,7 +168,7 @@ SNUG_API size_t snug_gemm_pack_frame_workspace(uint64_t n, uint64_t k);
 
 /* Packs w[n][k], rows ld apart. The bytes used, or why not, are left in *result on the device:
  * copy it to the host and ask snug_gemm_pack_status. SNUG_DST_TOO_SMALL there in a buffer of
- * snug_gemm_packed_bound bytes means: too many weights outside of their palettes; pack as RAW. */
+ * snug_gemm_packed_bound bytes means: too many weights are outside their palettes; pack as RAW. */
 SNUG_API int snug_gemm_pack(const void* w, uint64_t ld, uint64_t n, uint64_t k, int kind, void* dst,
                             size_t dst_bytes, void* workspace, size_t workspace_bytes,
                             snug_cuda_result* result, void* stream, snug_status* status);

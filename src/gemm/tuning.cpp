@@ -11,6 +11,8 @@
 namespace snug::gemm {
 namespace {
 
+using ULL = unsigned long long;
+
 constexpr const char* kKernelNames[] = {"auto", "generic", "few_rows", "batch", "unpack"};
 
 std::atomic<std::uint64_t> generation{0};
@@ -27,14 +29,13 @@ std::string line_of(const TuningEntry& e) {
   std::snprintf(line, sizeof line,
                 "n=%llu k=%llu m=%llu kernel=%s split_k=%d warps=%d strips=%d tile_m=%d gain=%.3f "
                 "device=%s\n",
-                static_cast<unsigned long long>(e.n), static_cast<unsigned long long>(e.k),
-                static_cast<unsigned long long>(e.m), kernel_name(e.plan.kernel), e.plan.split_k,
+                ULL{e.n}, ULL{e.k}, ULL{e.m}, kernel_name(e.plan.kernel), e.plan.split_k,
                 e.plan.warps, e.plan.strips, e.plan.tile_m, static_cast<double>(e.gain), e.device);
   return line;
 }
 
 bool parse_line(const std::string& line, TuningEntry* e) {
-  unsigned long long n, k, m;
+  ULL n, k, m;
   char kernel[16];
   int used = 0;
   *e = {};
@@ -49,9 +50,7 @@ bool parse_line(const std::string& line, TuningEntry* e) {
   const std::string device = line.substr(static_cast<std::size_t>(used));
   if (device.empty() || device.size() >= sizeof e->device) return false;
   std::memcpy(e->device, device.c_str(), device.size() + 1);
-  e->n = n;
-  e->k = k;
-  e->m = m;
+  e->n = n, e->k = k, e->m = m;
   for (int i = 1; i < 5; ++i)
     if (std::strcmp(kernel, kKernelNames[i]) == 0) plan.kernel = static_cast<Kernel>(i);
   return plan.kernel != Kernel::kAuto && m != 0 && m_bucket(m) == m && plan.split_k >= 0 &&

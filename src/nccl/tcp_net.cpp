@@ -56,8 +56,9 @@ class TcpNet final : public Net {
   ncclResult_t connect(int device, void* handle, std::unique_ptr<SendComm>* comm) override;
 
  private:
-  bool has(int device) const {
-    return device >= 0 && static_cast<std::size_t>(device) < interfaces_.size();
+  Interface* find(int device) {
+    const auto i = static_cast<std::size_t>(device);
+    return device >= 0 && i < interfaces_.size() ? &interfaces_[i] : nullptr;
   }
 
   Settings settings_;
@@ -71,14 +72,14 @@ class TcpNet final : public Net {
 // What NCCL's socket transport says of the same interfaces, so that NCCL tunes itself
 // alike and sums in the same order.
 ncclResult_t TcpNet::properties(int device, ncclNetProperties_v12_t* properties) {
-  if (!has(device)) return ncclInvalidArgument;
-  Interface& interface = interfaces_[static_cast<std::size_t>(device)];
+  Interface* interface = find(device);
+  if (interface == nullptr) return ncclInvalidArgument;
   *properties = {};
-  properties->name = interface.name.data();
-  properties->pciPath = interface.pci_path.empty() ? nullptr : interface.pci_path.data();
+  properties->name = interface->name.data();
+  properties->pciPath = interface->pci_path.empty() ? nullptr : interface->pci_path.data();
   properties->guid = static_cast<std::uint64_t>(device);
   properties->ptrSupport = NCCL_PTR_HOST;
-  properties->speed = interface.speed_mbps;
+  properties->speed = interface->speed_mbps;
   properties->maxComms = 65536;
   properties->maxRecvs = 1;
   properties->netDeviceType = NCCL_NET_DEVICE_HOST;
@@ -92,12 +93,11 @@ ncclResult_t TcpNet::properties(int device, ncclNetProperties_v12_t* properties)
 }
 
 ncclResult_t TcpNet::listen(int device, void* handle, std::unique_ptr<ListenComm>* comm) {
-  if (!has(device)) return ncclInvalidArgument;
-  sockaddr_storage address = interfaces_[static_cast<std::size_t>(device)].address;
-  auto listener = net::Listener::open(address);
+  const Interface* interface = find(device);
+  if (interface == nullptr) return ncclInvalidArgument;
+  auto listener = net::Listener::open(interface->address);
   if (!listener) {
-    warn("cannot listen on %s: %s", interfaces_[static_cast<std::size_t>(device)].name.c_str(),
-         to_string(listener.status()).c_str());
+    warn("cannot listen on %s: %s", interface->name.c_str(), to_string(listener.status()).c_str());
     return ncclSystemError;
   }
   Handle contents{kHandleMagic,
@@ -106,7 +106,7 @@ ncclResult_t TcpNet::listen(int device, void* handle, std::unique_ptr<ListenComm
                   random_number(),
                   0,
                   {}};
-  std::memcpy(&contents.address, &address, sizeof contents.address);
+  std::memcpy(&contents.address, &interface->address, sizeof contents.address);
   contents.address.sin6_port = htons(listener->port());  // at the same place in sockaddr_in
   std::memset(handle, 0, NCCL_NET_HANDLE_MAXSIZE);
   std::memcpy(handle, &contents, sizeof contents);
@@ -117,7 +117,7 @@ ncclResult_t TcpNet::listen(int device, void* handle, std::unique_ptr<ListenComm
 ncclResult_t TcpNet::connect(int device, void* handle, std::unique_ptr<SendComm>* comm) {
   Handle contents;
   std::memcpy(&contents, handle, sizeof contents);
-  if (!has(device)) return ncclInvalidArgument;
+  if (find(device) == nullptr) return ncclInvalidArgument;
   if (contents.magic != kHandleMagic) {
     warn("the peer does not use Snug: set NCCL_NET_PLUGIN=snug on every rank");
     return ncclInvalidUsage;

@@ -61,30 +61,6 @@ Status check_args(const Matrix& matrix, const LinearArgs& args, cuda::Target wor
   return check_workspace(workspace.data, workspace.num_bytes, kCounterBytes);
 }
 
-}  // namespace
-
-LinearParams params_of(const Matrix& matrix, const LinearArgs& args) noexcept {
-  const Layout layout(matrix.n, matrix.k, matrix.kind);
-  LinearParams p{};
-  static_cast<PackedParts&>(p) = parts_of(matrix);
-  p.strips = static_cast<std::uint32_t>(layout.strips);
-  p.tiles_per_strip = static_cast<std::uint32_t>(layout.tiles_per_strip);
-  p.n = static_cast<std::uint32_t>(matrix.n);
-  p.k = static_cast<std::uint32_t>(matrix.k);
-  p.m = static_cast<std::uint32_t>(args.m);
-  p.x = static_cast<const std::uint16_t*>(args.x);
-  p.ldx = args.m > 1 ? args.ldx : align_up(matrix.k, 8);
-  p.bias = static_cast<const __nv_bfloat16*>(args.bias);
-  p.y = static_cast<std::uint16_t*>(args.y);
-  p.ldy = args.m > 1 ? args.ldy : align_up(matrix.n, 8);
-  p.x_aligned = is_aligned(args.x, 16) && p.ldx % 8 == 0 && p.k % 8 == 0;
-  p.y_pairs = is_aligned(args.y, 4) && p.ldy % 2 == 0;
-  p.y_wide = is_aligned(args.y, 16) && p.ldy % 8 == 0;
-  return p;
-}
-
-namespace {
-
 Status run_batch(const Device& device, LinearParams p, Kind kind, const Plan& plan,
                  std::uint8_t* x_copy, cudaStream_t stream) {
   if (!is_aligned(p.x, 16) || p.ldx % 8 != 0) {
@@ -116,6 +92,26 @@ Status run_unpack(const Matrix& matrix, LinearParams p, std::uint8_t* panel, cud
 }
 
 }  // namespace
+
+LinearParams params_of(const Matrix& matrix, const LinearArgs& args) noexcept {
+  const Layout layout(matrix.n, matrix.k, matrix.kind);
+  LinearParams p{};
+  static_cast<PackedParts&>(p) = parts_of(matrix);
+  p.strips = static_cast<std::uint32_t>(layout.strips);
+  p.tiles_per_strip = static_cast<std::uint32_t>(layout.tiles_per_strip);
+  p.n = static_cast<std::uint32_t>(matrix.n);
+  p.k = static_cast<std::uint32_t>(matrix.k);
+  p.m = static_cast<std::uint32_t>(args.m);
+  p.x = static_cast<const std::uint16_t*>(args.x);
+  p.ldx = args.m > 1 ? args.ldx : align_up(matrix.k, 8);
+  p.bias = static_cast<const __nv_bfloat16*>(args.bias);
+  p.y = static_cast<std::uint16_t*>(args.y);
+  p.ldy = args.m > 1 ? args.ldy : align_up(matrix.n, 8);
+  p.x_aligned = is_aligned(args.x, 16) && p.ldx % 8 == 0 && p.k % 8 == 0;
+  p.y_pairs = is_aligned(args.y, 4) && p.ldy % 2 == 0;
+  p.y_wide = is_aligned(args.y, 16) && p.ldy % 8 == 0;
+  return p;
+}
 
 Status check_matrix(const Matrix& matrix) noexcept {
   if (packed_bound(matrix.n, matrix.k, matrix.kind) == 0)

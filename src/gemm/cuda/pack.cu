@@ -1,5 +1,5 @@
 // The host side of packing: checks, workspace, launches.
-#include <cstring>
+#include <algorithm>
 
 #include "gemm/cuda/linear_host.h"
 #include "gemm/cuda/pack_kernels.cuh"
@@ -66,20 +66,18 @@ PackParams pack_params(const void* w, std::uint64_t ld, std::uint64_t n, std::ui
   const PackWorkspace offsets(n, k);
   const Layout layout(n, k, kind);
   const std::uint64_t room = (dst.num_bytes - layout.overflows) / kOverflowBytes;
-  PackParams p{};
-  p.w = static_cast<const std::uint16_t*>(w);
-  p.ld = ld;
-  p.n = n;
-  p.k = k;
-  p.pairs = ld % 2 == 0 && is_aligned(w, 4);
-  p.dst = static_cast<std::uint8_t*>(dst.data);
-  p.max_overflows = room < layout.max_overflows ? room : layout.max_overflows;
-  p.kind = kind;
-  p.strip_escaped = reinterpret_cast<std::uint64_t*>(workspace + offsets.escapes);
-  p.strip_overflows = reinterpret_cast<std::uint64_t*>(workspace + offsets.overflows);
-  p.tile_overflows = workspace + offsets.tiles;
-  p.result = result;
-  return p;
+  return {.w = static_cast<const std::uint16_t*>(w),
+          .ld = ld,
+          .n = n,
+          .k = k,
+          .pairs = ld % 2 == 0 && is_aligned(w, 4),
+          .dst = static_cast<std::uint8_t*>(dst.data),
+          .max_overflows = std::min(room, layout.max_overflows),
+          .kind = kind,
+          .strip_escaped = reinterpret_cast<std::uint64_t*>(workspace + offsets.escapes),
+          .strip_overflows = reinterpret_cast<std::uint64_t*>(workspace + offsets.overflows),
+          .tile_overflows = workspace + offsets.tiles,
+          .result = result};
 }
 
 }  // namespace

@@ -20,8 +20,8 @@ struct PackParams {
   std::uint64_t *strip_escaped, *strip_overflows;
   std::uint8_t* tile_overflows;
   DeviceResult* result;
-  const DeviceResult* upstream;  // of decoding the frame that w came from, or null
-  std::uint64_t upstream_bytes;  // expected
+  const DeviceResult* upstream = nullptr;  // of decoding the frame that w came from
+  std::uint64_t upstream_bytes = 0;        // expected
 };
 
 inline constexpr int kPackThreads = 256;
