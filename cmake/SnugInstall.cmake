@@ -36,17 +36,28 @@ install(FILES ${CMAKE_CURRENT_BINARY_DIR}/snugConfig.cmake
               cmake/SnugDependencies.cmake
         DESTINATION ${snug_package_dir})
 
-# A static libsnug leaves Highway and the C++ runtime to whoever links it.
-set(snug_private_libs "-lstdc++ -pthread")
-if(TARGET snug_hwy AND hwy_source IN_LIST snug_sources)
-  string(PREPEND snug_private_libs "-lhwy ")
-endif()
-if(SNUG_SHARED)
-  set(snug_public_libs "-lsnug")
-else()
-  set(snug_public_libs "-lsnug ${snug_private_libs}")
-endif()
-# Relative, so that `cmake --install --prefix` and moved trees work.
+# One pkg-config file for each library that a user links. C programs need the C++ runtime, too.
+# Paths are relative, so that `cmake --install --prefix` and moved trees work.
 file(RELATIVE_PATH snug_pc_to_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
-configure_file(cmake/snug.pc.in ${CMAKE_CURRENT_BINARY_DIR}/snug.pc @ONLY)
-install(FILES ${CMAKE_CURRENT_BINARY_DIR}/snug.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+function(snug_pkg_config pc_name pc_requires pc_libs)
+  configure_file(cmake/snug.pc.in ${CMAKE_CURRENT_BINARY_DIR}/${pc_name}.pc @ONLY)
+  install(FILES ${CMAKE_CURRENT_BINARY_DIR}/${pc_name}.pc
+          DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+endfunction()
+
+set(hwy_lib "")
+if(TARGET snug_hwy AND hwy_source IN_LIST snug_sources AND NOT SNUG_SHARED)
+  set(hwy_lib "-lhwy")
+endif()
+snug_pkg_config(snug "" "-lsnug ${hwy_lib}")
+if(SNUG_STORE)
+  snug_pkg_config(snug-store "snug" "-lsnug_store -lxxhash -lzstd")
+  snug_pkg_config(snug-wire "snug" "-lsnug_wire -lsnug_net -lxxhash -lzstd")
+  snug_pkg_config(snug-transfer "snug-wire snug-store" "-lsnug_transfer -lsnug_net")
+endif()
+if(TARGET snug_cuda)
+  snug_pkg_config(snug-cuda "snug" "-lsnug_cuda -L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -ldl -lrt")
+endif()
+if(TARGET snug_gpu_link)
+  snug_pkg_config(snug-gpu-link "snug-wire snug-cuda" "-lsnug_gpu_link -lsnug_link_core -lsnug_net")
+endif()

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# install_test.sh BUILD_DIR: what `make install` installs can be used, from CMake
-# and from pkg-config.
+# install_test.sh BUILD_DIR: programs can use what `make install` installs, through CMake and
+# through pkg-config.
 set -euo pipefail
 build=$1
 here=$(cd "$(dirname "$0")" && pwd)
@@ -18,8 +18,13 @@ if ! command -v pkg-config >/dev/null; then
   echo "no pkg-config here: that part is skipped"
   exit 0
 fi
-pc=$(find "$work/prefix" -name snug.pc)
-flags=$(PKG_CONFIG_PATH=$(dirname "$pc") pkg-config --cflags --libs snug)
-# shellcheck disable=SC2086  # the flags are several words
-${CC:-cc} -std=c99 "$here/consumer/uses_snug.c" $flags -o "$work/uses_snug_c"
-LD_LIBRARY_PATH=$(dirname "$(dirname "$pc")") "$work/uses_snug_c"
+pc=$(dirname "$(find "$work/prefix" -name snug.pc)")
+export PKG_CONFIG_PATH=$pc LD_LIBRARY_PATH=${pc%/pkgconfig}
+for package in snug snug-store snug-wire; do
+  program=uses_${package#snug-}
+  # shellcheck disable=SC2046  # the flags are several words
+  ${CC:-cc} -std=c99 "$here/consumer/$program.c" $(pkg-config --cflags --libs "$package") \
+    -o "$work/$program"
+  "$work/$program"
+done
+pkg-config --exists snug-transfer
