@@ -1,12 +1,12 @@
-// snug/tensor.h - element types and what a frame says about itself.
+// snug/tensor.h - element types, codecs, and what the header of a frame says.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 
 namespace snug {
 
-// Numbers are part of the format and never change. Types that differ only in
-// signedness share one entry: compression sees bytes, not arithmetic.
+// Numbers are part of the format and never change. Types that differ only in signedness share
+// one entry: compression sees bytes, not arithmetic.
 enum class DType : std::uint8_t {
   kBytes = 0,  // opaque bytes, also U8 and block scales (E8M0)
   kBF16 = 1,
@@ -15,7 +15,7 @@ enum class DType : std::uint8_t {
   kF64 = 4,
   kF8E4M3 = 5,
   kF8E5M2 = 6,
-  kF4 = 7,  // two values a byte; an "element" is that byte
+  kF4 = 7,  // two values per byte; an "element" is that byte
   kI8 = 8,
   kI16 = 9,
   kI32 = 10,
@@ -57,8 +57,8 @@ constexpr const DTypeInfo& dtype_info(DType dtype) noexcept {
 enum class Codec : std::uint8_t {
   kRaw = 0,
   kConstant = 1,
-  kFixed = 2,    // 12 bits a BF16 value, one permute to decode
-  kEntropy = 3,  // about 10.6 bits a BF16 value
+  kFixed = 2,    // 12 bits per BF16 value, one permute to decode
+  kEntropy = 3,  // about 10.6 bits per BF16 value
 };
 inline constexpr int kNumCodecs = 4;
 

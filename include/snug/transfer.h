@@ -1,13 +1,12 @@
 // snug/transfer.h - files, folders and versions of a model from host to host.
 //
-// Safetensors files travel tensor by tensor, each chunk in the encoding that is
-// fastest on this link (snug/wire.h); other files under zstd where that helps.
-// What arrives lies under a temporary name until it is complete, verified and
-// on disk. A transfer that broke off goes on where it stopped: chunks that the
-// receiver has already are compared by hash and not sent again.
+// Safetensors files are sent tensor by tensor, each chunk in the encoding that is fastest on this
+// link (snug/wire.h); other files under zstd where that helps. Received data has a temporary name
+// until it is complete, verified and on disk. An interrupted transfer resumes where it stopped:
+// chunks that the receiver already has are compared by hash and not sent again.
 //
-// Trust:   received names never leave the folder given, links are not followed,
-//          and nothing is allocated or written before its size was checked.
+// Trust:   received names never lead out of the folder given, links are not followed, and nothing
+//          is allocated or written before its size was checked.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -20,11 +19,10 @@ namespace snug {
 
 struct TransferOptions {
   wire::Options wire;
-  bool force = false;  // receiver: replace what is there
-  // Sender: how often to come back in a row without having sent anything new
-  // after the connection broke.
+  bool force = false;  // receiver: replace existing files
+  // Sender: attempts in a row to reconnect without having sent anything new.
   int num_retries = 5;
-  // Called now and then, one call at a time. Returning false stops the work.
+  // Called on any thread, one call at a time. Returning false cancels the transfer.
   std::function<bool(const Progress&)> progress;
 };
 
@@ -37,12 +35,12 @@ struct TransferReport {
   wire::Stats stats;  // summed over the attempts
 };
 
-// Sends a file or a folder to whoever receives at `address`. Returns when the
-// receiver has it under its final name.
+// Sends a file or a folder to the receiver at `address`. Returns when the receiver has it under
+// its final name.
 StoreResult<TransferReport> send_path(const std::string& path, const std::string& address,
                                       const TransferOptions& options = {}) noexcept;
 
-// Receives what one peer sends into `folder`, which must be there.
+// Receives the file or folder that one peer sends into `folder`, which must exist.
 StoreResult<TransferReport> receive_path(wire::Connection& connection, const std::string& folder,
                                          const TransferOptions& options = {}) noexcept;
 
@@ -56,41 +54,39 @@ void serve_peers(wire::Listener& listener,
 
 // ---- versions ---------------------------------------------------------------
 //
-// A trainer publishes versions: files or folders that appear in a folder by a
-// rename. Followers always move on to the newest one. Who has a version that the
-// server still has gets a patch (snug/store.h), everybody else a full copy. A
-// version is verified against the hash of the original before it appears.
+// A trainer publishes versions: files or folders that it renames into one folder. Followers always
+// fetch the newest. A follower whose version the server still has gets a patch (snug/store.h), any
+// other a full copy. A version is verified against the hash of the original before it appears.
 
 struct SyncEvent {
   std::string version;  // its name
   std::string peer;
   bool is_patch = false;
   std::uint64_t raw_bytes = 0;   // size of the version
-  std::uint64_t wire_bytes = 0;  // what this update took
+  std::uint64_t wire_bytes = 0;  // transmitted for this update
   double seconds = 0;
 };
 
 struct SyncOptions {
   wire::Options wire;
-  int num_kept = 2;     // follower: versions to keep; older ones that it fetched go
-  bool once = false;    // follower: return when what is newest now is there
-  int num_retries = 5;  // follower with `once`: attempts in a row
+  int num_kept = 2;     // follower: versions to keep; older ones that it fetched are deleted
+  bool once = false;    // follower: return after the version that is newest now has arrived
+  int num_retries = 5;  // follower with `once`: attempts in a row to connect
   // Called from any thread, one call at a time.
   std::function<void(const SyncEvent&)> on_event;
-  std::function<void(const StoreStatus&)> on_error;  // that was survived
-  std::function<bool()> keep_going;                  // asked often; false ends the call
+  std::function<void(const StoreStatus&)> on_error;  // an error from which the call recovers
+  std::function<bool()> keep_going;                  // called often; false ends the call
 };
 
-// Serves the versions in `folder` until keep_going says no. The one that appeared
-// last is the newest; of those that appeared while nobody served, the last by name,
-// numbers counting as numbers. The order is kept in `folder`/.snug-serve. Names that
-// start with a dot are not versions; what cannot be one goes to on_error, once.
+// Serves the versions in `folder` until keep_going returns false. The newest is the one that
+// appeared last; among those that appeared while no server ran, the last by name, where numbers
+// compare as numbers. The order is kept in `folder`/.snug-serve. Names that start with a dot are
+// ignored. An entry that cannot be a version is reported to on_error once.
 StoreStatus serve_versions(wire::Listener& listener, const std::string& folder,
                            const SyncOptions& options) noexcept;
 
-// Keeps `folder` at the newest version of the server; the link `current` points
-// to it. Comes back after a lost connection; ends with what it cannot mend, such
-// as a full disk.
+// Keeps `folder` at the newest version of the server; the symbolic link `current` points to it.
+// Reconnects after a lost connection. Returns errors that a retry cannot fix, such as a full disk.
 StoreStatus follow_versions(const std::string& address, const std::string& folder,
                             const SyncOptions& options) noexcept;
 
