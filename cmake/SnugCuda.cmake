@@ -8,8 +8,7 @@ option(SNUG_CUDA_ALL "Build the CUDA kernels for sm_80, 89, 90, 100 and 120" OFF
 file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS src/gpu/*.cu src/gpu/*.cpp
      src/codec/cuda/*.cu src/codec/cuda/*.cpp src/delta/cuda/*.cu src/delta/cuda/*.cpp
      src/gemm/cuda/*.cu src/gemm/cuda/*.cpp)
-list(APPEND cuda_sources src/capi/gpu_codec_capi.cpp src/capi/gpu_delta_capi.cpp
-     src/capi/gemm_capi.cpp src/capi/gemm_delta_capi.cpp)
+list(APPEND cuda_sources src/capi/gpu_codec_capi.cpp src/capi/gemm_capi.cpp)
 file(GLOB gpu_link_sources CONFIGURE_DEPENDS src/gpu_link/cuda/*.cu src/gpu_link/cuda/*.cpp)
 set(SNUG_HAVE_CUDA OFF)
 if(SNUG_CUDA STREQUAL "OFF")

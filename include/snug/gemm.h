@@ -1,21 +1,19 @@
 // snug/gemm.h - linear layers that multiply straight from compressed weights.
 //
-// A BF16 matrix W of n rows (outputs) and k columns (inputs) is packed once, without
-// loss, into a resident form of about 12.07 bits a weight: compressed, not quantised.
-// `linear` then computes y = x W^T (+ bias) with BF16 in and out and FP32 sums. It
-// restores the exact weights in registers, never in memory. docs/gemm.md has the layout.
+// A BF16 matrix W of n rows (outputs) and k columns (inputs) is packed once, without loss, into a
+// resident form of about 12.07 bits per weight: compressed, not quantised. `linear` then computes
+// y = x W^T (+ bias) with BF16 in and out and FP32 sums. It restores the exact weights in
+// registers, never in memory. docs/gemm.md has the layout.
 //
-// Memory:  nothing is allocated. Packed matrices and workspaces are device
-//          memory, 256-byte aligned. A workspace is set up once by
-//          init_workspace() and then serves any number of calls, one at a time
-//          (calls on one stream are; two streams need two workspaces).
-// Streams: calls enqueue work and return; they can be captured into a CUDA
-//          graph. Only open() and tune() wait. linear() may read weights while the
-//          kernel before it on the stream is still running: open a matrix again
-//          after it was packed or written, and before it is used.
-// Results: the same bits on every run, and from kFixed and kRaw matrices under
-//          the same plan. Row i of y does not depend on how many rows x has as
-//          long as the plan stays the same (explain() shows it).
+// Memory:  nothing is allocated. Packed matrices and workspaces are device memory, 256-byte
+//          aligned. A workspace is initialised once by init_workspace() and then serves one call at
+//          a time: two streams need two workspaces.
+// Streams: calls enqueue work and return; they can be captured into a CUDA graph. Only open() and
+//          tune() wait. linear() may read weights while the kernel before it on the stream is still
+//          running: open a matrix again after it was packed or written, and before it is used.
+// Results: the same bits on every run, and from kFixed and kRaw matrices under the same plan. Row i
+//          of y does not depend on the number of rows of x as long as the plan is the same
+//          (explain() shows it).
 // Trust:   open() checks a packed matrix; no access leaves the buffers given.
 #pragma once
 #include <cstddef>
@@ -51,12 +49,12 @@ inline constexpr std::size_t kAlign = 256;
 
 // ---- packing ---------------------------------------------------------------
 
-// Room that packing may need; 0 if n or k is 0 or too large.
+// The largest packed form; 0 if n or k is 0 or too large.
 std::size_t packed_bound(std::uint64_t n, std::uint64_t k, Kind kind) noexcept;
 
-// Packs w[n][k], whose rows start `ld` elements apart, in host memory. Returns the
-// bytes used. kDstTooSmall although dst has packed_bound() bytes means that too many
-// weights are outside their palettes: pack as kRaw, or leave the matrix dense.
+// Packs w[n][k], whose rows start `ld` elements apart, in host memory. Returns the bytes used.
+// kDstTooSmall although dst has packed_bound() bytes means that too many weights are outside their
+// palettes: pack as kRaw, or leave the matrix dense.
 Result<std::size_t> pack_host(const std::uint16_t* w, std::uint64_t ld, std::uint64_t n,
                               std::uint64_t k, Kind kind, std::span<std::byte> dst) noexcept;
 
@@ -66,22 +64,18 @@ Status unpack_host(std::span<const std::byte> packed, std::uint16_t* w, std::uin
 // Checks the first kHeaderBytes of a packed matrix of num_bytes, in host memory.
 Result<Matrix> inspect(std::span<const std::byte> header, std::uint64_t num_bytes) noexcept;
 
-// The same bytes as pack_host, on the GPU. `result` (device memory) gets the
-// bytes used, or kDstTooSmall as above. w needs no alignment beyond 2 bytes.
+// Writes the same bytes as pack_host, on the GPU. `result` (device memory) gets the bytes used, or
+// kDstTooSmall as above. w is 2-byte aligned.
 std::size_t pack_workspace_bytes(std::uint64_t n, std::uint64_t k) noexcept;
 Status pack(const void* w, std::uint64_t ld, std::uint64_t n, std::uint64_t k, Kind kind,
             cuda::Target dst, cuda::Target workspace, DeviceResult* result, Stream stream) noexcept;
 
-// From a Snug frame of a BF16 tensor in device memory, 16-byte aligned.
+// The same from a Snug frame of a BF16 tensor in device memory, 16-byte aligned.
 std::size_t pack_frame_workspace_bytes(std::uint64_t n, std::uint64_t k) noexcept;
 Status pack_frame(cuda::Source frame, std::uint64_t n, std::uint64_t k, Kind kind, cuda::Target dst,
                   cuda::Target workspace, DeviceResult* result, Stream stream) noexcept;
 
-// The status of a result of pack or pack_frame that was copied to the host.
-Status pack_status(const DeviceResult& result) noexcept;
-
-// Reads and checks the header of a packed matrix in device memory; waits for
-// the stream.
+// Reads and checks the header of a packed matrix in device memory; waits for the stream.
 Result<Matrix> open(const void* data, std::uint64_t num_bytes, Stream stream) noexcept;
 
 // Restores the exact matrix to device memory, rows `ld` elements apart.
@@ -111,7 +105,7 @@ struct Plan {
 // Bytes of a workspace for every m <= max_m and every plan that kAuto may choose.
 std::size_t linear_workspace_bytes(std::uint64_t n, std::uint64_t k, std::uint64_t max_m) noexcept;
 
-// Sets up a new workspace; once, before its first linear().
+// Initialises a workspace; once, before its first linear().
 Status init_workspace(cuda::Target workspace, Stream stream) noexcept;
 
 struct LinearArgs {
@@ -151,26 +145,23 @@ std::string explain(std::uint64_t n, std::uint64_t k, std::uint64_t m, Policy po
 Result<Choice> tune(const Matrix& matrix, const LinearArgs& args, cuda::Target workspace,
                     Stream stream) noexcept;
 
-// The table as text, one line an entry, and back. Later lines replace earlier ones.
+// The table as text, one line per entry, and back. Later lines override earlier ones.
 std::string tuning_text();
 Status load_tuning(const std::string& text);
 
 // ---- updating -------------------------------------------------------------
 //
-// The packed matrix stays unchanged; the new one is written to another buffer. If the result is
-// kOk, it is complete and made from weights with the hash that the delta names: open() it, then
-// free the old one or keep it to roll back. The workspace holds the dense matrix and the workspace
-// of packing.
+// Applies a delta (snug/delta.h) to a packed matrix. The new matrix is written to another buffer
+// and the old one is not changed. If the result is kOk, the new one is complete and has the hash
+// that the delta names: open() it, then free the old one or keep it for a rollback.
 
-// 0 if n or k is 0 or too large.
+// Room for the dense matrix and for packing; 0 if n or k is 0 or too large.
 std::size_t apply_delta_workspace_bytes(std::uint64_t n, std::uint64_t k) noexcept;
 
-// `delta` (device memory, 16-byte aligned) was made from the dense matrix of n contiguous rows, as
-// BF16 in blocks of at most 2^14 elements. The new matrix is packed as `kind` into new_packed, for
-// which packed_bound() bytes are enough. `result` (device memory) gets the bytes used or an error:
-// see pack_status(). kWrongBase: the delta was made for another version. kDstTooSmall although
-// new_packed has packed_bound() bytes: too many weights are outside their palettes, as in
-// pack_host().
+// `delta` (device memory, 16-byte aligned) was made from the dense BF16 matrix, rows contiguous, in
+// blocks of at most 2^14 elements. The new matrix is packed as `kind` into new_packed, which needs
+// at most packed_bound() bytes. `result` (device memory) gets the bytes used, or an error.
+// kWrongBase: the delta was made for another version. kDstTooSmall: as for pack_host.
 Status apply_delta(const Matrix& matrix, cuda::Source delta, Kind kind, cuda::Target new_packed,
                    cuda::Target workspace, DeviceResult* result, const cuda::DeltaOptions& options,
                    Stream stream) noexcept;

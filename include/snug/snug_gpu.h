@@ -1,7 +1,10 @@
-/* snug/snug_gpu.h - the C ABI of everything that runs on a GPU.
+/* snug/snug_gpu.h - the C ABI of everything that runs on a GPU, and of matrices packed for it.
  *
- * What snug/cuda.h, snug/gemm.h and snug/gpu_link.h say about memory, streams, results and trust
- * holds here. `stream` is a cudaStream_t; pointers are device memory unless they say host.
+ * The C++ headers (cuda.h, gemm.h, gpu_link.h) have the same functions and say more. All that
+ * snug/snug.h says about errors, sizes and objects holds here. Pointers are device memory unless
+ * they say host; `stream` is a cudaStream_t. A call returns SNUG_OK once its work is enqueued.
+ * How the work ended is in a snug_cuda_result in device memory: copy it to the host, then call
+ * snug_cuda_status.
  */
 #ifndef SNUG_SNUG_GPU_H_
 #define SNUG_SNUG_GPU_H_
@@ -12,26 +15,21 @@
 extern "C" {
 #endif
 
-/* ---- codec ------------------------------------------------------------- */
+/* ---- codec (snug/cuda.h) ----------------------------------------------- */
 
 typedef struct snug_cuda_result {
-  uint64_t num_bytes; /* size of the frame or tensor; 0 on error */
+  uint64_t num_bytes; /* size of the frame, tensor or packed matrix; 0 on error */
   uint32_t code;      /* enum snug_code */
-  uint32_t reason;    /* for snug_cuda_reason() */
+  uint32_t reason;    /* for snug_cuda_status */
   uint64_t block;     /* where the problem is, or SNUG_NOWHERE */
 } snug_cuda_result;
-
-typedef struct snug_cuda_segment {
-  void* data;
-  uint64_t num_bytes;
-} snug_cuda_segment;
 
 typedef struct snug_cuda_options {
   int32_t dtype;                 /* enum snug_dtype */
   int32_t codec;                 /* enum snug_codec; a hint where a frame is decoded */
   int32_t log2_block;            /* 0: what suits a GPU */
   int32_t max_sms;               /* 0: no limit; see EncodeOptions::max_sms in snug/cuda.h */
-  snug_cuda_result* host_result; /* pinned host memory for a copy, or NULL */
+  snug_cuda_result* host_result; /* pinned host memory for a copy of the result, or NULL */
 } snug_cuda_options;             /* NULL instead of one: BF16, entropy, zeros */
 
 /* One tensor and its frame in a batch. */
@@ -42,96 +40,138 @@ typedef struct snug_cuda_item {
   uint64_t frame_bytes; /* room for the frame, or its size */
 } snug_cuda_item;
 
-/* One line that tells why, static text. */
-SNUG_API const char* snug_cuda_reason(const snug_cuda_result* result);
+/* Fills `status` from a result in host memory and returns its code. */
+SNUG_API int snug_cuda_status(const snug_cuda_result* host_result, snug_status* status);
 
-/* Device memory that a call with these options needs; 0 if they are not acceptable. */
-SNUG_API size_t snug_cuda_encode_workspace(size_t raw_bytes, const snug_cuda_options* options);
-SNUG_API size_t snug_cuda_decode_workspace(size_t raw_bytes, const snug_cuda_options* options);
-SNUG_API size_t snug_cuda_paged_workspace(size_t raw_bytes, size_t num_segments,
-                                          const snug_cuda_options* options);
-SNUG_API size_t snug_cuda_batch_workspace(size_t total_bytes, size_t num_items,
-                                          const snug_cuda_options* options);
-SNUG_API size_t snug_cuda_transcode_workspace(size_t raw_bytes, const snug_cuda_options* options);
+SNUG_API size_t snug_cuda_encode_workspace_bytes(size_t raw_bytes,
+                                                 const snug_cuda_options* options);
+SNUG_API size_t snug_cuda_decode_workspace_bytes(size_t raw_bytes,
+                                                 const snug_cuda_options* options);
 
 SNUG_API int snug_cuda_encode(const void* src, size_t raw_bytes, void* frame, size_t frame_bytes,
                               void* workspace, size_t workspace_bytes, snug_cuda_result* result,
-                              const snug_cuda_options* options, void* stream);
+                              const snug_cuda_options* options, void* stream, snug_status* status);
 SNUG_API int snug_cuda_decode(const void* frame, size_t frame_bytes, void* dst, size_t dst_bytes,
                               void* workspace, size_t workspace_bytes, snug_cuda_result* result,
-                              const snug_cuda_options* options, void* stream);
+                              const snug_cuda_options* options, void* stream, snug_status* status);
 
-/* Gathers pieces into one frame, and scatters one frame to pieces. */
-SNUG_API int snug_cuda_encode_paged(const snug_cuda_segment* segments, size_t num_segments,
+/* Gathers segments (an array in device memory) into one frame, and scatters a frame to them. */
+SNUG_API size_t snug_cuda_paged_workspace_bytes(size_t raw_bytes, size_t num_segments,
+                                                const snug_cuda_options* options);
+SNUG_API int snug_cuda_encode_paged(const snug_segment* segments, size_t num_segments,
                                     size_t raw_bytes, void* frame, size_t frame_bytes,
                                     void* workspace, size_t workspace_bytes,
                                     snug_cuda_result* result, const snug_cuda_options* options,
-                                    void* stream);
+                                    void* stream, snug_status* status);
 SNUG_API int snug_cuda_decode_paged(const void* frame, size_t frame_bytes,
-                                    const snug_cuda_segment* segments, size_t num_segments,
+                                    const snug_segment* segments, size_t num_segments,
                                     size_t raw_bytes, void* workspace, size_t workspace_bytes,
                                     snug_cuda_result* result, const snug_cuda_options* options,
-                                    void* stream);
+                                    void* stream, snug_status* status);
 
-/* The number of the graph capture that a stream is in; 0: none. Languages that
- * keep workspaces of their own need it: recorded calls must not share them. */
-SNUG_API uint64_t snug_cuda_capture_id(void* stream);
-
-/* Many tensors to many frames and back. `items` and `results` are arrays in device
- * memory; total_bytes is at least the sum of the tensor_bytes; log2_block is not 0. */
+/* Many tensors to many frames and back. `items` and `results` are arrays in device memory;
+ * total_bytes is at least the sum of the tensor_bytes; log2_block is not 0. */
+SNUG_API size_t snug_cuda_batch_workspace_bytes(size_t total_bytes, size_t num_items,
+                                                const snug_cuda_options* options);
 SNUG_API int snug_cuda_encode_batch(const snug_cuda_item* items, size_t num_items,
                                     size_t total_bytes, void* workspace, size_t workspace_bytes,
                                     snug_cuda_result* results, const snug_cuda_options* options,
-                                    void* stream);
+                                    void* stream, snug_status* status);
 SNUG_API int snug_cuda_decode_batch(const snug_cuda_item* items, size_t num_items,
                                     size_t total_bytes, void* workspace, size_t workspace_bytes,
                                     snug_cuda_result* results, const snug_cuda_options* options,
-                                    void* stream);
+                                    void* stream, snug_status* status);
 
 /* Rewrites a frame in another codec; `tensor` is scratch for the restored tensor. */
+SNUG_API size_t snug_cuda_transcode_workspace_bytes(size_t raw_bytes,
+                                                    const snug_cuda_options* options);
 SNUG_API int snug_cuda_transcode(const void* frame, size_t frame_bytes, void* tensor,
                                  size_t tensor_bytes, void* new_frame, size_t new_frame_bytes,
                                  void* workspace, size_t workspace_bytes, snug_cuda_result* result,
-                                 const snug_cuda_options* options, void* stream);
+                                 const snug_cuda_options* options, void* stream,
+                                 snug_status* status);
 
-/* ---- deltas ------------------------------------------------------------ */
+/* Identifies the graph capture that a stream is in; 0: none. Callers that cache workspaces need
+ * it: calls recorded in different graphs must not share one. */
+SNUG_API uint64_t snug_cuda_capture_id(void* stream);
+
+/* ---- deltas (snug/cuda.h) ---------------------------------------------- */
 
 typedef struct snug_cuda_delta_options {
   int32_t dtype;                 /* enum snug_dtype, elements of one or two bytes */
   int32_t log2_block;            /* elements of a block: 12 to 14, or 0 for 13 */
-  snug_cuda_result* host_result; /* pinned host memory for a copy, or NULL */
+  snug_cuda_result* host_result; /* pinned host memory for a copy of the result, or NULL */
 } snug_cuda_delta_options;       /* NULL instead of one: BF16, zeros */
 
-/* Device memory that a call with these options needs; 0 if they are not acceptable. */
-SNUG_API size_t snug_cuda_delta_encode_workspace(size_t raw_bytes,
-                                                 const snug_cuda_delta_options* options);
-SNUG_API size_t snug_cuda_delta_apply_workspace(size_t raw_bytes,
-                                                const snug_cuda_delta_options* options);
+SNUG_API size_t snug_cuda_delta_encode_workspace_bytes(size_t raw_bytes,
+                                                       const snug_cuda_delta_options* options);
+SNUG_API size_t snug_cuda_delta_apply_workspace_bytes(size_t raw_bytes,
+                                                      const snug_cuda_delta_options* options);
 
-/* Writes the delta from base to next, both of raw_bytes; snug_delta_bound bytes are enough. */
+/* Writes the delta from base to next, both of raw_bytes. `delta` needs at most
+ * snug_delta_bound_bytes. */
 SNUG_API int snug_cuda_delta_encode(const void* base, const void* next, size_t raw_bytes,
                                     void* delta, size_t delta_bytes, void* workspace,
                                     size_t workspace_bytes, snug_cuda_result* result,
-                                    const snug_cuda_delta_options* options, void* stream);
+                                    const snug_cuda_delta_options* options, void* stream,
+                                    snug_status* status);
 
 /* Turns `tensor` from base to target: all of it or, if the result says so, none of it. */
 SNUG_API int snug_cuda_delta_apply(const void* delta, size_t delta_bytes, void* tensor,
                                    size_t tensor_bytes, void* workspace, size_t workspace_bytes,
                                    snug_cuda_result* result, const snug_cuda_delta_options* options,
-                                   void* stream);
+                                   void* stream, snug_status* status);
 
 /* Writes the target to other memory than the base, which is faster. Both have raw_bytes. */
 SNUG_API int snug_cuda_delta_apply_to(const void* delta, size_t delta_bytes, const void* base,
                                       void* target, size_t raw_bytes, void* workspace,
                                       size_t workspace_bytes, snug_cuda_result* result,
-                                      const snug_cuda_delta_options* options, void* stream);
+                                      const snug_cuda_delta_options* options, void* stream,
+                                      snug_status* status);
 
-/* snug_tensor_hash of a tensor on the device, left in *hash on the device. The workspace is
- * that of snug_cuda_delta_apply. */
+/* Writes snug_tensor_hash of a tensor to *hash in device memory. The workspace is that of
+ * snug_cuda_delta_apply. */
 SNUG_API int snug_cuda_tensor_hash(const void* tensor, size_t num_bytes, uint64_t* hash,
-                                   void* workspace, size_t workspace_bytes, void* stream);
+                                   void* workspace, size_t workspace_bytes, void* stream,
+                                   snug_status* status);
 
-/* ---- linear layers ----------------------------------------------------- */
+/* ---- packed matrices: on the CPU, without CUDA (snug/gemm.h) ----------- */
+
+#define SNUG_GEMM_HEADER_BYTES 256
+#define SNUG_GEMM_ALIGN 256 /* of packed matrices and workspaces in device memory */
+
+enum snug_gemm_kind {
+  SNUG_GEMM_RAW = 0,  /* 16 bits per weight, in the layout of FIXED */
+  SNUG_GEMM_FIXED = 1 /* about 12.07 bits per weight; lossless, not quantised */
+};
+
+typedef struct snug_gemm_matrix {
+  const void* data;
+  uint64_t num_bytes; /* used bytes of the buffer */
+  uint64_t n, k;
+  uint64_t num_escaped; /* weights outside their strip's palette */
+  int32_t kind;         /* enum snug_gemm_kind */
+  int32_t reserved;     /* 0 */
+} snug_gemm_matrix;
+
+/* The largest packed form of an n x k BF16 matrix. */
+SNUG_API size_t snug_gemm_packed_bound_bytes(uint64_t n, uint64_t k, int kind);
+
+/* Packs w[n][k] in host memory, rows ld elements apart, and restores it. SNUG_DST_TOO_SMALL in a
+ * buffer of snug_gemm_packed_bound_bytes: too many weights are outside their palettes; pack as
+ * RAW. */
+SNUG_API int snug_gemm_pack_host(const void* w, uint64_t ld, uint64_t n, uint64_t k, int kind,
+                                 void* dst, size_t dst_bytes, size_t* used_bytes,
+                                 snug_status* status);
+SNUG_API int snug_gemm_unpack_host(const void* packed, size_t packed_bytes, void* w, uint64_t ld,
+                                   snug_status* status);
+
+/* Checks the first SNUG_GEMM_HEADER_BYTES, in host memory, of a packed matrix of num_bytes.
+ * Leaves matrix->data NULL. */
+SNUG_API int snug_gemm_inspect(const void* host_header, size_t header_bytes, uint64_t num_bytes,
+                               snug_gemm_matrix* matrix, snug_status* status);
+
+/* ---- linear layers (snug/gemm.h) --------------------------------------- */
 
 enum snug_gemm_kernel {
   SNUG_GEMM_AUTO = 0,
@@ -160,42 +200,40 @@ typedef struct snug_gemm_choice {
   snug_gemm_plan plan;
 } snug_gemm_choice;
 
-/* ---- packing ---- */
-
-/* The workspace of a call; 0 if n or k is 0 or too large. */
-SNUG_API size_t snug_gemm_pack_workspace(uint64_t n, uint64_t k);
-SNUG_API size_t snug_gemm_pack_frame_workspace(uint64_t n, uint64_t k);
-
-/* Packs w[n][k], rows ld apart. The bytes used, or why not, are left in *result on the device:
- * copy it to the host and ask snug_gemm_pack_status. SNUG_DST_TOO_SMALL there in a buffer of
- * snug_gemm_packed_bound bytes means: too many weights are outside their palettes; pack as RAW. */
+/* Packs w[n][k], rows ld elements apart; SNUG_DST_TOO_SMALL in the result as above. */
+SNUG_API size_t snug_gemm_pack_workspace_bytes(uint64_t n, uint64_t k);
 SNUG_API int snug_gemm_pack(const void* w, uint64_t ld, uint64_t n, uint64_t k, int kind, void* dst,
                             size_t dst_bytes, void* workspace, size_t workspace_bytes,
                             snug_cuda_result* result, void* stream, snug_status* status);
 
-/* The same from a Snug frame of the BF16 tensor, in device memory, 16-byte aligned. */
+/* The same from a Snug frame of the BF16 tensor, 16-byte aligned. */
+SNUG_API size_t snug_gemm_pack_frame_workspace_bytes(uint64_t n, uint64_t k);
 SNUG_API int snug_gemm_pack_frame(const void* frame, size_t frame_bytes, uint64_t n, uint64_t k,
                                   int kind, void* dst, size_t dst_bytes, void* workspace,
                                   size_t workspace_bytes, snug_cuda_result* result, void* stream,
                                   snug_status* status);
 
-/* Fills status from a result on the host; returns its code. */
-SNUG_API int snug_gemm_pack_status(const snug_cuda_result* host_result, snug_status* status);
-
-/* Reads and checks the header of a packed matrix in device memory; waits for the stream. A
- * matrix must be opened after it was packed or written, before it is used. */
+/* Reads and checks the header of a packed matrix; waits for the stream. A matrix that was packed
+ * or written must be opened before it is used. */
 SNUG_API int snug_gemm_open(const void* data, uint64_t num_bytes, void* stream,
                             snug_gemm_matrix* matrix, snug_status* status);
 
-/* Restores the exact matrix, rows ld apart. */
+/* Restores the exact matrix, rows ld elements apart. */
 SNUG_API int snug_gemm_unpack(const snug_gemm_matrix* matrix, void* w, uint64_t ld, void* stream,
                               snug_status* status);
 
-/* ---- multiplying ---- */
+/* Applies a delta of the dense BF16 matrix to a packed one: writes the new matrix to new_packed
+ * and leaves the old one as it is. */
+SNUG_API size_t snug_gemm_apply_delta_workspace_bytes(uint64_t n, uint64_t k);
+SNUG_API int snug_gemm_apply_delta(const snug_gemm_matrix* matrix, const void* delta,
+                                   size_t delta_bytes, int kind, void* new_packed,
+                                   size_t new_packed_bytes, void* workspace, size_t workspace_bytes,
+                                   snug_cuda_result* result, const snug_cuda_delta_options* options,
+                                   void* stream, snug_status* status);
 
-/* A workspace of this size serves every m <= max_m. Set it up once with
- * snug_gemm_init_workspace; then it serves calls one at a time (one stream). */
-SNUG_API size_t snug_gemm_linear_workspace(uint64_t n, uint64_t k, uint64_t max_m);
+/* A workspace of this size serves every m <= max_m. Initialise it once; then it serves one call
+ * at a time (one stream). */
+SNUG_API size_t snug_gemm_linear_workspace_bytes(uint64_t n, uint64_t k, uint64_t max_m);
 SNUG_API int snug_gemm_init_workspace(void* workspace, size_t workspace_bytes, void* stream,
                                       snug_status* status);
 
@@ -205,65 +243,50 @@ SNUG_API int snug_gemm_linear(const snug_gemm_matrix* matrix, const void* x, uin
                               size_t workspace_bytes, const snug_gemm_plan* plan, void* stream,
                               snug_status* status);
 
-/* ---- choosing ---- */
-
-/* What AUTO does and what the policy says, on the current device. */
+/* What AUTO does and what the policy says, on the current device; also as one line of text, whose
+ * length is returned like snprintf's. */
 SNUG_API int snug_gemm_choose(uint64_t n, uint64_t k, uint64_t m, int policy,
-                              snug_gemm_choice* choice);
-
-/* The same as one line; returns the length of the whole line, like snprintf. */
+                              snug_gemm_choice* choice, snug_status* status);
 SNUG_API size_t snug_gemm_explain(uint64_t n, uint64_t k, uint64_t m, int policy, char* buffer,
                                   size_t buffer_bytes);
 
-/* Measures the plans that fit and remembers the best; waits for the device. y is overwritten. */
+/* Measures the plans that fit and remembers the best; waits for the device. Overwrites y. */
 SNUG_API int snug_gemm_tune(const snug_gemm_matrix* matrix, const void* x, uint64_t ldx, uint64_t m,
                             void* y, uint64_t ldy, void* workspace, size_t workspace_bytes,
                             void* stream, snug_gemm_choice* choice, snug_status* status);
 
-/* The tuning table as text (returns the whole length, like snprintf), and back. */
+/* The tuning table as text, whose length is returned like snprintf's, and back. */
 SNUG_API size_t snug_gemm_tuning_text(char* buffer, size_t buffer_bytes);
 SNUG_API int snug_gemm_load_tuning(const char* text, snug_status* status);
 
-/* The workspace of a call; 0 if n or k is 0 or too large. */
-SNUG_API size_t snug_gemm_delta_workspace(uint64_t n, uint64_t k);
+/* ---- messages in GPU memory (snug/gpu_link.h) -------------------------- */
 
-/* Applies a delta of the dense BF16 matrix to a packed one. That is not touched: the new one, of
- * enum snug_gemm_kind, goes to new_packed. Its bytes, or why there are none, are left in *result
- * on the device: copy it to the host and ask snug_gemm_pack_status. */
-SNUG_API int snug_gemm_apply_delta(const snug_gemm_matrix* matrix, const void* delta,
-                                   size_t delta_bytes, int kind, void* new_packed,
-                                   size_t new_packed_bytes, void* workspace, size_t workspace_bytes,
-                                   snug_cuda_result* result, const snug_cuda_delta_options* options,
-                                   void* stream, snug_status* status);
-
-/* ---- link -------------------------------------------------------------- */
-
-/* As snug_wire_send and snug_wire_recv, through the host; the other end may be a CPU's. */
+/* As snug_wire_send and snug_wire_recv with segments in device memory, through the host. The
+ * other end may be a CPU's. */
 SNUG_API int snug_cuda_wire_send(snug_wire_connection* connection, uint64_t tag, int dtype,
-                                 const snug_cuda_segment* segments, size_t num_segments,
+                                 const snug_segment* segments, size_t num_segments,
                                  snug_wire_transfer** transfer, snug_status* status);
 SNUG_API int snug_cuda_wire_recv(snug_wire_connection* connection, uint64_t tag, int dtype,
-                                 const snug_cuda_segment* segments, size_t num_segments,
+                                 const snug_segment* segments, size_t num_segments,
                                  snug_wire_transfer** transfer, snug_status* status);
 
-/* GPU memory to GPU memory between two processes of one host. Both ends open it, each
- * with its end of one connection; SNUG_TIMEOUT, because the other end does not, ends the
- * connection too. mode: enum snug_wire_mode; timeout_ms: 1 ms to a year. A link belongs to
- * the device that is current when it is opened: all its segments must lie there. */
-typedef struct snug_cuda_link snug_cuda_link;
-SNUG_API int snug_cuda_link_open(snug_wire_connection* connection, int mode, int64_t timeout_ms,
-                                 snug_cuda_link** link, snug_status* status);
-SNUG_API int snug_cuda_link_send(snug_cuda_link* link, uint64_t tag, int dtype,
-                                 const snug_cuda_segment* segments, size_t num_segments,
-                                 snug_wire_transfer** transfer, snug_status* status);
-SNUG_API int snug_cuda_link_recv(snug_cuda_link* link, uint64_t tag, int dtype,
-                                 const snug_cuda_segment* segments, size_t num_segments,
-                                 snug_wire_transfer** transfer, snug_status* status);
-/* What was sent and what was received; either may be NULL. */
-SNUG_API void snug_cuda_link_stats(const snug_cuda_link* link, snug_wire_stats* sent,
-                                   snug_wire_stats* received);
-/* Transfers that are not done fail. NULL is fine. */
-SNUG_API void snug_cuda_link_free(snug_cuda_link* link);
+/* A link moves messages from GPU memory to GPU memory between two processes of one host. Both
+ * ends open it, each with its end of one connection. SNUG_TIMEOUT (the other end did not open it)
+ * ends the connection too. mode: enum snug_wire_mode; timeout_ms: 1 ms to a year. A link belongs
+ * to the device that is current when it is opened: all its segments must be there. */
+typedef struct snug_link snug_link;
+SNUG_API int snug_link_open(snug_wire_connection* connection, int mode, int64_t timeout_ms,
+                            snug_link** link, snug_status* status);
+SNUG_API int snug_link_send(snug_link* link, uint64_t tag, int dtype, const snug_segment* segments,
+                            size_t num_segments, snug_wire_transfer** transfer,
+                            snug_status* status);
+SNUG_API int snug_link_recv(snug_link* link, uint64_t tag, int dtype, const snug_segment* segments,
+                            size_t num_segments, snug_wire_transfer** transfer,
+                            snug_status* status);
+SNUG_API int snug_link_stats_of(const snug_link* link, snug_wire_stats* sent,
+                                snug_wire_stats* received, snug_status* status);
+/* Transfers that are not done fail. */
+SNUG_API void snug_link_free(snug_link* link);
 
 #ifdef __cplusplus
 }

@@ -1,8 +1,7 @@
-// snug/status.h - how every Snug function says what went wrong.
+// snug/status.h - how every Snug function reports errors.
 //
-// A Status is a number that never changes, a static text, and the place: the
-// block and byte where the problem is, and what was found against what was
-// expected. Creating one never allocates; formatting happens on request.
+// A Status is a code whose number never changes, a static text, and a place: block and byte, and
+// what was found and expected there. Creating one never allocates; to_string() formats it.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -23,12 +22,12 @@ enum class Code : int {
   kNotFound = 9,            // no such tensor, file or shard
   kInternal = 10,           // a defect in Snug: please report it
   kNoDevice = 11,           // no usable GPU, or the GPU reported an error
-  kTimeout = 12,            // the other side took longer than allowed
-  kPeer = 13,               // the other side refused, went away or broke the protocol
+  kTimeout = 12,            // the peer took longer than allowed
+  kPeer = 13,               // the peer refused, disconnected or broke the protocol
   kWrongBase = 14,          // an update was made for another version of the data
 };
 
-inline constexpr std::uint64_t kNowhere = ~std::uint64_t{0};
+inline constexpr std::uint64_t kNowhere = ~std::uint64_t{0};  // does not apply
 
 struct [[nodiscard]] Status {
   Code code = Code::kOk;
@@ -41,30 +40,33 @@ struct [[nodiscard]] Status {
   bool ok() const noexcept { return code == Code::kOk; }
 };
 
-// "corrupt", "io", ...: the word a message starts with.
+// The first word of a message: "corrupt", "io", ...
 const char* code_name(Code code) noexcept;
 
 // One line, e.g. "corrupt: block 17, byte 81920: table sums to 255, expected 256".
 std::string to_string(const Status& status);
 
-// Either a value or the reason why there is none.
-template <class T>
-class [[nodiscard]] Result {
+// Either a value or the status that tells why there is none.
+template <class T, class S>
+class [[nodiscard]] BasicResult {
  public:
-  Result(T value) noexcept : value_(std::move(value)) {}
-  Result(Status status) noexcept : status_(status) {}
+  BasicResult(T value) noexcept : value_(std::move(value)) {}
+  BasicResult(S status) noexcept : status_(std::move(status)) {}
 
   bool ok() const noexcept { return status_.ok(); }
   explicit operator bool() const noexcept { return ok(); }
-  const Status& status() const noexcept { return status_; }
+  const S& status() const noexcept { return status_; }
   T& operator*() noexcept { return value_; }
   const T& operator*() const noexcept { return value_; }
   T* operator->() noexcept { return &value_; }
   const T* operator->() const noexcept { return &value_; }
 
  private:
-  Status status_;
+  S status_;
   T value_{};
 };
+
+template <class T>
+using Result = BasicResult<T, Status>;
 
 }  // namespace snug

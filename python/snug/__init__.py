@@ -1,21 +1,25 @@
-"""Snug: LLM tensors smaller, without changing a bit.
+"""Snug: lossless compression of LLM tensors.
 
     import snug
     frame = snug.compress(data, dtype="bf16")     # any bytes-like object
     assert snug.decompress(frame) == data
 
-`snug.torch` does the same with tensors, on CPU and GPU, and runs models from
-compressed weights.
+    with snug.Reader("model.snug.safetensors") as reader:
+        rows = reader.rows("lm_head.weight", 0, 16)
+
+`snug.torch` compresses tensors on CPU and GPU and runs models from compressed weights;
+`snug.wire` sends tensors to other processes.
 """
 
 from ctypes import byref, c_size_t
 from typing import NamedTuple
 
-from ._library import (CODECS, DTYPES, Buffer, EncodeOptions, FrameInfo, SnugError, Status, check,
-                       library, name_of, number_of)
+from ._library import (CODECS, DTYPES, VERSION, Buffer, EncodeOptions, FrameInfo, SnugError,
+                       Status, check, library, name_of, number_of)
+from .reader import Reader
 
-__all__ = ["Frame", "SnugError", "compress", "decompress", "inspect", "verify"]
-__version__ = library.snug_version().decode()
+__all__ = ["Frame", "Reader", "SnugError", "compress", "decompress", "inspect", "verify"]
+__version__ = VERSION
 
 
 class Frame(NamedTuple):
@@ -28,11 +32,11 @@ class Frame(NamedTuple):
 
 
 def compress(data, dtype="bytes", codec="entropy", threads=0):
-    """Returns one self-contained frame. `threads=0` uses every CPU."""
+    """Returns one self-contained frame of any bytes-like object. `threads=0` uses every CPU."""
     source = Buffer(data)
     options = EncodeOptions(number_of(DTYPES, dtype, "dtype"), number_of(CODECS, codec, "codec"), 0,
                             threads)
-    bound = library.snug_encode_bound(source.num_bytes, byref(options))
+    bound = library.snug_encode_bound_bytes(source.num_bytes, byref(options))
     frame = bytearray(max(bound, 1))
     target = Buffer(frame)
     num_bytes, status = c_size_t(), Status()
@@ -42,10 +46,11 @@ def compress(data, dtype="bytes", codec="entropy", threads=0):
 
 
 def inspect(frame):
-    """Reads the header. Sizes are claims until the frame was decompressed."""
+    """Reads the header. Sizes are claims until `decompress` succeeds."""
     source = Buffer(frame)
     info, status = FrameInfo(), Status()
-    check(library.snug_inspect(source.address, source.num_bytes, byref(info), byref(status)), status)
+    check(library.snug_inspect(source.address, source.num_bytes, byref(info), byref(status)),
+          status)
     return Frame(name_of(DTYPES, info.dtype), info.raw_bytes, info.frame_bytes, info.num_elems,
                  info.num_blocks)
 
@@ -53,7 +58,7 @@ def inspect(frame):
 def decompress(frame, threads=0, max_bytes=None):
     """Returns the exact bytes given to `compress`, or raises SnugError.
 
-    A frame may claim any size: give `max_bytes` where it comes from strangers.
+    A hostile frame may claim any size: `max_bytes` limits what is allocated.
     """
     claimed = inspect(frame).raw_bytes
     if max_bytes is not None and claimed > max_bytes:

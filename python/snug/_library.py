@@ -1,25 +1,22 @@
 """Finds libsnug_c and describes its C functions to ctypes.
 
-The functions, structs and numbers here repeat include/snug/snug*.h; everything
-else in the package speaks to the library through this module.
+Functions and structs repeat include/snug/snug.h and snug_gpu.h. The sizes of all structs are
+compared with the library's when it is loaded.
 """
 
 import ctypes
+import itertools
 import os
-from ctypes import (POINTER, byref, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_size_t,
-                    c_uint32, c_uint64, c_void_p)
+from ctypes import (POINTER, byref, c_char, c_char_p, c_double, c_float, c_int, c_int32, c_int64,
+                    c_size_t, c_uint32, c_uint64, c_void_p)
 from pathlib import Path
 
-DTYPES = {
-    "bytes": 0, "bf16": 1, "f16": 2, "f32": 3, "f64": 4, "f8_e4m3": 5, "f8_e5m2": 6,
-    "f4": 7, "i8": 8, "i16": 9, "i32": 10, "i64": 11, "bool": 12,
-}
+VERSION = "0.1.0"  # of this package; pyproject.toml has the same
 TIMEOUT = 12  # of enum snug_code
-CODECS = {"raw": 0, "constant": 1, "fixed": 2, "entropy": 3}
 
 
 class SnugError(Exception):
-    """What a Snug function reports. `code` is one of enum snug_code."""
+    """An error that a Snug function reports. `code` is one of enum snug_code."""
 
     def __init__(self, code, text):
         super().__init__(text)
@@ -27,13 +24,13 @@ class SnugError(Exception):
 
 
 class SnugTimeout(SnugError, TimeoutError):
-    """The other side took longer than allowed."""
+    """The peer took longer than allowed."""
 
 
 class Status(ctypes.Structure):
     _fields_ = [("code", c_int32), ("reserved", c_int32), ("what", c_char_p),
                 ("block", c_uint64), ("byte", c_uint64), ("found", c_uint64),
-                ("expected", c_uint64)]
+                ("expected", c_uint64), ("line", c_char * 464)]
 
 
 class EncodeOptions(ctypes.Structure):
@@ -96,113 +93,123 @@ class WireStats(ctypes.Structure):
                 ("num_chunks", c_uint64 * 3), ("goodput", c_double * 3)]
 
 
-class WireSegment(ctypes.Structure):
-    """Also a snug_cuda_segment: on every platform of CUDA a size_t has 64 bits."""
-    _fields_ = [("data", c_void_p), ("num_bytes", c_size_t)]
+class Segment(ctypes.Structure):
+    _fields_ = [("data", c_void_p), ("num_bytes", c_uint64)]
 
+
+class ReaderInfo(ctypes.Structure):
+    _fields_ = [("num_tensors", c_uint64), ("num_metadata", c_uint64), ("raw_bytes", c_uint64),
+                ("stored_bytes", c_uint64), ("compressed", c_int32), ("reserved", c_int32)]
+
+
+class TensorInfo(ctypes.Structure):
+    _fields_ = [("name", c_void_p), ("name_bytes", c_uint64), ("dtype_name", c_char_p),
+                ("shape", POINTER(c_uint64)), ("num_dims", c_uint64), ("raw_bytes", c_uint64),
+                ("stored_bytes", c_uint64), ("file_offset", c_uint64), ("dtype", c_int32),
+                ("reserved", c_int32)]
+
+
+_STRUCTS = {
+    "snug_status": Status, "snug_encode_options": EncodeOptions, "snug_frame_info": FrameInfo,
+    "snug_delta_options": DeltaOptions, "snug_delta_info": DeltaInfo,
+    "snug_reader_info": ReaderInfo, "snug_tensor_info": TensorInfo,
+    "snug_wire_options": WireOptions, "snug_wire_stats": WireStats, "snug_segment": Segment,
+    "snug_cuda_result": CudaResult, "snug_cuda_options": CudaOptions,
+    "snug_cuda_delta_options": CudaDeltaOptions, "snug_gemm_matrix": GemmMatrix,
+    "snug_gemm_plan": GemmPlan, "snug_gemm_choice": GemmChoice,
+}
+
+# Shorthand for signatures: a pointer, a size, a status, and pointers to both.
+_P, _N, _PN, _PP, _S = c_void_p, c_size_t, POINTER(c_size_t), POINTER(c_void_p), POINTER(Status)
 
 _CORE = {
-    "snug_version": (c_char_p, []),
-    "snug_elem_bytes": (c_size_t, [c_int]),
-    "snug_encode_bound": (c_size_t, [c_size_t, POINTER(EncodeOptions)]),
-    "snug_encode": (c_int, [c_void_p, c_size_t, c_void_p, c_size_t, POINTER(EncodeOptions),
-                            POINTER(c_size_t), POINTER(Status)]),
-    "snug_inspect": (c_int, [c_void_p, c_size_t, POINTER(FrameInfo), POINTER(Status)]),
-    "snug_decode": (c_int, [c_void_p, c_size_t, c_void_p, c_size_t, c_int, POINTER(c_size_t),
-                            POINTER(Status)]),
-    "snug_verify": (c_int, [c_void_p, c_size_t, POINTER(Status)]),
-    "snug_status_text": (c_size_t, [POINTER(Status), c_char_p, c_size_t]),
-    "snug_code_name": (c_char_p, [c_int]),
-    "snug_delta_bound": (c_size_t, [c_size_t, POINTER(DeltaOptions)]),
-    "snug_delta_encode": (c_int, [c_void_p, c_void_p, c_size_t, c_void_p, c_size_t,
-                                  POINTER(DeltaOptions), POINTER(c_size_t), POINTER(Status)]),
-    "snug_delta_inspect": (c_int, [c_void_p, c_size_t, POINTER(DeltaInfo), POINTER(Status)]),
-    "snug_delta_apply": (c_int, [c_void_p, c_size_t, c_void_p, c_size_t, c_void_p, c_size_t, c_int,
-                                 POINTER(c_size_t), POINTER(Status)]),
+    "snug_elem_bytes": (_N, [c_int]),
+    "snug_dtype_name": (c_char_p, [c_int]),
+    "snug_codec_name": (c_char_p, [c_int]),
+    "snug_encode_bound_bytes": (_N, [_N, POINTER(EncodeOptions)]),
+    "snug_encode": (c_int, [_P, _N, _P, _N, POINTER(EncodeOptions), _PN, _S]),
+    "snug_inspect": (c_int, [_P, _N, POINTER(FrameInfo), _S]),
+    "snug_decode": (c_int, [_P, _N, _P, _N, c_int, _PN, _S]),
+    "snug_verify": (c_int, [_P, _N, _S]),
+    "snug_status_text": (_N, [_S, c_char_p, _N]),
+    "snug_delta_bound_bytes": (_N, [_N, POINTER(DeltaOptions)]),
+    "snug_delta_encode": (c_int, [_P, _P, _N, _P, _N, POINTER(DeltaOptions), _PN, _S]),
+    "snug_delta_inspect": (c_int, [_P, _N, POINTER(DeltaInfo), _S]),
+    "snug_delta_apply": (c_int, [_P, _N, _P, _N, _P, _N, c_int, _PN, _S]),
+    "snug_gemm_packed_bound_bytes": (_N, [c_uint64, c_uint64, c_int]),
+    "snug_gemm_pack_host": (c_int, [_P, c_uint64, c_uint64, c_uint64, c_int, _P, _N, _PN, _S]),
+    "snug_gemm_unpack_host": (c_int, [_P, _N, _P, c_uint64, _S]),
+    "snug_gemm_inspect": (c_int, [_P, _N, c_uint64, POINTER(GemmMatrix), _S]),
 }
 
-# There only where the library was built with CUDA.
-_CUDA = {
-    "snug_cuda_reason": (c_char_p, [POINTER(CudaResult)]),
-    "snug_cuda_encode_workspace": (c_size_t, [c_size_t, POINTER(CudaOptions)]),
-    "snug_cuda_decode_workspace": (c_size_t, [c_size_t, POINTER(CudaOptions)]),
-    "snug_cuda_encode": (c_int, [c_void_p, c_size_t, c_void_p, c_size_t, c_void_p, c_size_t,
-                                 c_void_p, POINTER(CudaOptions), c_void_p]),
-    "snug_cuda_decode": (c_int, [c_void_p, c_size_t, c_void_p, c_size_t, c_void_p, c_size_t,
-                                 c_void_p, POINTER(CudaOptions), c_void_p]),
-    "snug_cuda_delta_encode_workspace": (c_size_t, [c_size_t, POINTER(CudaDeltaOptions)]),
-    "snug_cuda_delta_apply_workspace": (c_size_t, [c_size_t, POINTER(CudaDeltaOptions)]),
-    "snug_cuda_delta_encode": (c_int, [c_void_p, c_void_p, c_size_t, c_void_p, c_size_t, c_void_p,
-                                       c_size_t, c_void_p, POINTER(CudaDeltaOptions), c_void_p]),
-    "snug_cuda_delta_apply_to": (c_int, [c_void_p, c_size_t, c_void_p, c_void_p, c_size_t, c_void_p,
-                                         c_size_t, c_void_p, POINTER(CudaDeltaOptions), c_void_p]),
+# In libraries built with the checkpoint store.
+_STORE = {
+    "snug_reader_open": (c_int, [c_char_p, _PP, _S]),
+    "snug_reader_free": (None, [_P]),
+    "snug_reader_inspect": (c_int, [_P, POINTER(ReaderInfo), _S]),
+    "snug_reader_tensor": (c_int, [_P, _N, POINTER(TensorInfo), _S]),
+    "snug_reader_read": (c_int, [_P, _N, _P, _N, c_int, _PN, _S]),
+    "snug_reader_read_rows": (c_int, [_P, _N, c_uint64, c_uint64, _P, _N, c_int, _PN, _S]),
+    "snug_reader_metadata": (c_int, [_P, _N, POINTER(c_char_p), POINTER(c_char_p), _S]),
 }
-
-# Packing on the CPU is always there; multiplying needs CUDA.
-_GEMM_HOST = {
-    "snug_gemm_packed_bound": (c_size_t, [c_uint64, c_uint64, c_int]),
-    "snug_gemm_pack_host": (c_int, [c_void_p, c_uint64, c_uint64, c_uint64, c_int, c_void_p,
-                                    c_size_t, POINTER(c_size_t), POINTER(Status)]),
-    "snug_gemm_unpack_host": (c_int, [c_void_p, c_size_t, c_void_p, c_uint64, POINTER(Status)]),
-    "snug_gemm_inspect": (c_int, [c_void_p, c_size_t, c_uint64, POINTER(GemmMatrix),
-                                  POINTER(Status)]),
-}
-_GEMM_CUDA = {
-    "snug_cuda_capture_id": (c_uint64, [c_void_p]),
-    "snug_gemm_pack_workspace": (c_size_t, [c_uint64, c_uint64]),
-    "snug_gemm_pack": (c_int, [c_void_p, c_uint64, c_uint64, c_uint64, c_int, c_void_p, c_size_t,
-                               c_void_p, c_size_t, c_void_p, c_void_p, POINTER(Status)]),
-    "snug_gemm_pack_status": (c_int, [POINTER(CudaResult), POINTER(Status)]),
-    "snug_gemm_open": (c_int, [c_void_p, c_uint64, c_void_p, POINTER(GemmMatrix), POINTER(Status)]),
-    "snug_gemm_unpack": (c_int, [POINTER(GemmMatrix), c_void_p, c_uint64, c_void_p,
-                                 POINTER(Status)]),
-    "snug_gemm_linear_workspace": (c_size_t, [c_uint64, c_uint64, c_uint64]),
-    "snug_gemm_init_workspace": (c_int, [c_void_p, c_size_t, c_void_p, POINTER(Status)]),
-    "snug_gemm_linear": (c_int, [POINTER(GemmMatrix), c_void_p, c_uint64, c_uint64, c_void_p,
-                                 c_void_p, c_uint64, c_void_p, c_size_t, POINTER(GemmPlan),
-                                 c_void_p, POINTER(Status)]),
-    "snug_gemm_choose": (c_int, [c_uint64, c_uint64, c_uint64, c_int, POINTER(GemmChoice)]),
-    "snug_gemm_delta_workspace": (c_size_t, [c_uint64, c_uint64]),
-    "snug_gemm_apply_delta": (c_int, [POINTER(GemmMatrix), c_void_p, c_size_t, c_int, c_void_p,
-                                      c_size_t, c_void_p, c_size_t, c_void_p,
-                                      POINTER(CudaDeltaOptions), c_void_p, POINTER(Status)]),
-    "snug_gemm_explain": (c_size_t, [c_uint64, c_uint64, c_uint64, c_int, c_char_p, c_size_t]),
-}
-
-# There only where the library was built with the checkpoint store. Objects are opaque.
+_SEND = (c_int, [_P, c_uint64, c_int, POINTER(Segment), _N, _PP, _S])
 _WIRE = {
-    "snug_wire_connect": (c_int, [c_char_p, POINTER(WireOptions), POINTER(c_void_p),
-                                  POINTER(Status)]),
-    "snug_wire_listen": (c_int, [c_char_p, POINTER(WireOptions), POINTER(c_void_p),
-                                 POINTER(Status)]),
-    "snug_wire_listener_address": (c_size_t, [c_void_p, c_char_p, c_size_t]),
-    "snug_wire_accept": (c_int, [c_void_p, c_int64, POINTER(c_void_p), POINTER(Status)]),
-    "snug_wire_send": (c_int, [c_void_p, c_uint64, c_int, POINTER(WireSegment), c_size_t,
-                               POINTER(c_void_p), POINTER(Status)]),
-    "snug_wire_recv": (c_int, [c_void_p, c_uint64, POINTER(WireSegment), c_size_t,
-                               POINTER(c_void_p), POINTER(Status)]),
-    "snug_wire_wait": (c_int, [c_void_p, c_int64, POINTER(Status)]),
-    "snug_wire_is_done": (c_int, [c_void_p]),
-    "snug_wire_done_bytes": (c_uint64, [c_void_p]),
-    "snug_wire_send_note": (c_int, [c_void_p, c_void_p, c_size_t, POINTER(Status)]),
-    "snug_wire_recv_note": (c_int, [c_void_p, c_int64, c_void_p, c_size_t, POINTER(c_size_t),
-                                    POINTER(Status)]),
-    "snug_wire_stats_of": (None, [c_void_p, POINTER(WireStats)]),
-    "snug_wire_connection_free": (None, [c_void_p]),
-    "snug_wire_listener_free": (None, [c_void_p]),
-    "snug_wire_transfer_free": (None, [c_void_p]),
+    "snug_wire_connect": (c_int, [c_char_p, POINTER(WireOptions), _PP, _S]),
+    "snug_wire_listen": (c_int, [c_char_p, POINTER(WireOptions), _PP, _S]),
+    "snug_wire_listener_address": (_N, [_P, c_char_p, _N]),
+    "snug_wire_accept": (c_int, [_P, c_int64, _PP, _S]),
+    "snug_wire_send": _SEND,
+    "snug_wire_recv": (c_int, [_P, c_uint64, POINTER(Segment), _N, _PP, _S]),
+    "snug_wire_wait": (c_int, [_P, c_int64, _S]),
+    "snug_wire_is_done": (c_int, [_P]),
+    "snug_wire_done_bytes": (c_uint64, [_P]),
+    "snug_wire_send_note": (c_int, [_P, _P, _N, _S]),
+    "snug_wire_recv_note": (c_int, [_P, c_int64, _P, _N, _PN, _S]),
+    "snug_wire_stats_of": (c_int, [_P, POINTER(WireStats), _S]),
+    "snug_wire_connection_free": (None, [_P]),
+    "snug_wire_listener_free": (None, [_P]),
+    "snug_wire_transfer_free": (None, [_P]),
 }
 
-# There only where it was built with both.
-_CUDA_WIRE = {
-    "snug_cuda_wire_send": _WIRE["snug_wire_send"],
-    "snug_cuda_wire_recv": _WIRE["snug_wire_send"],
-    "snug_cuda_link_open": (c_int, [c_void_p, c_int, c_int64, POINTER(c_void_p),
-                                    POINTER(Status)]),
-    "snug_cuda_link_send": _WIRE["snug_wire_send"],
-    "snug_cuda_link_recv": _WIRE["snug_wire_send"],
-    "snug_cuda_link_stats": (None, [c_void_p, POINTER(WireStats), POINTER(WireStats)]),
-    "snug_cuda_link_free": (None, [c_void_p]),
+# In libraries built with CUDA.
+_CUDA = {
+    "snug_cuda_status": (c_int, [POINTER(CudaResult), _S]),
+    "snug_cuda_capture_id": (c_uint64, [_P]),
+    "snug_cuda_encode_workspace_bytes": (_N, [_N, POINTER(CudaOptions)]),
+    "snug_cuda_decode_workspace_bytes": (_N, [_N, POINTER(CudaOptions)]),
+    "snug_cuda_encode": (c_int, [_P, _N, _P, _N, _P, _N, _P, POINTER(CudaOptions), _P, _S]),
+    "snug_cuda_decode": (c_int, [_P, _N, _P, _N, _P, _N, _P, POINTER(CudaOptions), _P, _S]),
+    "snug_cuda_delta_encode_workspace_bytes": (_N, [_N, POINTER(CudaDeltaOptions)]),
+    "snug_cuda_delta_apply_workspace_bytes": (_N, [_N, POINTER(CudaDeltaOptions)]),
+    "snug_cuda_delta_encode": (c_int, [_P, _P, _N, _P, _N, _P, _N, _P, POINTER(CudaDeltaOptions),
+                                       _P, _S]),
+    "snug_cuda_delta_apply_to": (c_int, [_P, _N, _P, _P, _N, _P, _N, _P, POINTER(CudaDeltaOptions),
+                                         _P, _S]),
+    "snug_gemm_pack_workspace_bytes": (_N, [c_uint64, c_uint64]),
+    "snug_gemm_pack": (c_int, [_P, c_uint64, c_uint64, c_uint64, c_int, _P, _N, _P, _N, _P, _P,
+                               _S]),
+    "snug_gemm_open": (c_int, [_P, c_uint64, _P, POINTER(GemmMatrix), _S]),
+    "snug_gemm_unpack": (c_int, [POINTER(GemmMatrix), _P, c_uint64, _P, _S]),
+    "snug_gemm_linear_workspace_bytes": (_N, [c_uint64, c_uint64, c_uint64]),
+    "snug_gemm_init_workspace": (c_int, [_P, _N, _P, _S]),
+    "snug_gemm_linear": (c_int, [POINTER(GemmMatrix), _P, c_uint64, c_uint64, _P, _P, c_uint64, _P,
+                                 _N, POINTER(GemmPlan), _P, _S]),
+    "snug_gemm_choose": (c_int, [c_uint64, c_uint64, c_uint64, c_int, POINTER(GemmChoice), _S]),
+    "snug_gemm_apply_delta_workspace_bytes": (_N, [c_uint64, c_uint64]),
+    "snug_gemm_apply_delta": (c_int, [POINTER(GemmMatrix), _P, _N, c_int, _P, _N, _P, _N, _P,
+                                      POINTER(CudaDeltaOptions), _P, _S]),
+    "snug_gemm_explain": (_N, [c_uint64, c_uint64, c_uint64, c_int, c_char_p, _N]),
+}
+
+# In libraries built with both.
+_LINK = {
+    "snug_cuda_wire_send": _SEND,
+    "snug_cuda_wire_recv": _SEND,
+    "snug_link_open": (c_int, [_P, c_int, c_int64, _PP, _S]),
+    "snug_link_send": _SEND,
+    "snug_link_recv": _SEND,
+    "snug_link_stats_of": (c_int, [_P, POINTER(WireStats), POINTER(WireStats), _S]),
+    "snug_link_free": (None, [_P]),
 }
 
 
@@ -230,34 +237,68 @@ def _load():
 
 
 def _declare(library, functions):
+    """False if the library was built without the first of them."""
+    if not hasattr(library, next(iter(functions))):
+        return False
     for name, (result, arguments) in functions.items():
-        function = getattr(library, name)
+        function = getattr(library, name, None)
+        if function is None:
+            raise _misfit(library, f"it has no {name}")
         function.restype = result
         function.argtypes = arguments
+    return True
+
+
+def _misfit(library, why):
+    return ImportError(f"libsnug_c {_version(library)} ({library._name}) does not fit the Python "
+                       f"package snug {VERSION}: {why}")
+
+
+def _version(library):
+    library.snug_version.restype = c_char_p
+    return library.snug_version().decode()
+
+
+def _check_structs(library):
+    if not _declare(library, {"snug_struct_bytes": (_N, [c_char_p])}):
+        raise _misfit(library, "it has no snug_struct_bytes")
+    for name, struct in _STRUCTS.items():
+        there, here = library.snug_struct_bytes(name.encode()), ctypes.sizeof(struct)
+        if there != here:
+            raise _misfit(library, f"{name} has {there} bytes there and {here} here")
+
+
+def _numbers(name_of):
+    """Names to numbers of a C enum, which starts with 0 and has no holes."""
+    names = (name_of(number).decode() for number in itertools.count())
+    return {name: i for i, name in enumerate(itertools.takewhile("unknown".__ne__, names))}
 
 
 library = _load()
+_check_structs(library)
 _declare(library, _CORE)
-has_cuda = hasattr(library, "snug_cuda_encode")
-if has_cuda:
-    _declare(library, _CUDA)
-    _declare(library, _GEMM_CUDA)
-_declare(library, _GEMM_HOST)
-has_wire = hasattr(library, "snug_wire_connect")
-if has_wire:
-    _declare(library, _WIRE)
-has_cuda_wire = hasattr(library, "snug_cuda_link_open")
-if has_cuda_wire:
-    _declare(library, _CUDA_WIRE)
+has_store = _declare(library, _STORE)
+has_wire = _declare(library, _WIRE)
+has_cuda = _declare(library, _CUDA)
+has_link = _declare(library, _LINK)
+DTYPES, CODECS = _numbers(library.snug_dtype_name), _numbers(library.snug_codec_name)
+
+# Of torch's dtypes, by their names: this module works without torch. Others travel as bytes.
+TORCH_DTYPES = {
+    "bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f64",
+    "float8_e4m3fn": "f8_e4m3", "float8_e5m2": "f8_e5m2", "int8": "i8", "uint8": "bytes",
+    "int16": "i16", "int32": "i32", "int64": "i64", "bool": "bool",
+}
 
 
 def check(code, status):
-    """Raises SnugError unless `code` says that all went well."""
+    """Raises SnugError unless `code` is SNUG_OK."""
     if code == 0:
         return
     text = ctypes.create_string_buffer(512)
     library.snug_status_text(byref(status), text, len(text))
-    raise (SnugTimeout if code == TIMEOUT else SnugError)(code, text.value.decode())
+    message = text.value.decode(errors="replace")
+    raise (SnugTimeout if code == TIMEOUT else SnugError)(code, message)
 
 
 def number_of(table, name, kind):
@@ -272,7 +313,7 @@ def name_of(table, number):
 
 
 class Buffer:
-    """Address and size of a bytes-like object, which stays alive and unmoved meanwhile."""
+    """Address and size of a bytes-like object; keeps it alive and in place."""
 
     def __init__(self, data):
         view = memoryview(data)
@@ -288,3 +329,26 @@ class Buffer:
             flat = view.cast("B") if view.nbytes else bytearray(1)
             self._owner = (ctypes.c_char * max(view.nbytes, 1)).from_buffer(flat)
             self.address = ctypes.addressof(self._owner)
+
+
+class TensorMemory:
+    """The same of a contiguous torch tensor, on a CPU or GPU."""
+
+    def __init__(self, tensor):
+        if tensor.device.type not in ("cpu", "cuda"):
+            raise ValueError("tensors must be on a CPU or an NVIDIA GPU")
+        if not tensor.is_contiguous():
+            raise ValueError("tensors must be contiguous")
+        self.address, self.num_bytes = tensor.data_ptr(), tensor.numel() * tensor.element_size()
+        self._owner = tensor
+
+
+def memory_of(item):
+    return TensorMemory(item) if hasattr(item, "data_ptr") else Buffer(item)
+
+
+def writable_memory(item):
+    """Of a buffer or tensor that a CPU can write to."""
+    if item.device.type != "cpu" if hasattr(item, "data_ptr") else memoryview(item).readonly:
+        raise ValueError("needs writable memory of the CPU")
+    return memory_of(item)

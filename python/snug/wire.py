@@ -7,29 +7,27 @@
     connection = snug.wire.connect(address)             # the other
     connection.send(7, data, dtype="bf16").wait()       # the receiver has them
 
-Data is any bytes-like object, a tensor of torch, or a list of them, which travel as
+Data is any bytes-like object, a torch tensor, or a list of them, which travel as
 one message. Addresses other than loopback need a token on both sides.
 
-Tensors on a GPU are encoded there and travel through the host. Between two processes
-of one host a link is faster; both open it, each with its end of one connection:
+Tensors on a GPU are encoded there and travel through the host. A link is faster between two
+processes of one host. Both ends open it, each with its end of one connection:
 
-    link = connection.device_link()
+    link = connection.link()
     link.send(7, tensor).wait()                         # from GPU memory to GPU memory
 
-Everything may be called from any thread. A process that was forked off has none of its
-parent's connections: it opens its own.
+All calls are thread-safe. A forked child cannot use its parent's connections: it opens its own.
 """
 
-import contextlib
 import ctypes
 import os
-import threading
 import time
 from ctypes import byref, c_size_t, c_void_p
 from typing import NamedTuple
 
-from ._library import (DTYPES, TIMEOUT, Buffer, Status, WireOptions, WireSegment, WireStats,
-                       check, has_cuda_wire, has_wire, library, number_of)
+from ._handle import Handle
+from ._library import (DTYPES, TIMEOUT, TORCH_DTYPES, Segment, Status, WireOptions, WireStats,
+                       check, has_link, has_wire, library, memory_of, number_of, writable_memory)
 
 MODES = {"raw": 0, "fixed": 1, "entropy": 2, "auto": 3}
 _MAX_NOTE_BYTES = 1 << 20
@@ -41,70 +39,29 @@ class Stats(NamedTuple):
     chunks: dict     # how many in each mode
 
 
-_SLICE = 0.1  # seconds: how long Ctrl-C and close() may have to wait for a call into the library
+_SLICE = 0.1  # seconds in the library at a time: bounds how long Ctrl-C and close() wait
 
 
-class _Handle:
-    """A C object, freed once: when it has been closed and nobody is using it any more."""
-
-    def __init__(self, pointer, free):
-        self._pointer, self._free, self._owner = pointer, free, os.getpid()
-        self._lock, self._num_users, self._is_closed = threading.Lock(), 0, False
-
-    def close(self):
-        with self._lock:
-            is_last = not self._is_closed and self._num_users == 0
-            self._is_closed = True
-        if is_last:
-            self._let_go()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.close()
-
-    def __del__(self):
-        self.close()
-
-    @contextlib.contextmanager
-    def _use(self):
-        """The pointer, which stays good meanwhile."""
-        if os.getpid() != self._owner:
-            raise ValueError("opened by another process, before a fork")
-        with self._lock:
-            if self._is_closed:
-                raise ValueError("closed")
-            self._num_users += 1
-        try:
-            yield self._pointer
-        finally:
-            with self._lock:
-                self._num_users -= 1
-                is_last = self._is_closed and self._num_users == 0
-            if is_last:
-                self._let_go()
-
-    def _let_go(self):
-        if os.getpid() == self._owner:  # a fork has copied the object, but not its threads
-            self._free(self._pointer)
+class _Waiting(Handle):
+    """A handle with calls that wait for the peer."""
 
     def _wait(self, seconds, call):
-        """The code of call(milliseconds), which is made again and again until it is no timeout."""
+        """Repeats call(milliseconds) until it returns something other than a timeout."""
         deadline = None if seconds is None else time.monotonic() + max(0, seconds)
         while True:
             start = time.monotonic()
             left = _SLICE if deadline is None else min(_SLICE, max(0, deadline - start))
             code = call(round(1000 * left))
             now = time.monotonic()
-            # What comes early is not about this wait: the connection was lost by a timeout.
-            if code != TIMEOUT or now - start < left / 2 or (deadline is not None and now >= deadline):
+            is_over = deadline is not None and now >= deadline
+            # A timeout before the slice is over is the connection's: it is lost.
+            if code != TIMEOUT or now - start < left / 2 or is_over:
                 return code
             if self._is_closed:
                 raise ValueError("closed")
 
 
-class Transfer(_Handle):
+class Transfer(_Waiting):
     """A message on its way. Keeps its memory alive."""
 
     def __init__(self, pointer, buffers):
@@ -112,13 +69,13 @@ class Transfer(_Handle):
         self._buffers = buffers
 
     def wait(self, seconds=None):
-        """Returns when the message is there; raises TimeoutError if it is not by then."""
+        """Returns when the message has arrived; raises TimeoutError after `seconds`."""
         status = Status()
         with self._use() as pointer:
             code = self._wait(seconds, lambda patience: library.snug_wire_wait(
                 pointer, patience, byref(status)))
             if code == TIMEOUT and library.snug_wire_is_done(pointer):
-                code = library.snug_wire_wait(pointer, -1, byref(status))  # how it ended just now
+                code = library.snug_wire_wait(pointer, -1, byref(status))  # it ended just now
         check(code, status)
 
     def done(self):
@@ -129,12 +86,12 @@ class Transfer(_Handle):
         with self._use() as pointer:
             return library.snug_wire_done_bytes(pointer)
 
-    def _let_go(self):
-        """The message goes on by itself: the library still reads or writes its memory."""
-        if os.getpid() == self._owner and not library.snug_wire_is_done(self._pointer):
+    def _release(self):
+        """Closing does not stop a message: the library still reads or writes its memory."""
+        if self._is_ours() and not library.snug_wire_is_done(self._pointer):
             _abandoned.append((self._pointer, self._buffers))
         else:
-            super()._let_go()
+            super()._release()
 
 
 _abandoned = []
@@ -153,7 +110,7 @@ def _free_abandoned():
             _abandoned.append((pointer, buffers))
 
 
-class Connection(_Handle):
+class Connection(_Waiting):
     def __init__(self, pointer):
         super().__init__(pointer, library.snug_wire_connection_free)
 
@@ -162,28 +119,26 @@ class Connection(_Handle):
         if _on_gpu(data):
             return _start_on_gpu("snug_cuda_wire_send", self, tag, data, dtype)
         number = number_of(DTYPES, dtype or "bytes", "dtype")
-        return _start(library.snug_wire_send, self, (_tag(tag), number), _buffers_of(data))
+        return _start(library.snug_wire_send, self, (_tag(tag), number),
+                      map(memory_of, _items_of(data)))
 
     def recv(self, tag, into, dtype=None):
         """Fills writable memory of exactly the size that is sent; dtype is for GPU tensors."""
         if _on_gpu(into):
             return _start_on_gpu("snug_cuda_wire_recv", self, tag, into, dtype)
-        for item in _items_of(into):
-            if not hasattr(item, "data_ptr") and memoryview(item).readonly:
-                raise ValueError("recv needs writable memory")
-        return _start(library.snug_wire_recv, self, (_tag(tag),), _buffers_of(into))
+        return _start(library.snug_wire_recv, self, (_tag(tag),),
+                      map(writable_memory, _items_of(into)))
 
-    def device_link(self, mode="auto", timeout=30.0):
-        """A link between the current GPUs of both ends, which both have to open."""
-        if not has_cuda_wire:
+    def link(self, mode="auto", timeout=30.0):
+        """A link between the current GPUs of both ends. Both ends must call this."""
+        if not has_link:
             raise ValueError("libsnug_c was built without CUDA")
         import torch  # tells which GPU is current
         link, status = c_void_p(), Status()
         torch.cuda.init()
         with self._use() as pointer:
-            check(library.snug_cuda_link_open(pointer, number_of(MODES, mode, "mode"),
-                                              int(timeout * 1000), byref(link), byref(status)),
-                  status)
+            check(library.snug_link_open(pointer, number_of(MODES, mode, "mode"),
+                                         int(timeout * 1000), byref(link), byref(status)), status)
         return Link(link, torch.cuda.current_device())
 
     def send_note(self, note):
@@ -194,42 +149,44 @@ class Connection(_Handle):
             check(library.snug_wire_send_note(pointer, note, len(note), byref(status)), status)
 
     def recv_note(self, seconds=None):
-        buffer, num_bytes, status = ctypes.create_string_buffer(_MAX_NOTE_BYTES), c_size_t(), Status()
+        buffer = ctypes.create_string_buffer(_MAX_NOTE_BYTES)
+        num_bytes, status = c_size_t(), Status()
         with self._use() as pointer:
             check(self._wait(seconds, lambda patience: library.snug_wire_recv_note(
                 pointer, patience, buffer, len(buffer), byref(num_bytes), byref(status))), status)
         return buffer.raw[:num_bytes.value]
 
     def stats(self):
-        stats = WireStats()
+        stats, status = WireStats(), Status()
         with self._use() as pointer:
-            library.snug_wire_stats_of(pointer, byref(stats))
+            check(library.snug_wire_stats_of(pointer, byref(stats), byref(status)), status)
         return _stats_of(stats)
 
 
-class Link(_Handle):
+class Link(Handle):
     """GPU memory to GPU memory between two processes of one host."""
 
     def __init__(self, pointer, device):
-        super().__init__(pointer, library.snug_cuda_link_free)
+        super().__init__(pointer, library.snug_link_free)
         self._device = device
 
     def send(self, tag, tensors, dtype=None):
-        return _start_on_gpu("snug_cuda_link_send", self, tag, tensors, dtype, self._device)
+        return _start_on_gpu("snug_link_send", self, tag, tensors, dtype, self._device)
 
     def recv(self, tag, into, dtype=None):
         """Fills tensors of exactly the size and dtype that are sent."""
-        return _start_on_gpu("snug_cuda_link_recv", self, tag, into, dtype, self._device)
+        return _start_on_gpu("snug_link_recv", self, tag, into, dtype, self._device)
 
     def stats(self):
         """What was sent and what was received."""
-        sent, received = WireStats(), WireStats()
+        sent, received, status = WireStats(), WireStats(), Status()
         with self._use() as pointer:
-            library.snug_cuda_link_stats(pointer, byref(sent), byref(received))
+            check(library.snug_link_stats_of(pointer, byref(sent), byref(received),
+                                             byref(status)), status)
         return _stats_of(sent), _stats_of(received)
 
 
-class Listener(_Handle):
+class Listener(_Waiting):
     def __init__(self, pointer):
         super().__init__(pointer, library.snug_wire_listener_free)
 
@@ -261,7 +218,8 @@ def _open(function, address, options):
     pointer, status = c_void_p(), Status()
     if "\0" in address:
         raise ValueError("an address has no NUL")
-    check(function(address.encode(), byref(_options(**options)), byref(pointer), byref(status)), status)
+    check(function(address.encode(), byref(_options(**options)), byref(pointer), byref(status)),
+          status)
     return pointer
 
 
@@ -276,7 +234,7 @@ def _token_of(token):
     if not isinstance(token, (str, bytes, bytearray)):
         raise TypeError(f"a token is a str or bytes, not {type(token).__name__}")
     token = token.encode() if isinstance(token, str) else bytes(token)
-    if b"\0" in token:  # the C library would take what stands before it for the whole
+    if b"\0" in token:  # C would take it for the end
         raise ValueError("a token must not contain NUL; take its hex digits")
     return token
 
@@ -291,28 +249,14 @@ def _stats_of(stats):
     return Stats(stats.raw_bytes, stats.wire_bytes, dict(zip(MODES, stats.num_chunks)))
 
 
-class _TensorMemory:
-    def __init__(self, tensor):
-        if tensor.device.type not in ("cpu", "cuda"):
-            raise ValueError("tensors must be on a CPU or an NVIDIA GPU")
-        if not tensor.is_contiguous():
-            raise ValueError("tensors must be contiguous")
-        self.address, self.num_bytes = tensor.data_ptr(), tensor.numel() * tensor.element_size()
-        self._owner = tensor
-
-
 def _items_of(data):
     return list(data) if isinstance(data, (list, tuple)) else [data]
 
 
-def _buffers_of(data):
-    return [_TensorMemory(item) if hasattr(item, "data_ptr") else Buffer(item)
-            for item in _items_of(data)]
-
-
 def _start(function, handle, arguments, buffers):
     _free_abandoned()
-    segments = (WireSegment * len(buffers))(*[(b.address, b.num_bytes) for b in buffers])
+    buffers = list(buffers)
+    segments = (Segment * len(buffers))(*[(b.address, b.num_bytes) for b in buffers])
     transfer, status = c_void_p(), Status()
     with handle._use() as pointer:
         check(function(pointer, *arguments, segments, len(buffers), byref(transfer), byref(status)),
@@ -320,16 +264,8 @@ def _start(function, handle, arguments, buffers):
     return Transfer(transfer, buffers)
 
 
-_TORCH_DTYPES = {
-    "torch.bfloat16": "bf16", "torch.float16": "f16", "torch.float32": "f32",
-    "torch.float64": "f64", "torch.float8_e4m3fn": "f8_e4m3", "torch.float8_e5m2": "f8_e5m2",
-    "torch.int8": "i8", "torch.int16": "i16", "torch.int32": "i32", "torch.int64": "i64",
-    "torch.bool": "bool",
-}
-
-
 def _on_gpu(data):
-    """Whether any item is; _gpu_of refuses a mixture."""
+    """Whether any item is on a GPU; _gpu_of refuses a mixture."""
     return any(hasattr(item, "data_ptr") and item.device.type == "cuda"
                for item in _items_of(data))
 
@@ -346,16 +282,17 @@ def _start_on_gpu(name, handle, tag, data, dtype, device=None):
     if device is not None and _gpu_of(items).index != device:
         raise ValueError(f"the link is on GPU {device}, the tensors are on {_gpu_of(items)}")
     device = _gpu_of(items)
-    if not has_cuda_wire:
+    if not has_link:
         raise ValueError("libsnug_c was built without CUDA: move the tensors to the CPU")
     if dtype is None:
-        names = {_TORCH_DTYPES.get(str(item.dtype), "bytes") for item in items}
+        names = {TORCH_DTYPES.get(str(item.dtype).removeprefix("torch."), "bytes")
+                 for item in items}
         dtype = names.pop() if len(names) == 1 else "bytes"
-    import torch  # is there, or there would be no tensor
+    import torch  # there is a tensor, so torch is installed
     with torch.cuda.device(device):
-        torch.cuda.current_stream().synchronize()  # who writes or reads them has ended
-        return _start(getattr(library, name), handle, (_tag(tag), number_of(DTYPES, dtype, "dtype")),
-                      _buffers_of(items))
+        torch.cuda.current_stream().synchronize()  # kernels that use the tensors have ended
+        return _start(getattr(library, name), handle,
+                      (_tag(tag), number_of(DTYPES, dtype, "dtype")), map(memory_of, items))
 
 
 if not has_wire:

@@ -1,38 +1,29 @@
-// The C ABI of the wire: a thin skin over snug/wire.h.
-#include "capi/wire_capi.h"
-
+// The C ABI of snug/wire.h.
 #include <algorithm>
+#include <chrono>
 #include <cstring>
-#include <mutex>
-#include <new>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "capi/convert.h"
-#include "snug/snug.h"
+#include "capi/wire_objects.h"
 #include "snug/wire.h"
 
-using snug::Code;
-using snug::DType;
-using snug::Status;
-using snug::capi::guarded;
-using snug::capi::keep;
-using snug::capi::kNull;
-using snug::capi::report;
 namespace wire = snug::wire;
+using snug::Code;
+using snug::Result;
+using snug::Status;
+using snug::capi::call;
+using snug::capi::create;
+using snug::capi::deref;
+using snug::capi::Refused;
 
 namespace {
 
-static_assert(SNUG_WIRE_AUTO == static_cast<int>(wire::Mode::kAuto));
-static_assert(SNUG_WIRE_NUM_MODES == wire::kNumModes);
-
-snug::Result<wire::Options> options_of(const snug_wire_options* from) {
+wire::Options to_cpp(const snug_wire_options* from) {
   wire::Options options;
   if (from == nullptr) return options;
-  if (from->mode < 0 || from->mode > SNUG_WIRE_AUTO) return Status{Code::kUsage, "no such mode"};
   if (from->token != nullptr) options.token = from->token;
-  options.mode = static_cast<wire::Mode>(from->mode);
+  options.mode = snug::capi::to_mode(from->mode);
   options.num_lanes = from->num_lanes;
   options.chunk_bytes = from->chunk_bytes;
   options.timeout = std::chrono::milliseconds(from->timeout_ms);
@@ -44,15 +35,14 @@ std::chrono::milliseconds patience_of(int64_t milliseconds) {
 }
 
 template <class Byte>
-snug::Result<std::vector<std::span<Byte>>> spans_of(const snug_wire_segment* segments, size_t n) {
+std::vector<std::span<Byte>> spans_of(const snug_segment* segments, size_t num_segments) {
   std::vector<std::span<Byte>> spans;
   std::uint64_t left = wire::kMaxMessageBytes;
-  for (size_t i = 0; i < n; ++i) {
-    if (segments[i].data == nullptr && segments[i].num_bytes != 0) return kNull;
-    if (segments[i].num_bytes > left)
-      return Status{Code::kUsage, "a message has at most 8 TiB, all segments together"};
-    left -= segments[i].num_bytes;
-    spans.emplace_back(static_cast<Byte*>(segments[i].data), segments[i].num_bytes);
+  for (const snug_segment& segment : snug::capi::span_of(segments, num_segments)) {
+    if (segment.num_bytes > left)
+      throw Refused{{Code::kUsage, "a message has at most 8 TiB, all segments together"}};
+    left -= segment.num_bytes;
+    spans.push_back(snug::capi::span_of(static_cast<Byte*>(segment.data), segment.num_bytes));
   }
   return spans;
 }
@@ -61,26 +51,20 @@ snug::Result<std::vector<std::span<Byte>>> spans_of(const snug_wire_segment* seg
 
 int snug_wire_connect(const char* address, const snug_wire_options* options,
                       snug_wire_connection** connection, snug_status* status) {
-  return guarded(status, [&] {
-    if (address == nullptr || connection == nullptr) return report(kNull, status);
-    const auto parsed = options_of(options);
-    if (!parsed) return report(parsed.status(), status);
-    auto made = wire::connect(address, *parsed);
-    if (made) *connection = new snug_wire_connection{std::move(*made), {}, {}};
-    return report(made.status(), status);
-  });
+  return create(status, connection,
+                [&] { return wire::connect(&deref(address), to_cpp(options)); });
 }
 
 int snug_wire_listen(const char* address, const snug_wire_options* options,
                      snug_wire_listener** listener, snug_status* status) {
-  return guarded(status, [&] {
-    if (address == nullptr || listener == nullptr) return report(kNull, status);
-    const auto parsed = options_of(options);
-    if (!parsed) return report(parsed.status(), status);
-    auto made = wire::Listener::open(address, *parsed);
-    if (made) *listener = new snug_wire_listener{std::move(*made)};
-    return report(made.status(), status);
-  });
+  return create(status, listener,
+                [&] { return wire::Listener::open(&deref(address), to_cpp(options)); });
+}
+
+int snug_wire_accept(snug_wire_listener* listener, int64_t patience_ms,
+                     snug_wire_connection** connection, snug_status* status) {
+  return create(status, connection,
+                [&] { return deref(listener).listener.accept(patience_of(patience_ms)); });
 }
 
 size_t snug_wire_listener_address(const snug_wire_listener* listener, char* buffer,
@@ -89,48 +73,30 @@ size_t snug_wire_listener_address(const snug_wire_listener* listener, char* buff
   return snug::capi::write_text(address, buffer, buffer_bytes);
 }
 
-int snug_wire_accept(snug_wire_listener* listener, int64_t patience_ms,
-                     snug_wire_connection** connection, snug_status* status) {
-  return guarded(status, [&] {
-    if (listener == nullptr || connection == nullptr) return report(kNull, status);
-    auto made = listener->listener.accept(patience_of(patience_ms));
-    if (made) *connection = new snug_wire_connection{std::move(*made), {}, {}};
-    return report(made.status(), status);
-  });
-}
-
 int snug_wire_send(snug_wire_connection* connection, uint64_t tag, int dtype,
-                   const snug_wire_segment* segments, size_t num_segments,
-                   snug_wire_transfer** transfer, snug_status* status) {
-  return guarded(status, [&] {
-    if (connection == nullptr || transfer == nullptr || (segments == nullptr && num_segments > 0))
-      return report(kNull, status);
-    if (dtype < 0 || dtype >= snug::kNumDTypes)
-      return report({Code::kUsage, "no such dtype"}, status);
-    const auto spans = spans_of<const std::byte>(segments, num_segments);
-    if (!spans) return report(spans.status(), status);
-    return keep(connection->connection.send(tag, static_cast<DType>(dtype), *spans), transfer,
-                status);
+                   const snug_segment* segments, size_t num_segments, snug_wire_transfer** transfer,
+                   snug_status* status) {
+  return create(status, transfer, [&] {
+    return Result<wire::Transfer>(
+        deref(connection)
+            .connection.send(tag, snug::capi::to_dtype(dtype),
+                             spans_of<const std::byte>(segments, num_segments)));
   });
 }
 
-int snug_wire_recv(snug_wire_connection* connection, uint64_t tag,
-                   const snug_wire_segment* segments, size_t num_segments,
-                   snug_wire_transfer** transfer, snug_status* status) {
-  return guarded(status, [&] {
-    if (connection == nullptr || transfer == nullptr || (segments == nullptr && num_segments > 0))
-      return report(kNull, status);
-    const auto spans = spans_of<std::byte>(segments, num_segments);
-    if (!spans) return report(spans.status(), status);
-    return keep(connection->connection.recv(tag, *spans), transfer, status);
+int snug_wire_recv(snug_wire_connection* connection, uint64_t tag, const snug_segment* segments,
+                   size_t num_segments, snug_wire_transfer** transfer, snug_status* status) {
+  return create(status, transfer, [&] {
+    return Result<wire::Transfer>(
+        deref(connection).connection.recv(tag, spans_of<std::byte>(segments, num_segments)));
   });
 }
 
 int snug_wire_wait(const snug_wire_transfer* transfer, int64_t patience_ms, snug_status* status) {
-  if (transfer == nullptr) return report(kNull, status);
-  return report(patience_ms < 0 ? transfer->transfer.wait()
-                                : transfer->transfer.wait_for(patience_of(patience_ms)),
-                status);
+  return call(status, [&] {
+    const wire::Transfer& waited = deref(transfer).transfer;
+    return patience_ms < 0 ? waited.wait() : waited.wait_for(patience_of(patience_ms));
+  });
 }
 
 int snug_wire_is_done(const snug_wire_transfer* transfer) {
@@ -143,40 +109,44 @@ uint64_t snug_wire_done_bytes(const snug_wire_transfer* transfer) {
 
 int snug_wire_send_note(snug_wire_connection* connection, const void* note, size_t num_bytes,
                         snug_status* status) {
-  return guarded(status, [&] {
-    if (connection == nullptr || (note == nullptr && num_bytes > 0)) return report(kNull, status);
-    return report(
-        connection->connection.send_note(std::string(static_cast<const char*>(note), num_bytes)),
-        status);
+  return call(status, [&] {
+    const auto text = snug::capi::span_of(static_cast<const char*>(note), num_bytes);
+    return deref(connection).connection.send_note(std::string(text.begin(), text.end()));
   });
 }
 
 int snug_wire_recv_note(snug_wire_connection* connection, int64_t patience_ms, void* buffer,
                         size_t buffer_bytes, size_t* num_bytes, snug_status* status) {
-  return guarded(status, [&] {
-    if (connection == nullptr || num_bytes == nullptr || (buffer == nullptr && buffer_bytes > 0))
-      return report(kNull, status);
-    const std::lock_guard lock(connection->mutex);
-    std::optional<std::string>& note = connection->note;
+  return call(status, [&]() -> Status {
+    const auto room = snug::capi::out(buffer, buffer_bytes);
+    size_t& size = deref(num_bytes);
+    auto& [source, mutex, note] = deref(connection);
+    const std::lock_guard lock(mutex);
     if (!note) {
-      auto received = connection->connection.recv_note(patience_of(patience_ms));
-      if (!received) return report(received.status(), status);
+      auto received = source.recv_note(patience_of(patience_ms));
+      if (!received) return received.status();
       note = std::move(*received);
     }
-    *num_bytes = note->size();
-    if (note->size() > buffer_bytes)
-      return report({Code::kDstTooSmall, "the note is longer than the buffer", snug::kNowhere,
-                     snug::kNowhere, note->size(), buffer_bytes},
-                    status);
-    if (!note->empty()) std::memcpy(buffer, note->data(), note->size());
+    size = note->size();
+    if (size > room.size())
+      return {Code::kDstTooSmall,
+              "the note is longer than the buffer",
+              snug::kNowhere,
+              snug::kNowhere,
+              size,
+              room.size()};
+    if (size != 0) std::memcpy(room.data(), note->data(), size);
     note.reset();
-    return report({}, status);
+    return {};
   });
 }
 
-void snug_wire_stats_of(const snug_wire_connection* connection, snug_wire_stats* stats) {
-  if (connection == nullptr || stats == nullptr) return;
-  snug::capi::copy_stats(connection->connection.stats(), *stats);
+int snug_wire_stats_of(const snug_wire_connection* connection, snug_wire_stats* stats,
+                       snug_status* status) {
+  return call(status, [&] {
+    deref(stats) = snug::capi::to_c(deref(connection).connection.stats());
+    return Status{};
+  });
 }
 
 void snug_wire_connection_free(snug_wire_connection* connection) { delete connection; }

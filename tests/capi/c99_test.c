@@ -36,7 +36,7 @@ static void round_trip(int codec) {
   fill(raw);
   options.codec = codec;
   options.log2_block = 12;
-  bound = snug_encode_bound(sizeof raw, &options);
+  bound = snug_encode_bound_bytes(sizeof raw, &options);
   CHECK(bound > sizeof raw && bound < sizeof raw + 1000);
   frame = malloc(bound);
   copy = malloc(bound);

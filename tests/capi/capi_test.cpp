@@ -7,6 +7,7 @@
 
 #include "snug/codec.h"
 #include "snug/snug.h"
+#include "snug/snug_gpu.h"
 #include "support/checks.h"
 #include "support/inputs.h"
 
@@ -20,10 +21,18 @@ std::string text_of(const snug_status& status) {
 }
 
 TEST(CApi, LayoutIsFixed) {
-  static_assert(sizeof(snug_status) == 48 && offsetof(snug_status, what) == 8);
+  static_assert(sizeof(snug_status) == 512 && offsetof(snug_status, what) == 8 &&
+                offsetof(snug_status, line) == 48);
   static_assert(sizeof(snug_encode_options) == 16);
   static_assert(sizeof(snug_frame_info) == 40 && offsetof(snug_frame_info, raw_bytes) == 8);
   static_assert(sizeof(snug_frame_stats) == 64);
+}
+
+TEST(CApi, SizesOfStructsAreKnownByName) {
+  EXPECT_EQ(snug_struct_bytes("snug_status"), sizeof(snug_status));
+  EXPECT_EQ(snug_struct_bytes("snug_gemm_plan"), sizeof(snug_gemm_plan));
+  EXPECT_EQ(snug_struct_bytes("snug_gemm"), 0u);
+  EXPECT_EQ(snug_struct_bytes(nullptr), 0u);
 }
 
 TEST(CApi, WritesTheSameFramesAsTheCppApi) {
@@ -33,7 +42,7 @@ TEST(CApi, WritesTheSameFramesAsTheCppApi) {
       const Bytes expected = encode_or_fail(view(raw), {dtype, codec, 13, 1});
       const snug_encode_options options{static_cast<int32_t>(dtype), static_cast<int32_t>(codec),
                                         13, 2};
-      Bytes frame(snug_encode_bound(raw.size(), &options));
+      Bytes frame(snug_encode_bound_bytes(raw.size(), &options));
       size_t size = 0;
       ASSERT_EQ(
           snug_encode(raw.data(), raw.size(), frame.data(), frame.size(), &options, &size, nullptr),
@@ -122,7 +131,7 @@ TEST(CApi, EmptyTensorsNeedNoBuffers) {
 }
 
 TEST(CApi, StatusTextNeverOverflows) {
-  const snug_status status{SNUG_CORRUPT, 0, "something is wrong", 1, 2, 3, 4};
+  const snug_status status{SNUG_CORRUPT, 0, "something is wrong", 1, 2, 3, 4, {}};
   const std::string whole = text_of(status);
   EXPECT_EQ(whole, "corrupt: block 1, byte 2: something is wrong, found 3, expected 4");
   for (size_t room = 0; room < whole.size() + 2; ++room) {
@@ -133,7 +142,10 @@ TEST(CApi, StatusTextNeverOverflows) {
       EXPECT_EQ(std::string(buffer.data()), whole.substr(0, room - 1));
     }
   }
-  const snug_status ok{SNUG_OK, 0, nullptr, 0, 0, 0, 0};
+  snug_status named{SNUG_IO, 0, "cannot read", 0, 0, 0, 0, {}};
+  std::strcpy(named.line, "io: x.safetensors: cannot read");
+  EXPECT_EQ(text_of(named), "io: x.safetensors: cannot read");
+  const snug_status ok{SNUG_OK, 0, nullptr, 0, 0, 0, 0, {}};
   EXPECT_EQ(text_of(ok), "ok");
 }
 

@@ -23,7 +23,7 @@ int main(void) {
   for (i = 0; i < kBytes; ++i) base[i] = next[i] = (unsigned char)(i * 7 >> 4);
   for (i = 0; i < kBytes; i += 100) next[i] ^= 1;
 
-  CHECK(snug_delta_bound(kBytes, &options) <= kRoom);
+  CHECK(snug_delta_bound_bytes(kBytes, &options) <= kRoom);
   CHECK(snug_delta_encode(base, next, kBytes, delta, kRoom, NULL, &delta_bytes, NULL) == SNUG_OK);
   CHECK(delta_bytes < kBytes / 20);
   CHECK(snug_delta_inspect(delta, delta_bytes, &info, &status) == SNUG_OK);

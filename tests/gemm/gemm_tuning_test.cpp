@@ -73,7 +73,7 @@ TEST(GemmTuning, ShippedEntriesAreWellFormed) {
 
 TEST(GemmCapi, PacksInspectsAndUnpacks) {
   const Weights w = normal_weights(40 * 300, 0.02f, 400, 1);
-  std::vector<std::byte> packed(snug_gemm_packed_bound(40, 300, SNUG_GEMM_FIXED));
+  std::vector<std::byte> packed(snug_gemm_packed_bound_bytes(40, 300, SNUG_GEMM_FIXED));
   std::size_t used = 0;
   snug_status status;
   ASSERT_EQ(snug_gemm_pack_host(w.data(), 300, 40, 300, SNUG_GEMM_FIXED, packed.data(),

@@ -47,7 +47,7 @@ Updated update(const DeviceMatrix& old, const Bytes& delta, Kind kind) {
   EXPECT_TRUE(old.buffer.download(old.buffer.size()) == before);
   if (!updated.status.ok()) return updated;
   const gemm::DeviceResult r = fetch_result(result);
-  updated.status = gemm::pack_status(r);
+  updated.status = cuda::to_status(r);
   if (updated.status.ok()) updated.packed = out.download(r.num_bytes);
   return updated;
 }

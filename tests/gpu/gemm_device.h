@@ -39,7 +39,7 @@ struct DeviceMatrix {
     EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
     EXPECT_TRUE(buffer.end_is_intact());
     EXPECT_TRUE(workspace.end_is_intact());
-    if (status.ok()) status = gemm::pack_status(fetch_result(result));
+    if (status.ok()) status = cuda::to_status(fetch_result(result));
     if (!status.ok()) return;
     const auto opened = gemm::open(buffer.data(), buffer.size(), nullptr);
     status = opened.status();

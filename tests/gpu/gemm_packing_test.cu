@@ -87,7 +87,7 @@ FromFrame pack_from(const Bytes& frame, std::uint64_t n, std::uint64_t k) {
   EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   EXPECT_TRUE(dst.end_is_intact());
   const gemm::DeviceResult r = fetch_result(result);
-  if (out.status.ok()) out.status = gemm::pack_status(r);
+  if (out.status.ok()) out.status = cuda::to_status(r);
   if (out.status.ok()) out.packed = dst.download(r.num_bytes);
   return out;
 }

@@ -3,7 +3,6 @@
 
 #include "gpu/gemm_device.h"
 #include "snug/delta.h"
-#include "snug/snug.h"
 #include "snug/snug_gpu.h"
 #include "support/delta_versions.h"
 
@@ -19,7 +18,7 @@ struct Case {
   Bytes delta = encode_delta(versions, {DType::kBF16, 12, false, 1});
   snug_cuda_delta_options options{SNUG_BF16, 12, nullptr};
   DeviceBuffer base{versions.base}, next{versions.next}, result{sizeof(snug_cuda_result)};
-  DeviceBuffer workspace{snug_cuda_delta_encode_workspace(versions.next.size(), &options)};
+  DeviceBuffer workspace{snug_cuda_delta_encode_workspace_bytes(versions.next.size(), &options)};
   std::size_t num_bytes = versions.next.size();
 };
 
@@ -31,10 +30,10 @@ TEST(GpuDeltaCApi, EncodeWithACopyOfTheResult) {
   const DeviceBuffer out(c.num_bytes + 4096);
   ASSERT_EQ(snug_cuda_delta_encode(c.base.data(), c.next.data(), c.num_bytes, out.data(),
                                    out.size(), c.workspace.data(), c.workspace.size(),
-                                   c_result_in(c.result), &c.options, nullptr),
+                                   c_result_in(c.result), &c.options, nullptr, nullptr),
             SNUG_OK);
   SNUG_CUDA_OK(cudaDeviceSynchronize());
-  ASSERT_EQ(host->code, 0u) << snug_cuda_reason(host);
+  ASSERT_EQ(snug_cuda_status(host, nullptr), SNUG_OK) << host->reason;
   ASSERT_EQ(host->num_bytes, c.delta.size());
   EXPECT_TRUE(out.download(c.delta.size()) == c.delta);
   cudaFreeHost(host);
@@ -43,25 +42,30 @@ TEST(GpuDeltaCApi, EncodeWithACopyOfTheResult) {
 TEST(GpuDeltaCApi, ApplyInPlaceAndElsewhere) {
   Case c;
   const DeviceBuffer update(c.delta), target(c.num_bytes);
-  ASSERT_GE(c.workspace.size(), snug_cuda_delta_apply_workspace(c.num_bytes, &c.options));
+  ASSERT_GE(c.workspace.size(), snug_cuda_delta_apply_workspace_bytes(c.num_bytes, &c.options));
   ASSERT_EQ(snug_cuda_delta_apply_to(update.data(), update.size(), c.base.data(), target.data(),
                                      c.num_bytes, c.workspace.data(), c.workspace.size(),
-                                     c_result_in(c.result), &c.options, nullptr),
+                                     c_result_in(c.result), &c.options, nullptr, nullptr),
             SNUG_OK);
   EXPECT_EQ(fetch_result(c.result).code, 0u);
   EXPECT_TRUE(target.download(c.num_bytes) == c.versions.next);
   ASSERT_EQ(snug_cuda_delta_apply(update.data(), update.size(), c.base.data(), c.num_bytes,
                                   c.workspace.data(), c.workspace.size(), c_result_in(c.result),
-                                  &c.options, nullptr),
+                                  &c.options, nullptr, nullptr),
             SNUG_OK);
   EXPECT_EQ(fetch_result(c.result).code, 0u);
   EXPECT_TRUE(c.base.download(c.num_bytes) == c.versions.next);
   // A second time, the base is another one.
   ASSERT_EQ(snug_cuda_delta_apply(update.data(), update.size(), c.base.data(), c.num_bytes,
                                   c.workspace.data(), c.workspace.size(), c_result_in(c.result),
-                                  &c.options, nullptr),
+                                  &c.options, nullptr, nullptr),
             SNUG_OK);
-  EXPECT_EQ(fetch_result(c.result).code, static_cast<std::uint32_t>(SNUG_WRONG_BASE));
+  snug_cuda_result refused;
+  std::memcpy(&refused, c.result.download(sizeof refused).data(), sizeof refused);
+  snug_status status;
+  EXPECT_EQ(snug_cuda_status(&refused, &status), SNUG_WRONG_BASE);
+  EXPECT_EQ(status.code, SNUG_WRONG_BASE);
+  EXPECT_NE(std::string(status.what), "");
   EXPECT_TRUE(c.base.download(c.num_bytes) == c.versions.next);
 }
 
@@ -70,7 +74,7 @@ TEST(GpuDeltaCApi, Hash) {
   const DeviceBuffer hash(8);
   ASSERT_EQ(snug_cuda_tensor_hash(c.next.data(), c.num_bytes,
                                   reinterpret_cast<std::uint64_t*>(hash.data()), c.workspace.data(),
-                                  c.workspace.size(), nullptr),
+                                  c.workspace.size(), nullptr, nullptr),
             SNUG_OK);
   std::uint64_t found;
   std::memcpy(&found, hash.download(8).data(), 8);
@@ -83,8 +87,8 @@ TEST(GpuDeltaCApi, PackedMatrix) {
   const DeviceMatrix old(values_of(c.versions.base), n, k, gemm::Kind::kFixed);
   const snug_gemm_matrix matrix{old.matrix.data,        old.matrix.num_bytes, n, k,
                                 old.matrix.num_escaped, SNUG_GEMM_FIXED,      0};
-  const DeviceBuffer update(c.delta), out(snug_gemm_packed_bound(n, k, SNUG_GEMM_FIXED)),
-      workspace(snug_gemm_delta_workspace(n, k));
+  const DeviceBuffer update(c.delta), out(snug_gemm_packed_bound_bytes(n, k, SNUG_GEMM_FIXED)),
+      workspace(snug_gemm_apply_delta_workspace_bytes(n, k));
   snug_status status;
   ASSERT_EQ(snug_gemm_apply_delta(&matrix, update.data(), update.size(), SNUG_GEMM_FIXED,
                                   out.data(), out.size(), workspace.data(), workspace.size(),
@@ -102,9 +106,9 @@ TEST(GpuDeltaCApi, PackedMatrix) {
 
 TEST(GpuDeltaCApi, OptionsOutOfRange) {
   const snug_cuda_delta_options dtype{1000, 0, nullptr}, block{SNUG_BF16, 15, nullptr};
-  EXPECT_EQ(snug_cuda_delta_encode_workspace(1000, &dtype), 0u);
-  EXPECT_EQ(snug_cuda_delta_encode_workspace(1000, &block), 0u);
-  EXPECT_NE(snug_cuda_delta_encode_workspace(1000, nullptr), 0u);
+  EXPECT_EQ(snug_cuda_delta_encode_workspace_bytes(1000, &dtype), 0u);
+  EXPECT_EQ(snug_cuda_delta_encode_workspace_bytes(1000, &block), 0u);
+  EXPECT_NE(snug_cuda_delta_encode_workspace_bytes(1000, nullptr), 0u);
 }
 
 }  // namespace

@@ -14,18 +14,18 @@
 
 int main(void) {
   snug_status status;
-  snug_cuda_link* link = NULL;
+  snug_link* link = NULL;
   snug_wire_transfer* transfer = NULL;
-  snug_cuda_segment segment = {NULL, 8};
-  CHECK(snug_cuda_link_open(NULL, SNUG_WIRE_AUTO, 1000, &link, &status) == SNUG_USAGE);
+  snug_segment segment = {NULL, 8};
+  CHECK(snug_link_open(NULL, SNUG_WIRE_AUTO, 1000, &link, &status) == SNUG_USAGE);
   CHECK(status.code == SNUG_USAGE && link == NULL);
-  CHECK(snug_cuda_link_send(NULL, 1, 1, &segment, 1, &transfer, &status) == SNUG_USAGE);
-  CHECK(snug_cuda_link_recv(NULL, 1, 1, &segment, 1, &transfer, NULL) == SNUG_USAGE);
+  CHECK(snug_link_send(NULL, 1, 1, &segment, 1, &transfer, &status) == SNUG_USAGE);
+  CHECK(snug_link_recv(NULL, 1, 1, &segment, 1, &transfer, NULL) == SNUG_USAGE);
   CHECK(snug_cuda_wire_send(NULL, 1, 1, &segment, 1, &transfer, NULL) == SNUG_USAGE);
   CHECK(snug_cuda_wire_recv(NULL, 1, 1, &segment, 1, &transfer, NULL) == SNUG_USAGE);
   CHECK(transfer == NULL);
-  snug_cuda_link_stats(NULL, NULL, NULL);
-  snug_cuda_link_free(NULL);
+  CHECK(snug_link_stats_of(NULL, NULL, NULL, &status) == SNUG_USAGE);
+  snug_link_free(NULL);
   puts("passed");
   return 0;
 }

@@ -54,7 +54,7 @@ class GpuWire(unittest.TestCase):
         self.assertTrue(torch.equal(data.cpu().view(torch.int16), into.view(torch.int16)))
 
     def test_a_link(self):
-        near, far = both(self.near.device_link, self.far.device_link)
+        near, far = both(self.near.link, self.far.link)
         with near, far:
             for _ in range(3):
                 data = torch.randn(9_000_000, device="cuda").bfloat16()
@@ -67,7 +67,7 @@ class GpuWire(unittest.TestCase):
             self.assertEqual(sent.chunks, received.chunks)
 
     def test_pages(self):
-        near, far = both(self.near.device_link, self.far.device_link)
+        near, far = both(self.near.link, self.far.link)
         with near, far:
             cache = torch.randn(512, 16 * 1024, device="cuda").bfloat16()
             there = torch.zeros_like(cache)
@@ -76,7 +76,7 @@ class GpuWire(unittest.TestCase):
             self.assertTrue(torch.equal(cache.view(torch.int16), there.view(torch.int16)))
 
     def test_another_dtype_is_refused(self):
-        near, far = both(self.near.device_link, self.far.device_link)
+        near, far = both(self.near.link, self.far.link)
         with near, far:
             received = far.recv(1, torch.zeros(1000, device="cuda"))
             near.send(1, torch.zeros(2000, device="cuda").bfloat16())

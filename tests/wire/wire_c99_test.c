@@ -26,7 +26,7 @@ int main(void) {
   char address[64], note[4];
   size_t num_bytes = 0;
   unsigned char *data = malloc(kBytes), *got = calloc(kBytes, 1);
-  snug_wire_segment from, to[2];
+  snug_segment from, to[2];
   for (int i = 0; i < kBytes; ++i) data[i] = (unsigned char)(i % 2 ? 60 + i % 3 : i * 37);
   options.token = "a shared secret";
   options.mode = SNUG_WIRE_ENTROPY;
@@ -46,7 +46,7 @@ int main(void) {
   CHECK(snug_wire_wait(sent, -1, &status) == SNUG_OK);
   CHECK(memcmp(data, got, kBytes) == 0);
   CHECK(snug_wire_is_done(sent) && snug_wire_done_bytes(received) == kBytes);
-  snug_wire_stats_of(a, &stats);
+  CHECK(snug_wire_stats_of(a, &stats, &status) == SNUG_OK);
   CHECK(stats.raw_bytes == kBytes && stats.wire_bytes < kBytes);
 
   CHECK(snug_wire_send_note(b, "hello", 5, &status) == SNUG_OK);

@@ -1,11 +1,11 @@
-"""Snug for torch: exact, smaller tensors, and models that run from compressed weights.
+"""Snug for torch: lossless compression of tensors, and models that run from compressed weights.
 
     import snug.torch
     report = snug.torch.compress_model(model)      # every linear layer, in place
-    print(report)                                  # sizes, and what was left dense and why
+    print(report)                                  # sizes; which layers stay dense, and why
     model.generate(...)                            # as before
 
-Weights keep their exact bits: `decompress_model(model)` gives the old layers back.
+Compression is lossless, not quantisation: `decompress_model(model)` restores the exact layers.
 """
 
 from .deltas import apply_delta, delta

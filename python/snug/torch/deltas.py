@@ -4,8 +4,7 @@
     weights = snug.torch.apply_delta(old, update)  # the bits of `new`
     layer.apply_delta(update)                      # a CompressedLinear, without restoring it
 
-A delta applies to the version it was made from and to no other; CPU and GPU
-write the same deltas.
+A delta applies only to the version it was made from. CPU and GPU write the same deltas.
 """
 
 import ctypes
@@ -15,7 +14,7 @@ import torch
 
 from .._library import DTYPES, CudaDeltaOptions, DeltaInfo, DeltaOptions, Status, check, library
 from .matrix import matrix_of, read_header
-from .on_gpu import require_cuda, run_codec, run_pack
+from .on_gpu import require_cuda, run
 from .tensors import DTYPE_NAMES
 
 _LOG2_BLOCK = 13  # what GPUs read
@@ -31,7 +30,7 @@ def delta(base, new):
     base, new = _flat(base), _flat(new)
     dtype, raw_bytes = _number_of(base), base.numel() * base.element_size()
     options = DeltaOptions(dtype, _LOG2_BLOCK, 0, 0)
-    out = torch.empty(library.snug_delta_bound(raw_bytes, byref(options)), dtype=torch.uint8,
+    out = torch.empty(library.snug_delta_bound_bytes(raw_bytes, byref(options)), dtype=torch.uint8,
                       device=base.device)
     if base.is_cuda:
         num_bytes = _run_on_gpu("delta_encode", raw_bytes, dtype,
@@ -47,51 +46,54 @@ def delta(base, new):
 
 
 def apply_delta(base, delta):
-    """The version that `delta` leads to, in memory of its own; SnugError if it is not from `base`."""
+    """The new version as a new tensor. SnugError if `delta` was made from another base."""
     delta, flat = _bytes_on(delta, base.device), _flat(base)
     dtype, raw_bytes = _number_of(flat), flat.numel() * flat.element_size()
     info, status = DeltaInfo(), Status()
     header = delta[:_HEADER_BYTES].cpu().numpy().tobytes()
     check(library.snug_delta_inspect(header, len(header), byref(info), byref(status)), status)
     if info.raw_bytes != raw_bytes or info.dtype != dtype:
-        raise ValueError(f"the delta is for a tensor of {info.raw_bytes} bytes, this one has {raw_bytes}"
-                         if info.raw_bytes != raw_bytes else "the delta is for another dtype")
+        raise ValueError(f"the delta is for a tensor of {info.raw_bytes} bytes, this one has "
+                         f"{raw_bytes}" if info.raw_bytes != raw_bytes else
+                         "the delta is for another dtype")
     target = torch.empty(flat.shape, dtype=flat.dtype, device=flat.device)
     if flat.is_cuda:
         _run_on_gpu("delta_apply", raw_bytes, dtype,
-                    [delta.data_ptr(), delta.numel(), flat.data_ptr(), target.data_ptr(), raw_bytes],
-                    flat.device, function="delta_apply_to")
+                    [delta.data_ptr(), delta.numel(), flat.data_ptr(), target.data_ptr(),
+                     raw_bytes], flat.device, function="delta_apply_to")
     else:
         check(library.snug_delta_apply(delta.data_ptr(), delta.numel(), flat.data_ptr(), raw_bytes,
-                                       target.data_ptr(), raw_bytes, 0, None, byref(status)), status)
+                                       target.data_ptr(), raw_bytes, 0, None, byref(status)),
+              status)
     return target.view(base.shape)
 
 
-def apply_to_packed(packed, shape, delta):
-    """The packed matrix of the version that `delta` leads to, and its Shape; CUDA only."""
+def apply_to_packed(packed, header, delta):
+    """The packed matrix of the new version and its Packed; CUDA only."""
     require_cuda()
     delta = _bytes_on(delta, packed.device)
-    n, k = shape.n, shape.k
-    new = torch.empty(library.snug_gemm_packed_bound(n, k, shape.kind), dtype=torch.uint8,
+    n, k = header.n, header.k
+    new = torch.empty(library.snug_gemm_packed_bound_bytes(n, k, header.kind), dtype=torch.uint8,
                       device=packed.device)
-    matrix = matrix_of(packed, *shape)
-    used = run_pack(packed.device, library.snug_gemm_delta_workspace(n, k),
-                    lambda workspace, num_bytes, result, stream, status: library.snug_gemm_apply_delta(
-                        byref(matrix), delta.data_ptr(), delta.numel(), shape.kind, new.data_ptr(),
-                        new.numel(), workspace, num_bytes, result, None, stream, status))
-    new = new[:used].clone()  # gives the slack back
+    matrix = matrix_of(packed, *header)
+    used = run(packed.device, library.snug_gemm_apply_delta_workspace_bytes(n, k),
+               lambda workspace, num_bytes, result, stream, status: library.snug_gemm_apply_delta(
+                   byref(matrix), delta.data_ptr(), delta.numel(), header.kind, new.data_ptr(),
+                   new.numel(), workspace, num_bytes, result, None, stream, status))
+    new = new[:used].clone()  # frees the slack
     return new, read_header(new)
 
 
 def _run_on_gpu(what, raw_bytes, dtype, arguments, device, function=None):
-    """Runs snug_cuda_<what> on the current stream, waits, and returns the size of the result."""
+    """Waits for snug_cuda_<what> on the current stream; returns the size of the result."""
     require_cuda()
     options = CudaDeltaOptions(dtype, _LOG2_BLOCK)
-    workspace_bytes = getattr(library, f"snug_cuda_{what}_workspace")(raw_bytes, byref(options))
-    run = getattr(library, f"snug_cuda_{function or what}")
-    return run_codec(device, workspace_bytes,
-                     lambda workspace, num_bytes, result, stream: run(
-                         *arguments, workspace, num_bytes, result, byref(options), stream))
+    workspace_bytes = getattr(library, f"snug_cuda_{what}_workspace_bytes")(raw_bytes,
+                                                                            byref(options))
+    function = getattr(library, f"snug_cuda_{function or what}")
+    return run(device, workspace_bytes,
+               lambda workspace, num_bytes, result, stream, status: function(
+                   *arguments, workspace, num_bytes, result, byref(options), stream, status))
 
 
 def _flat(tensor):
@@ -99,7 +101,7 @@ def _flat(tensor):
 
 
 def _aligned(tensor):
-    """GPUs read deltas and tensors from multiples of 16 bytes on."""
+    """GPUs read deltas and tensors at addresses that are multiples of 16."""
     return tensor if tensor.data_ptr() % 16 == 0 else tensor.clone()
 
 
@@ -108,12 +110,13 @@ def _number_of(tensor):
     if name is None:
         raise TypeError(f"no deltas for {tensor.dtype}")
     if tensor.is_cuda and tensor.element_size() > 2:
-        raise TypeError(f"deltas on a GPU are for elements of one or two bytes, not {tensor.dtype}; "
-                        "move the tensors to the CPU")
+        raise TypeError(f"deltas on a GPU are for elements of one or two bytes, not "
+                        f"{tensor.dtype}; move the tensors to the CPU")
     return DTYPES[name]
 
 
 def _bytes_on(delta, device):
     if delta.dtype != torch.uint8 or delta.dim() != 1:
-        raise TypeError(f"a delta is a row of bytes, not {delta.dtype} of shape {tuple(delta.shape)}")
+        raise TypeError(f"a delta is a row of bytes, not {delta.dtype} of shape "
+                        f"{tuple(delta.shape)}")
     return _aligned(delta.to(device).contiguous())

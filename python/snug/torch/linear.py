@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from .._library import GemmChoice, library
+from .._library import GemmChoice, Status, check, library
 from .deltas import apply_delta, apply_to_packed
 from .matrix import FIXED, POLICIES, RAW, multiply, pack, read_header, version_of
 from .on_gpu import stream_of
@@ -15,20 +15,20 @@ from .on_gpu import stream_of
 # Layers that read the same input, by the names models give them.
 SIDE_BY_SIDE = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 
-# What others hang on a layer, and what another layer in its place would lose.
+# Registered by others on a layer; a replacement would lose them.
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 class CompressedLinear(nn.Module):
-    """nn.Linear from packed BF16 weights; the same bits in a quarter less memory.
+    """nn.Linear from packed BF16 weights: lossless, in a quarter less memory.
 
     The packed matrix is the buffer `packed`: state_dict saves it and
     load_state_dict takes another one of the same shape.
     """
 
-    def __init__(self, packed, bias=None, shape=None):
+    def __init__(self, packed, bias=None, header=None):
         super().__init__()
-        self.shape = shape or read_header(packed)
+        self.header = header or read_header(packed)
         self.register_buffer("packed", packed)
         self.bias = None if bias is None else nn.Parameter(bias.detach(), bias.requires_grad)
 
@@ -40,31 +40,31 @@ class CompressedLinear(nn.Module):
 
     @property
     def in_features(self):
-        return self.shape.k
+        return self.header.k
 
     @property
     def out_features(self):
-        return self.shape.n
+        return self.header.n
 
     @property
     def num_bytes(self):
         return self.packed.numel()
 
     def forward(self, x):
-        if x.dtype != torch.bfloat16 or x.shape[-1] != self.shape.k:
-            raise TypeError(f"expected BF16 with {self.shape.k} features, "
+        if x.dtype != torch.bfloat16 or x.shape[-1] != self.header.k:
+            raise TypeError(f"expected BF16 with {self.header.k} features, "
                             f"got {x.dtype} of shape {tuple(x.shape)}")
         if x.device != self.packed.device:
             raise ValueError(f"x is on {x.device}, the weights are on {self.packed.device}")
-        return multiply(x, self.packed, self.bias, self.shape)
+        return multiply(x, self.packed, self.bias, self.header)
 
     def dense_weight(self):
         """The exact weight matrix, restored."""
-        return torch.ops.snug.unpack(self.packed, *self.shape)
+        return torch.ops.snug.unpack(self.packed, *self.header)
 
     @property
     def weight(self):
-        """The same, for code that looks at a layer's weights: a copy at every look."""
+        """The same, for code that reads a layer's weights. Restores them on every access."""
         return self.dense_weight()
 
     def decompress(self):
@@ -72,41 +72,41 @@ class CompressedLinear(nn.Module):
         return _dense_linear(self.dense_weight(), self.bias)
 
     def apply_delta(self, delta):
-        """Moves the weights to the version that `delta` leads to, or raises and leaves them.
+        """Updates the weights to the new version, or raises and leaves them unchanged.
 
         `delta` is of the dense weight matrix: snug.torch.delta(old, new).
         """
         if self.packed.is_cuda:
-            packed, shape = apply_to_packed(self.packed, self.shape, delta)
+            packed, header = apply_to_packed(self.packed, self.header, delta)
         else:
-            made = pack(apply_delta(self.dense_weight(), delta), self.shape.kind)
+            made = pack(apply_delta(self.dense_weight(), delta), self.header.kind)
             if made is None:
                 raise ValueError("the new weights do not compress; make a dense layer of them")
-            packed, shape = made
-        self.packed, self.shape = packed, shape
+            packed, header = made
+        self.packed, self.header = packed, header
 
     def extra_repr(self):
-        bits = 8 * self.num_bytes / (self.shape.n * self.shape.k)
-        return (f"in_features={self.shape.k}, out_features={self.shape.n}, "
+        bits = 8 * self.num_bytes / (self.header.n * self.header.k)
+        return (f"in_features={self.header.k}, out_features={self.header.n}, "
                 f"bias={self.bias is not None}, {bits:.2f} bits per weight")
 
     def _load_from_state_dict(self, state_dict, prefix, *args):
         packed = state_dict.get(prefix + "packed")
         if packed is not None:
-            shape = read_header(packed)  # packed sizes differ; n and k must not
-            if (shape.n, shape.k) != (self.shape.n, self.shape.k):
-                args[-1].append(f"{prefix}packed holds {shape.n} x {shape.k} weights, "
-                                f"this layer has {self.shape.n} x {self.shape.k}")
+            header = read_header(packed)  # packed sizes differ; n and k must not
+            if (header.n, header.k) != (self.header.n, self.header.k):
+                args[-1].append(f"{prefix}packed holds {header.n} x {header.k} weights, "
+                                f"this layer has {self.header.n} x {self.header.k}")
                 return
             self.packed = torch.empty_like(packed, device=self.packed.device)
-            self.shape = shape
+            self.header = header
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 class FusedPart(nn.Module):
     """One of several layers that share their input and one packed matrix.
 
-    The first part to see an input multiplies for all; the others hand out their
+    The first part to see an input multiplies for all; the others return their
     columns of that result.
     """
 
@@ -114,13 +114,13 @@ class FusedPart(nn.Module):
         super().__init__()
         self.first, self.count = first, count
         if is_owner:
-            self.fused = fused  # saved once, with the first part
+            self.fused = fused  # a submodule of the first part only: saved once
         else:
             object.__setattr__(self, "fused", fused)
 
     @property
     def in_features(self):
-        return self.fused.shape.k
+        return self.fused.header.k
 
     @property
     def out_features(self):
@@ -128,12 +128,13 @@ class FusedPart(nn.Module):
 
     @property
     def weight(self):
-        """The exact weights of this part, restored at every look."""
+        """The exact weights of this part, restored on every access."""
         return self.fused.dense_weight()[self.first:self.first + self.count].clone()
 
     @property
     def bias(self):
-        return None if self.fused.bias is None else self.fused.bias[self.first:self.first + self.count]
+        bias = self.fused.bias
+        return None if bias is None else bias[self.first:self.first + self.count]
 
     def forward(self, x):
         return self.fused.columns(x, self.first, self.count)
@@ -146,14 +147,14 @@ class FusedPart(nn.Module):
 class FusedLinear(CompressedLinear):
     """The packed matrix behind FusedParts."""
 
-    def __init__(self, packed, bias, shape, num_parts):
-        super().__init__(packed, bias, shape)
+    def __init__(self, packed, bias, header, num_parts):
+        super().__init__(packed, bias, header)
         self.num_parts = num_parts
-        self._last = None  # what the last product was of, the product, and which parts have it
+        self._last = None  # input of the last product, its key, the product, parts that took it
 
     def columns(self, x, first, count):
         if torch.compiler.is_compiling():
-            # The compiler merges the equal calls of the parts by itself.
+            # The compiler merges the equal calls of the parts.
             return self(x)[..., first:first + count]
         stream = stream_of(x.device.index) if x.is_cuda else 0
         made_for = (version_of(x), stream, torch.is_grad_enabled())
@@ -204,13 +205,12 @@ class Report:
 def compress_model(model, policy="memory", batch=1, fuse=True, skip=()):
     """Replaces the BF16 linear layers of a model by compressed ones, in place.
 
-    policy  "memory": every layer that gets smaller. "speed": only those that
-            are also faster compressed, by what was measured on this GPU.
-            "twin": nothing gets smaller; every layer runs on the same kernels
-            from 16-bit weights, to check that compression changes no result.
-    batch   rows (sequences times tokens of a step) that "speed" looks at.
-    fuse    multiply q/k/v and gate/up, where they stand side by side, as one.
-    skip    names of layers to leave alone; a name covers what is below it.
+    policy  "memory": every layer that gets smaller. "speed": of these, only layers
+            that were measured to be faster compressed on this GPU. "twin": same
+            kernels, 16-bit weights, to check that compression changes no result.
+    batch   rows (sequences times tokens of a step) that "speed" assumes.
+    fuse    multiply q/k/v and gate/up as one matrix each.
+    skip    names of layers to leave alone, with everything below them.
     """
     if policy not in (*POLICIES, "twin"):
         raise ValueError(f"unknown policy {policy!r}; one of: {', '.join(POLICIES)}, twin")
@@ -218,9 +218,10 @@ def compress_model(model, policy="memory", batch=1, fuse=True, skip=()):
         raise ValueError(f"batch is {batch}, but a step has at least one row")
     report = Report()
     if type(model) is nn.Linear:
-        report.layers.append(_kept("", model, "it is the model itself; take CompressedLinear.from_linear"))
+        reason = "it is the model itself; use CompressedLinear.from_linear"
+        report.layers.append(_kept("", model, reason))
     tied, places = _tied_weights(model), _places(model)
-    replaced = {}  # id of a layer -> the layer and its replacement, for all places where it stands
+    replaced = {}  # id of a layer -> the layer and its replacement; one may be used in many places
     for parent_name, parent in list(model.named_modules()):
         for group in SIDE_BY_SIDE if fuse else ():
             linears = [getattr(parent, name, None) for name in group]
@@ -239,7 +240,7 @@ def compress_model(model, policy="memory", batch=1, fuse=True, skip=()):
 
 
 def decompress_model(model):
-    """Gives every compressed layer its exact nn.Linear back, in place."""
+    """Replaces every compressed layer by its exact nn.Linear, in place."""
     replaced = {}
     for parent in list(model.modules()):
         if isinstance(parent, FusedPart):
@@ -253,22 +254,23 @@ def decompress_model(model):
 
 
 def load_compressed(model, state_dict):
-    """Loads the state_dict of a model compressed without fusing into a dense one of its kind.
+    """Loads the state_dict of a model compressed with fuse=False into a dense model.
 
-    If the two do not fit, the model stays as it was.
+    If the two do not fit, the model stays unchanged.
     """
     layers = []
     for name, module in list(model.named_modules()):
         packed = state_dict.get(name + ".packed")
         if packed is None or not isinstance(module, nn.Linear):
             continue
-        shape = read_header(packed)
-        if (shape.n, shape.k) != (module.out_features, module.in_features):
-            raise ValueError(f"{name}: the file has {shape.n} x {shape.k} weights, the model "
+        header = read_header(packed)
+        if (header.n, header.k) != (module.out_features, module.in_features):
+            raise ValueError(f"{name}: the file has {header.n} x {header.k} weights, the model "
                              f"{module.out_features} x {module.in_features}")
         bias = None if module.bias is None else module.bias.to(torch.bfloat16)
-        layers.append((model.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2], module,
-                       CompressedLinear(packed.to(module.weight.device), bias, shape)))
+        compressed = CompressedLinear(packed.to(module.weight.device), bias, header)
+        parent_name, _, child = name.rpartition(".")
+        layers.append((model.get_submodule(parent_name), child, module, compressed))
     for parent, name, module, compressed in layers:
         setattr(parent, name, compressed.train(module.training))
     different = model.state_dict().keys() ^ state_dict.keys()
@@ -280,7 +282,7 @@ def load_compressed(model, state_dict):
 
 
 def _compress(linear, name, tied, skip, policy, batch, report):
-    """The compressed layer, or the same one if it has to stay dense."""
+    """The compressed layer, or the layer itself if it stays dense."""
     n, k = linear.out_features, linear.in_features
     reason = _reason(name, linear, tied, skip) or _slower(n, k, policy, batch, linear)
     compressed = None if reason else CompressedLinear.from_linear(linear, _kind(policy))
@@ -324,12 +326,13 @@ def _can_fuse(linears):
     if any(type(linear) is not nn.Linear for linear in linears):
         return False
     first = linears[0]
-    return all(linear.in_features == first.in_features and linear.weight.device == first.weight.device
+    return all(linear.in_features == first.in_features
+               and linear.weight.device == first.weight.device
                and (linear.bias is None) == (first.bias is None) for linear in linears)
 
 
 def _reason(name, linear, tied, skip):
-    """Why a layer cannot be compressed, or ""."""
+    """Why a layer cannot be compressed; "" if it can."""
     if any(name == other or name.startswith(other + ".") for other in skip):
         return "asked to skip it"
     if linear.weight.dtype != torch.bfloat16:
@@ -348,19 +351,20 @@ def _reason(name, linear, tied, skip):
 def _slower(n, k, policy, batch, linear):
     if policy != "speed" or not linear.weight.is_cuda:
         return ""
-    choice = GemmChoice()
+    choice, status = GemmChoice(), Status()
     with torch.cuda.device(linear.weight.device):
-        library.snug_gemm_choose(n, k, batch, POLICIES[policy], byref(choice))
+        check(library.snug_gemm_choose(n, k, batch, POLICIES[policy], byref(choice),
+                                       byref(status)), status)
     return "" if choice.packed else f"faster dense (compressed {choice.gain:.2f}x at batch {batch})"
 
 
 def _places(model):
-    """How often each module stands somewhere in the model."""
+    """In how many places of the model each module is used."""
     return Counter(id(child) for parent in model.modules() for child in parent._modules.values())
 
 
 def _tied_weights(model):
-    """Addresses of weights that more than one module holds, as embeddings and LM heads may."""
+    """Addresses of weights that several modules share, such as embeddings and LM heads."""
     holders = {}
     for module in model.modules():
         for parameter in module.parameters(recurse=False):

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch.utils.weak import WeakIdKeyDictionary
 
 from .._library import GemmMatrix, SnugError, Status, check, library
-from .on_gpu import require_cuda, run_pack, stream_of
+from .on_gpu import require_cuda, run, stream_of
 
 RAW, FIXED = 0, 1  # enum snug_gemm_kind
 POLICIES = {"memory": 0, "speed": 1}
@@ -23,8 +23,8 @@ _HEADER_BYTES = 256
 _DST_TOO_SMALL = 6
 
 
-class Shape(NamedTuple):
-    """What a packed matrix's header says, checked once when it is packed or loaded."""
+class Packed(NamedTuple):
+    """The header of a packed matrix, checked once when the matrix is packed or loaded."""
     n: int
     k: int
     kind: int
@@ -32,9 +32,9 @@ class Shape(NamedTuple):
 
 
 def pack(weight, kind=FIXED):
-    """Packs weight[n][k]. Returns its bytes and Shape, or None if it would not be smaller.
+    """Packs weight[n][k]. Returns its bytes and Packed, or None if it would not be smaller.
 
-    RAW is the twin: the same order and kernels with 16 bits a weight.
+    RAW keeps 16 bits per weight in the same layout, for the same kernels.
     """
     if weight.dtype != torch.bfloat16 or weight.dim() != 2:
         raise TypeError(f"only BF16 matrices can be packed, not {weight.dtype} of shape "
@@ -43,7 +43,7 @@ def pack(weight, kind=FIXED):
     if weight.stride(1) != 1 or weight.stride(0) < weight.shape[1]:
         weight = weight.contiguous()
     n, k = weight.shape
-    bound = library.snug_gemm_packed_bound(n, k, kind)
+    bound = library.snug_gemm_packed_bound_bytes(n, k, kind)
     if bound == 0:
         return None
     packed = torch.empty(bound, dtype=torch.uint8, device=weight.device)
@@ -55,7 +55,7 @@ def pack(weight, kind=FIXED):
         raise
     if used >= 2 * n * k and kind != RAW:
         return None
-    packed = packed[:used].clone()  # gives the slack back
+    packed = packed[:used].clone()  # frees the slack
     return packed, read_header(packed)
 
 
@@ -71,10 +71,10 @@ def _pack_on_cpu(weight, kind, packed):
 def _pack_on_gpu(weight, kind, packed):
     require_cuda()
     n, k = weight.shape
-    return run_pack(weight.device, library.snug_gemm_pack_workspace(n, k),
-                    lambda workspace, num_bytes, result, stream, status: library.snug_gemm_pack(
-                        weight.data_ptr(), weight.stride(0), n, k, kind, packed.data_ptr(),
-                        packed.numel(), workspace, num_bytes, result, stream, status))
+    return run(weight.device, library.snug_gemm_pack_workspace_bytes(n, k),
+               lambda workspace, num_bytes, result, stream, status: library.snug_gemm_pack(
+                   weight.data_ptr(), weight.stride(0), n, k, kind, packed.data_ptr(),
+                   packed.numel(), workspace, num_bytes, result, stream, status))
 
 
 def read_header(packed):
@@ -90,7 +90,7 @@ def read_header(packed):
         with torch.cuda.device(packed.device):
             check(library.snug_gemm_open(packed.data_ptr(), packed.numel(), _stream(),
                                          byref(matrix), byref(status)), status)
-    return Shape(matrix.n, matrix.k, matrix.kind, matrix.num_escaped)
+    return Packed(matrix.n, matrix.k, matrix.kind, matrix.num_escaped)
 
 
 def explain(n, k, m=1, policy="memory"):
@@ -112,16 +112,16 @@ def matrix_of(packed, n, k, kind, num_escaped):
 
 
 class _Workspaces:
-    """Scratch memory for `linear`: one piece for each stream, and again in each graph capture.
+    """Workspaces for `linear`: one per stream, and one per stream of a graph capture.
 
-    Calls on one stream follow each other and can share; streams of one capture become
-    branches that run side by side. A captured graph gets pieces of its own, from the
-    graph's memory, and prepares them on every replay.
+    Calls on one stream run one after the other and share a workspace. The streams of a capture
+    become branches that run in parallel. A captured graph has its own workspaces, in the graph's
+    memory pool, and initialises them on every replay.
     """
 
     def __init__(self):
         self._of_stream = {}
-        self._of_capture = {}  # device -> (number of the capture, stream -> pieces)
+        self._of_capture = {}  # device -> (capture id, stream -> workspaces)
 
     def get(self, device, stream, num_bytes):
         capture = library.snug_cuda_capture_id(stream)
@@ -133,7 +133,7 @@ class _Workspaces:
             pieces = of_stream.setdefault(stream, [])
         else:
             pieces = self._of_stream.setdefault((device, stream), [])
-        # Smaller pieces of a capture stay: recorded calls still use them.
+        # A capture keeps its smaller workspaces: recorded calls still use them.
         if not pieces or pieces[-1].numel() < num_bytes:
             piece = torch.empty(num_bytes, dtype=torch.uint8, device=device)
             status = Status()
@@ -145,31 +145,31 @@ class _Workspaces:
         return pieces[-1]
 
 
-@functools.lru_cache(maxsize=4096)  # it looks through every plan, and layers ask at each step
+@functools.lru_cache(maxsize=4096)  # computed from every plan; layers ask at each step
 def _workspace_bytes(device, n, k, m):
-    return library.snug_gemm_linear_workspace(n, k, m)
+    return library.snug_gemm_linear_workspace_bytes(n, k, m)
 
 
 _workspaces = _Workspaces()
-_known_matrices = WeakIdKeyDictionary()  # packed tensor -> when and where it was written, its struct
+_known_matrices = WeakIdKeyDictionary()  # packed tensor -> its version and address, its struct
 
 
 def version_of(tensor):
-    """Changes when a tensor is written to. Tensors of inference mode do not count; 0 stands for them."""
+    """Changes when a tensor is written to. Tensors of inference mode have no version: always 0."""
     return 0 if tensor.is_inference() else tensor._version
 
 
-def _device_matrix(packed, shape, stream):
-    """The struct for the library, kept until the tensor is written to.
+def _device_matrix(packed, header, stream):
+    """The C struct, cached until the tensor is written to.
 
-    The kernels fetch weights before the work ahead of them on the stream has ended: what has
-    just been loaded or copied must be complete. A captured graph starts after all of that anyway.
+    Kernels prefetch weights before earlier work on the stream has ended, so weights that were just
+    loaded or copied must be complete first. A captured graph is replayed after that anyway.
     """
     written = (version_of(packed), packed.data_ptr())
     known = _known_matrices.get(packed)
     if known is not None and known[0] == written:
         return known[1]
-    matrix = matrix_of(packed, *shape)
+    matrix = matrix_of(packed, *header)
     if library.snug_cuda_capture_id(stream) == 0:
         torch.cuda.current_stream().synchronize()
         _known_matrices[packed] = (written, matrix)
@@ -182,23 +182,23 @@ _operators.define("linear(Tensor x, Tensor packed, Tensor? bias, int n, int k, i
 _operators.define("unpack(Tensor packed, int n, int k, int kind, int num_escaped) -> Tensor")
 
 
-def multiply(x, packed, bias, shape):
-    """`snug::linear`, without the way through torch's dispatcher where nothing there is needed.
+def multiply(x, packed, bias, header):
+    """`snug::linear`, bypassing torch's dispatcher where nothing there is needed.
 
-    At small batches that way costs more than the product.
+    At small batches the dispatcher takes longer than the product.
     """
     if (x.is_cuda and type(x) is torch.Tensor and not torch.compiler.is_compiling()
             and not torch.jit.is_tracing()
             and not (torch.is_grad_enabled() and (x.requires_grad or bias is not None))
             and torch._C._len_torch_dispatch_stack() == 0
             and torch._C._functorch.peek_interpreter_stack() is None):
-        return _linear_on_gpu(x, packed, bias, *shape)
-    return torch.ops.snug.linear(x, packed, bias, *shape)
+        return _linear_on_gpu(x, packed, bias, *header)
+    return torch.ops.snug.linear(x, packed, bias, *header)
 
 
 @torch.library.impl(_operators, "linear", "CUDA")
-def _linear_on_gpu(x, packed, bias, *shape):
-    n, k = shape[:2]
+def _linear_on_gpu(x, packed, bias, *header):
+    n, k = header[:2]
     if x.dtype != torch.bfloat16 or x.shape[-1] != k:
         raise TypeError(f"expected BF16 with {k} features, got {x.dtype} of shape {tuple(x.shape)}")
     if bias is not None and (bias.dtype != torch.bfloat16 or bias.shape != (n,)
@@ -212,18 +212,18 @@ def _linear_on_gpu(x, packed, bias, *shape):
     if rows.shape[0] == 0:
         return y
     if torch.cuda.current_device() == x.device.index:
-        _launch_linear(rows, packed, bias, y, shape)
+        _launch_linear(rows, packed, bias, y, header)
     else:
         with torch.cuda.device(x.device):
-            _launch_linear(rows, packed, bias, y, shape)
+            _launch_linear(rows, packed, bias, y, header)
     return y
 
 
-def _launch_linear(rows, packed, bias, y, shape):
-    n, k = shape[:2]
+def _launch_linear(rows, packed, bias, y, header):
+    n, k = header[:2]
     m = rows.shape[0]
     stream = stream_of(rows.device.index)
-    matrix = _device_matrix(packed, shape, stream)
+    matrix = _device_matrix(packed, header, stream)
     workspace = _workspaces.get(rows.device, stream, _workspace_bytes(rows.device.index, n, k, m))
     status = Status()
     check(library.snug_gemm_linear(
@@ -270,14 +270,14 @@ def _unpack_fake(packed, n, k, kind, num_escaped):
 
 
 def _remember(ctx, inputs, output):
-    _, packed, bias, *shape = inputs
+    _, packed, bias, *header = inputs
     ctx.save_for_backward(packed)
-    ctx.shape, ctx.has_bias = shape, bias is not None
+    ctx.header, ctx.has_bias = header, bias is not None
 
 
 def _backward(ctx, grad):
     (packed,) = ctx.saved_tensors
-    grad_x = grad @ torch.ops.snug.unpack(packed, *ctx.shape) if ctx.needs_input_grad[0] else None
+    grad_x = grad @ torch.ops.snug.unpack(packed, *ctx.header) if ctx.needs_input_grad[0] else None
     grad_bias = None
     if ctx.has_bias and ctx.needs_input_grad[2]:
         grad_bias = grad.reshape(-1, grad.shape[-1]).sum(0)

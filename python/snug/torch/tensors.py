@@ -6,16 +6,11 @@ from ctypes import byref
 import torch
 
 from .. import inspect
-from .._library import (CODECS, DTYPES, CudaOptions, EncodeOptions, Status, check, library,
-                        number_of)
-from .on_gpu import require_cuda, run_codec
+from .._library import (CODECS, DTYPES, TORCH_DTYPES, CudaOptions, EncodeOptions, Status, check,
+                        library, number_of)
+from .on_gpu import require_cuda, run
 
-DTYPE_NAMES = {
-    torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "f32", torch.float64: "f64",
-    torch.float8_e4m3fn: "f8_e4m3", torch.float8_e5m2: "f8_e5m2", torch.int8: "i8",
-    torch.uint8: "bytes", torch.int16: "i16", torch.int32: "i32", torch.int64: "i64",
-    torch.bool: "bool",
-}
+DTYPE_NAMES = {getattr(torch, name): ours for name, ours in TORCH_DTYPES.items()}
 _HEADER_BYTES = 64
 
 
@@ -34,7 +29,7 @@ def compress(tensor, codec="entropy"):
         raise TypeError(f"no compression for {tensor.dtype}")
     raw_bytes = tensor.numel() * tensor.element_size()
     number, codec = number_of(DTYPES, dtype, "dtype"), number_of(CODECS, codec, "codec")
-    bound = library.snug_encode_bound(raw_bytes, byref(EncodeOptions(number, codec, 12, 0)))
+    bound = library.snug_encode_bound_bytes(raw_bytes, byref(EncodeOptions(number, codec, 12, 0)))
     frame = torch.empty(bound, dtype=torch.uint8, device=tensor.device)
     if tensor.is_cuda:
         num_bytes = _run_on_gpu("encode", tensor, raw_bytes, frame, CudaOptions(number, codec))
@@ -50,7 +45,8 @@ def compress(tensor, codec="entropy"):
 def decompress(frame, shape=None):
     """Restores the values of a frame made by `compress`, on the frame's device."""
     if frame.dtype != torch.uint8 or frame.dim() != 1:
-        raise TypeError(f"a frame is a row of bytes, not {frame.dtype} of shape {tuple(frame.shape)}")
+        raise TypeError(f"a frame is a row of bytes, not {frame.dtype} of shape "
+                        f"{tuple(frame.shape)}")
     frame = frame.contiguous()
     info = inspect(frame[:_HEADER_BYTES].cpu().numpy().tobytes())
     dtype = next((known for known, name in DTYPE_NAMES.items() if name == info.dtype), None)
@@ -72,10 +68,10 @@ def _run_on_gpu(what, source, source_bytes, target, options):
     """Encodes or decodes on the current stream, waits, and returns the size of the result."""
     require_cuda()
     target_bytes = target.numel() * target.element_size()
-    workspace_bytes = getattr(library, f"snug_cuda_{what}_workspace")(
+    workspace_bytes = getattr(library, f"snug_cuda_{what}_workspace_bytes")(
         source_bytes if what == "encode" else target_bytes, byref(options))
     function = getattr(library, f"snug_cuda_{what}")
-    return run_codec(source.device, workspace_bytes,
-                     lambda workspace, num_bytes, result, stream: function(
-                         source.data_ptr(), source_bytes, target.data_ptr(), target_bytes, workspace,
-                         num_bytes, result, byref(options), stream))
+    return run(source.device, workspace_bytes,
+               lambda workspace, num_bytes, result, stream, status: function(
+                   source.data_ptr(), source_bytes, target.data_ptr(), target_bytes, workspace,
+                   num_bytes, result, byref(options), stream, status))

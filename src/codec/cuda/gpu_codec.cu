@@ -186,6 +186,12 @@ constexpr const char* kReasonTexts[kNumReasons] = {
 }  // namespace
 
 Status to_status(const DeviceResult& result) noexcept {
+  // Packing a matrix reports these two with a code alone.
+  if (result.reason == kReasonNone && result.code == static_cast<std::uint32_t>(Code::kDstTooSmall))
+    return {Code::kDstTooSmall, "too many weights outside of their palettes; pack as raw"};
+  if (result.reason == kReasonNone && result.code == static_cast<std::uint32_t>(Code::kUsage))
+    return {Code::kUsage, "the frame holds a tensor of another size", kNowhere, kNowhere,
+            result.block};
   Status status{static_cast<Code>(result.code)};
   status.what = result.reason < kNumReasons ? kReasonTexts[result.reason] : "unknown reason";
   status.block = result.block;

@@ -122,16 +122,6 @@ Status pack_frame(cuda::Source frame, std::uint64_t n, std::uint64_t k, Kind kin
   return from_cuda(enqueue_pack(p, stream));
 }
 
-Status pack_status(const DeviceResult& result) noexcept {
-  if (result.code == 0) return {};
-  if (result.code == static_cast<std::uint32_t>(Code::kDstTooSmall) && result.reason == 0)
-    return {Code::kDstTooSmall, "too many weights outside of their palettes; pack as raw"};
-  if (result.code == static_cast<std::uint32_t>(Code::kUsage) && result.reason == 0)
-    return {Code::kUsage, "the frame holds a tensor of another size", kNowhere, kNowhere,
-            result.block};
-  return cuda::to_status(result);
-}
-
 Result<Matrix> open(const void* data, std::uint64_t num_bytes, Stream stream) noexcept {
   if (data == nullptr || !is_aligned(data, kAlign))
     return usage("packed matrix is not 256-byte aligned");

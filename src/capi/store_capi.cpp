@@ -1,0 +1,119 @@
+// The C ABI of the Reader of snug/store.h.
+#include <algorithm>
+#include <string>
+
+#include "capi/convert.h"
+#include "snug/store.h"
+
+using snug::Code;
+using snug::StoreStatus;
+using snug::capi::call;
+using snug::capi::deref;
+
+struct snug_reader {
+  snug::Reader reader;
+};
+
+namespace {
+
+constexpr snug::Status kNoEntry{Code::kNotFound, "no entry with this number"};
+
+template <class T>
+const T& at(std::span<const T> entries, size_t idx) {
+  if (idx >= entries.size()) throw snug::capi::Refused{kNoEntry};
+  return entries[idx];
+}
+
+const snug::TensorEntry& tensor_of(const snug_reader* reader, size_t idx) {
+  return at(deref(reader).reader.tensors(), idx);
+}
+
+// Bytes [first, first + count) of a tensor.
+StoreStatus read_bytes(const snug_reader& reader, size_t idx, uint64_t first, uint64_t count,
+                       std::span<std::byte> dst, int num_threads, size_t* written) {
+  const snug::TensorEntry& tensor = tensor_of(&reader, idx);
+  if (dst.size() < count)
+    return {{Code::kDstTooSmall, "the buffer cannot hold the result", snug::kNowhere,
+             snug::kNowhere, dst.size(), count},
+            reader.reader.path(),
+            tensor.name,
+            {}};
+  StoreStatus status = reader.reader.read_bytes(tensor, first, dst.first(count), num_threads);
+  if (status.ok() && written != nullptr) *written = count;
+  return status;
+}
+
+}  // namespace
+
+int snug_reader_open(const char* path, snug_reader** reader, snug_status* status) {
+  return snug::capi::create(status, reader, [&] { return snug::Reader::open(&deref(path)); });
+}
+
+int snug_reader_inspect(const snug_reader* reader, snug_reader_info* info, snug_status* status) {
+  return call(status, [&] {
+    const snug::Reader& r = deref(reader).reader;
+    deref(info) = {r.tensors().size(), r.metadata().size(), r.raw_bytes(),
+                   r.stored_bytes(),   r.compressed(),      0};
+    return snug::Status{};
+  });
+}
+
+int snug_reader_tensor(const snug_reader* reader, size_t idx, snug_tensor_info* info,
+                       snug_status* status) {
+  return call(status, [&] {
+    const snug::TensorEntry& t = tensor_of(reader, idx);
+    deref(info) = {t.name.c_str(),
+                   t.name.size(),
+                   t.dtype.c_str(),
+                   t.shape.data(),
+                   t.shape.size(),
+                   t.raw_bytes,
+                   t.stored_bytes,
+                   t.file_offset,
+                   static_cast<int32_t>(t.kind),
+                   0};
+    return snug::Status{};
+  });
+}
+
+int snug_reader_find(const snug_reader* reader, const char* name, size_t* idx,
+                     snug_status* status) {
+  return call(status, [&]() -> StoreStatus {
+    const snug::Reader& r = deref(reader).reader;
+    const snug::TensorEntry* found = r.find(&deref(name));
+    if (found == nullptr) return {{Code::kNotFound, "no such tensor"}, r.path(), name, {}};
+    deref(idx) = static_cast<size_t>(found - r.tensors().data());
+    return {};
+  });
+}
+
+int snug_reader_read(const snug_reader* reader, size_t idx, void* dst, size_t dst_bytes,
+                     int num_threads, size_t* written, snug_status* status) {
+  return call(status, [&] {
+    return read_bytes(deref(reader), idx, 0, tensor_of(reader, idx).raw_bytes,
+                      snug::capi::out(dst, dst_bytes), num_threads, written);
+  });
+}
+
+int snug_reader_read_rows(const snug_reader* reader, size_t idx, uint64_t first_row,
+                          uint64_t last_row, void* dst, size_t dst_bytes, int num_threads,
+                          size_t* written, snug_status* status) {
+  return call(status, [&] {
+    const auto range = deref(reader).reader.row_bytes(tensor_of(reader, idx), first_row, last_row);
+    if (!range) return range.status();
+    return read_bytes(*reader, idx, range->first, range->second, snug::capi::out(dst, dst_bytes),
+                      num_threads, written);
+  });
+}
+
+int snug_reader_metadata(const snug_reader* reader, size_t idx, const char** key,
+                         const char** value, snug_status* status) {
+  return call(status, [&] {
+    const auto& entry = at(deref(reader).reader.metadata(), idx);
+    deref(key) = entry.first.c_str();
+    deref(value) = entry.second.c_str();
+    return snug::Status{};
+  });
+}
+
+void snug_reader_free(snug_reader* reader) { delete reader; }
