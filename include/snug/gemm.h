@@ -99,7 +99,7 @@ struct Plan {
   std::int32_t split_k = 0;
   std::int32_t warps = 0;   // kFewRows: warps that share a strip (16 rows of W): 8 or 16
   std::int32_t strips = 0;  // kBatch: strips in the tile of a thread block: 8, 12 or 16
-  std::int32_t tile_m = 0;  // kBatch: rows of x in a tile: 16, 32, 64, 128 or 256
+  std::int32_t tile_m = 0;  // kBatch: rows of x in a tile: 16 to 128 by 16, to 256 by 32
 };
 
 // Bytes of a workspace for every m <= max_m and every plan that kAuto may choose.

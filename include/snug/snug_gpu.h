@@ -191,7 +191,7 @@ typedef struct snug_gemm_plan {
   int32_t split_k; /* parts that k is divided into; here and below, 0: choose for me */
   int32_t warps;   /* FEW_ROWS: warps that share a strip (16 rows of W): 8 or 16 */
   int32_t strips;  /* BATCH: strips in the tile of a thread block: 8, 12 or 16 */
-  int32_t tile_m;  /* BATCH: rows of x in a tile: 16, 32, 64, 128 or 256 */
+  int32_t tile_m;  /* BATCH: rows of x in a tile: 16 to 128 by 16, to 256 by 32 */
 } snug_gemm_plan;
 
 typedef struct snug_gemm_choice {

@@ -1,6 +1,8 @@
 #include "gemm/plan.h"
 
 #include <algorithm>
+#include <cmath>
+#include <iterator>
 
 #include "gemm/tuning.h"
 
@@ -10,11 +12,84 @@ namespace {
 // From here on, restoring the weights costs less than decoding them for every tile of x.
 constexpr std::uint64_t kUnpackFrom = 8192;
 constexpr int kTeam = 2;  // thread blocks of the batch kernel that share x
+// What a measured plan is trusted for over one that the model prefers.
+constexpr double kTunedBonus = 0.9;
 
 int smallest_tile_m(std::uint64_t m) {
-  int tile_m = 16;
-  while (static_cast<std::uint64_t>(tile_m) < m && tile_m < 256) tile_m *= 2;
-  return tile_m;
+  for (const int tile_m : kTileMs)
+    if (static_cast<std::uint64_t>(tile_m) >= m) return tile_m;
+  return kTileMs[std::size(kTileMs) - 1];
+}
+
+// ---- cost model ------------------------------------------------------------
+//
+// Microseconds of a plan, fitted to 1,500 measurements on an H200 with shapes that are not in
+// the tuning table: the plan it picks is 1 % slower than the best one on average.
+
+constexpr double kMemoryShare = 0.92;  // of the nominal bandwidth that a kernel reaches
+
+// A step of the batch kernel is one tile of W times tile_m rows of x, in each strip of a block.
+struct BatchCost {
+  static constexpr double kStart = 4.4, kStepFloor = 0.59;
+  static constexpr double kPerRow = 0.00228, kPerGroup = 0.169;  // of four strips
+  // Sums that go through the workspace or through the cluster, per strip and row of x.
+  static constexpr double kThroughMemory = 0.0072, kThroughCluster = 0.0006;
+};
+
+// Thread block clusters of `size` that run at once: the SMs of a GPC are no multiple of it.
+std::uint64_t max_clusters(const Device& device, int size) {
+  return static_cast<std::uint64_t>(device.num_sms * (size == 4 ? 0.92 : 0.86) / size);
+}
+
+std::uint64_t ceil_div(std::uint64_t a, std::uint64_t b) { return (a + b - 1) / b; }
+
+// The tiles of y of a batch plan, each of which belongs to one team of thread blocks.
+std::uint64_t num_tiles(const Problem& p, const Plan& plan) {
+  return ceil_div(p.n, kStripRows * static_cast<std::uint64_t>(kTeam * plan.strips)) *
+         ceil_div(p.m, static_cast<std::uint64_t>(plan.tile_m));
+}
+
+double batch_us(const Device& device, const Problem& p, const Plan& plan) {
+  using Cost = BatchCost;
+  const std::uint64_t tiles = num_tiles(p, plan), steps = ceil_div(p.k, kTileCols);
+  const auto split_k = static_cast<std::uint64_t>(std::max(plan.split_k, 1));
+  const double strips = plan.strips, tile_m = plan.tile_m;
+  double teams, steps_of_team, sums = 0;
+  if (split_k == 1) {
+    const auto most =
+        std::min<std::uint64_t>(tiles * steps, static_cast<std::uint64_t>(device.num_sms) / kTeam);
+    const std::uint64_t even = even_teams(tiles, static_cast<std::uint32_t>(most));
+    teams = static_cast<double>(even);
+    steps_of_team = static_cast<double>(tiles * steps) / teams;
+    if (tiles % even != 0) sums = Cost::kThroughMemory;
+  } else {
+    const std::uint64_t waves =
+        ceil_div(tiles, max_clusters(device, kTeam * static_cast<int>(split_k)));
+    teams = static_cast<double>(tiles * split_k);
+    steps_of_team = static_cast<double>(ceil_div(steps, split_k) * waves);
+    sums = Cost::kThroughCluster;
+  }
+  const double step =
+      std::max(strips / 4 * (Cost::kPerRow * tile_m + Cost::kPerGroup), Cost::kStepFloor);
+  const double blocks = std::min<double>(teams * kTeam, device.num_sms);
+  const double compute = steps_of_team * step;
+  const double memory = steps_of_team * strips * tile_bytes_of(Kind::kFixed) * blocks /
+                        (device.memory_gb_s * kMemoryShare * 1e3);
+  // Both overlap, but not where they take the same time.
+  return Cost::kStart + std::pow(std::pow(compute, 4) + std::pow(memory, 4), 0.25) +
+         sums * strips * tile_m;
+}
+
+// Each warp takes its tiles of a strip in rounds.
+double few_rows_us(const Device& device, const Problem& p, std::uint32_t split_k,
+                   std::uint32_t warps) {
+  const std::uint64_t tiles = ceil_div(ceil_div(p.k, kTileCols), split_k);
+  const std::uint64_t strips =
+      ceil_div(ceil_div(p.n, kStripRows), static_cast<std::uint32_t>(device.num_sms) / split_k);
+  const double read = static_cast<double>(strips * tiles * tile_bytes_of(Kind::kFixed)) *
+                      device.num_sms / (device.memory_gb_s * 1.7 * 1e3);
+  return 1.85 + read + 0.58 * static_cast<double>(strips * ceil_div(tiles, warps)) +
+         (split_k > 1 ? 1.2 + 0.2 * split_k : 0.0) + (p.m > 8 ? 0.9 : 0.0);
 }
 
 CompletePlan filled_in(const Device& device, const Problem& p, const Plan& wish, float gain = 0) {
@@ -42,13 +117,30 @@ bool can_run(const Device& device, const Problem& p, const CompletePlan& complet
   }
 }
 
-// Split-K in clusters is for few tiles of y: all thread blocks should run at once.
-bool clusters_fit(const Device& device, const Problem& p, const Plan& plan) {
-  const auto rows = kStripRows * static_cast<std::uint64_t>(kTeam * plan.strips);
-  const auto tokens = static_cast<std::uint64_t>(plan.tile_m);
-  const std::uint64_t tiles = (p.n + rows - 1) / rows * ((p.m + tokens - 1) / tokens);
-  return tiles * static_cast<std::uint64_t>(kTeam * plan.split_k) <=
-         static_cast<std::uint64_t>(device.num_sms);
+double predicted_us(const Device& device, const Problem& p, const CompletePlan& complete) {
+  return complete.plan.kernel == Kernel::kBatch
+             ? batch_us(device, p, complete.plan)
+             : few_rows_us(device, p, complete.fit.split_k, complete.fit.warps);
+}
+
+// The batch kernel's plans: for each number of tiles that m may be divided into, the smallest.
+std::vector<Plan> batch_plans(const Device& device, const Problem& p) {
+  std::vector<Plan> plans;
+  int last = 0;
+  for (std::uint64_t parts = ceil_div(p.m, 256); parts <= ceil_div(p.m, 32); ++parts) {
+    const int tile_m = smallest_tile_m(ceil_div(p.m, parts));
+    if (tile_m == last || (tile_m < 112 && parts > 2)) continue;
+    last = tile_m;
+    for (const int strips : {8, 12, 16})
+      for (const int split_k : {1, 2, 4})
+        // Split-K in clusters is for few tiles of y: all thread blocks should run at once.
+        if (const Plan plan{
+                .kernel = Kernel::kBatch, .split_k = split_k, .strips = strips, .tile_m = tile_m};
+            batch_fits(plan, p.k) &&
+            (split_k == 1 || num_tiles(p, plan) <= max_clusters(device, kTeam * split_k)))
+          plans.push_back(plan);
+  }
+  return plans;
 }
 
 }  // namespace
@@ -65,7 +157,6 @@ FewRowsFit fit_few_rows(const Device& device, const Problem& p, const Plan& plan
   // All m of one bucket of the tuning table share a fit, so that rows of y do not depend on m.
   const auto m = static_cast<std::uint32_t>(p.m);
   const auto rows = asked ? m : static_cast<std::uint32_t>(m_bucket(m));
-  const double even = static_cast<double>(layout.strips) * tiles / num_sms;
   double least_cost = 0;
   for (const std::uint32_t warps : {16u, 8u}) {
     if (plan.warps != 0 && warps != static_cast<std::uint32_t>(plan.warps)) continue;
@@ -77,13 +168,7 @@ FewRowsFit fit_few_rows(const Device& device, const Problem& p, const Plan& plan
       const std::uint32_t in_flight = stages * warps * layout.tile_bytes;
       // Fewer bytes in flight do not keep the memory busy.
       if (stages < 2 || (!asked && in_flight < (48u << 10))) continue;
-      const std::uint64_t members = num_sms / split_k;
-      // Time over that of an even distribution. Split-K costs a round trip through memory;
-      // fewer warps and shallow rings are slower (H200).
-      const double cost =
-          static_cast<double>((layout.strips + members - 1) / members * split_tiles) / even +
-          0.03 * (split_k > 1) + 0.01 * split_k + 0.04 * (warps == 8) +
-          0.1 * (1 - std::min(1.0, in_flight / 96e3));
+      const double cost = few_rows_us(device, p, split_k, warps);
       if (best.split_k != 0 && cost >= least_cost) continue;
       least_cost = cost;
       best = {split_k, warps, smem.stages(device.max_smem, m, split_tiles), split_tiles};
@@ -95,26 +180,39 @@ FewRowsFit fit_few_rows(const Device& device, const Problem& p, const Plan& plan
 bool batch_fits(const Plan& plan, std::uint64_t k) noexcept {
   if (plan.split_k != 0 && plan.split_k != 1 && plan.split_k != 2 && plan.split_k != 4)
     return false;
-  if (static_cast<std::uint64_t>(plan.split_k) > (k + kTileCols - 1) / kTileCols) return false;
-  if (plan.tile_m == 256) return plan.strips == 8;
-  return (plan.tile_m == 16 || plan.tile_m == 32 || plan.tile_m == 64 || plan.tile_m == 128) &&
-         (plan.strips == 8 || plan.strips == 12 || plan.strips == 16);
+  if (static_cast<std::uint64_t>(plan.split_k) > ceil_div(k, kTileCols)) return false;
+  if (std::ranges::find(kTileMs, plan.tile_m) == std::end(kTileMs)) return false;
+  return plan.strips == 8 || (plan.tile_m <= 128 && (plan.strips == 12 || plan.strips == 16));
 }
 
 CompletePlan complete_plan(const Device& device, const Problem& p, const Plan& wish) noexcept {
   if (wish.kernel != Kernel::kAuto) return filled_in(device, p, wish);
+  const auto entry = find_tuning(device.name, p.n, p.k, p.m);
+  const CompletePlan tuned =
+      entry ? filled_in(device, p, entry->plan, entry->gain) : CompletePlan{};
   // A table may come from elsewhere: it counts only where its plan can run.
-  if (const auto entry = find_tuning(device.name, p.n, p.k, p.m))
-    if (const auto tuned = filled_in(device, p, entry->plan, entry->gain);
-        can_run(device, p, tuned))
-      return tuned;
-  if (const auto few = filled_in(device, p, {.kernel = Kernel::kFewRows}); can_run(device, p, few))
-    return few;
-  const bool unpack = p.m >= (device.hopper() ? kUnpackFrom : 65) && device.has_blas();
-  return filled_in(device, p,
-                   {.kernel = unpack            ? Kernel::kUnpack
-                              : device.hopper() ? Kernel::kBatch
-                                                : Kernel::kGeneric});
+  const bool has_tuned = tuned.plan.kernel != Kernel::kAuto && can_run(device, p, tuned);
+  const bool modelled =
+      has_tuned && (tuned.plan.kernel == Kernel::kFewRows || tuned.plan.kernel == Kernel::kBatch);
+  if (has_tuned && !modelled) return tuned;
+  if (!device.hopper() || (p.m >= kUnpackFrom && device.has_blas())) {
+    const bool unpack = p.m >= (device.hopper() ? kUnpackFrom : 65) && device.has_blas();
+    return filled_in(device, p, {.kernel = unpack ? Kernel::kUnpack : Kernel::kGeneric});
+  }
+  // An entry was measured for the largest m of its bucket. For the others another plan may be
+  // better, if the model is sure of it.
+  CompletePlan best = tuned;
+  double best_us = modelled ? kTunedBonus * predicted_us(device, p, tuned) : 0;
+  const auto offer = [&](const Plan& plan) {
+    const CompletePlan complete = filled_in(device, p, plan);
+    if (!can_run(device, p, complete)) return;
+    const double us = predicted_us(device, p, complete);
+    if (best_us == 0 || us < best_us) best = complete, best_us = us;
+  };
+  offer({.kernel = Kernel::kFewRows});
+  if (p.m > kMaxFewRows / 2)
+    for (const Plan& plan : batch_plans(device, p)) offer(plan);
+  return best;
 }
 
 const CompletePlan& auto_plan(const Device& device, const Problem& p) noexcept {
@@ -140,16 +238,8 @@ std::vector<Plan> candidates(const Device& device, const Problem& p) {
       const Plan plan{.kernel = Kernel::kFewRows, .split_k = split_k, .warps = warps};
       if (fit_few_rows(device, p, plan).split_k != 0) plans.push_back(plan);
     }
-  const int widest = smallest_tile_m(p.m);
   if (device.hopper() && p.m > kMaxFewRows / 2)
-    for (const int tile_m : {widest / 2, widest})
-      for (const int strips : {8, 12, 16})
-        for (const int split_k : {1, 2, 4})
-          if (const Plan plan{
-                  .kernel = Kernel::kBatch, .split_k = split_k, .strips = strips, .tile_m = tile_m};
-              (tile_m == widest || widest == 256) && batch_fits(plan, p.k) &&
-              (split_k == 1 || clusters_fit(device, p, plan)))
-            plans.push_back(plan);
+    for (const Plan& plan : batch_plans(device, p)) plans.push_back(plan);
   if (p.m > 64 && device.has_blas()) plans.push_back({.kernel = Kernel::kUnpack});
   if (!device.hopper()) plans.push_back({.kernel = Kernel::kGeneric});
   return plans;

@@ -15,6 +15,7 @@ struct Device {
   char name[64] = "";
   // Whether cuBLASLt can be loaded. Asked only where that matters: loading it takes long.
   bool (*has_blas)() noexcept = []() noexcept { return false; };
+  double memory_gb_s = 4900;  // nominal bandwidth
 
   bool hopper() const { return major == 9 && minor == 0; }
 };
@@ -43,6 +44,17 @@ struct CompletePlan {
 // serve matrices of different shapes.
 inline constexpr std::uint64_t kCounterBytes = 512 << 10;
 inline constexpr std::uint32_t kMaxFewRows = 16;
+
+// Rows of x in a tile of the batch kernel: every size there is.
+inline constexpr int kTileMs[] = {16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256};
+
+// Teams of thread blocks that share `tiles` of y with stream-K: a few less than fit on the GPU
+// where no tile is divided then, or all of them evenly.
+constexpr std::uint32_t even_teams(std::uint64_t tiles, std::uint32_t most) {
+  for (std::uint32_t teams = most; teams > most - most / 12; --teams)
+    if (tiles % teams == 0 || teams % tiles == 0) return teams;
+  return most;
+}
 
 FewRowsFit fit_few_rows(const Device& device, const Problem& problem, const Plan& plan) noexcept;
 bool batch_fits(const Plan& plan, std::uint64_t k) noexcept;

@@ -78,6 +78,19 @@ TEST(GemmPlan, RowsOfABucketShareTheirDivision) {
   }
 }
 
+// Rows of x that exist only as padding of a tile are multiplied like others.
+TEST(GemmPlan, RaggedRowsCostWhatTheirTilesCost) {
+  for (const Device* device : {&kH200, &kUnknownHopper})
+    for (const Problem shape : {Problem{2560, 2048, 0}, {4096, 4096, 0}, {37888, 3584, 0}})
+      for (std::uint64_t m = 17; m < 3000; m += m / 16) {
+        const auto plan = complete_plan(*device, {shape.n, shape.k, m}, {}).plan;
+        ASSERT_EQ(plan.kernel, Kernel::kBatch);
+        const auto tile_m = static_cast<std::uint64_t>(plan.tile_m);
+        EXPECT_LE((m + tile_m - 1) / tile_m * tile_m, m + m / 4 + 16)
+            << shape.n << 'x' << shape.k << ", m " << m << ", tiles of " << tile_m;
+      }
+}
+
 TEST(GemmPlan, ShapesThatDoNotFitAreRefused) {
   const Problem problem{4096, 4096, 8};
   for (const gemm::Plan& wish : {gemm::Plan{.kernel = Kernel::kFewRows, .split_k = 33},

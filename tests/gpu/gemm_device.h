@@ -97,7 +97,7 @@ inline std::vector<gemm::Plan> plans_for(std::uint64_t n, std::uint64_t k, std::
         plans.push_back(plan);
     }
   if (device.hopper())
-    for (int tile_m = 16; tile_m <= 256; tile_m *= 2)
+    for (const int tile_m : gemm::kTileMs)
       for (const int strips : {8, 12, 16})
         for (const int split_k : {1, 2, 4})
           if (const gemm::Plan plan{

@@ -93,6 +93,11 @@ void read_properties(int id, Device& device) {
   device.max_smem = static_cast<std::uint32_t>(properties.sharedMemPerBlockOptin);
   std::snprintf(device.name, sizeof device.name, "%.63s", properties.name);
   device.has_blas = have_blas;
+  int khz = 0, bits = 0;
+  if (cudaDeviceGetAttribute(&khz, cudaDevAttrMemoryClockRate, id) == cudaSuccess &&
+      cudaDeviceGetAttribute(&bits, cudaDevAttrGlobalMemoryBusWidth, id) == cudaSuccess &&
+      khz > 0 && bits > 0)
+    device.memory_gb_s = 2e-6 * khz * bits / 8;
 }
 
 }  // namespace

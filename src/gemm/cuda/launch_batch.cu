@@ -34,14 +34,6 @@ bool describe_x(CUtensorMap& map, const LinearParams& p, std::uint32_t box_rows)
                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-// Teams of thread blocks for `tiles` of y: slightly less than fit on the GPU if then no
-// tile is divided, or all of them evenly.
-std::uint32_t even_teams(std::uint64_t tiles, std::uint32_t most) {
-  for (std::uint32_t teams = most; teams > most - most / 12; --teams)
-    if (tiles % teams == 0 || teams % tiles == 0) return teams;
-  return most;
-}
-
 template <class Shape>
 cudaError_t launch(const Device& device, const LinearParams& params, std::uint32_t split_k,
                    cudaStream_t stream) {
@@ -76,11 +68,14 @@ cudaError_t launch_kind(const Device& device, const LinearParams& params, Kind k
 template <int kTileM>
 cudaError_t launch_rows(const Device& device, const LinearParams& params, Kind kind, int strips,
                         std::uint32_t split_k, cudaStream_t stream) {
-  if (strips == 8) return launch_kind<kTileM, 2, 1>(device, params, kind, split_k, stream);
-  if (strips == 12) return launch_kind<kTileM, 3, 1>(device, params, kind, split_k, stream);
-  // Four warpgroups hide each other's latency; wider sums leave registers for two only.
-  constexpr int kGroups = kTileM <= 64 ? 4 : 2;
-  return launch_kind<kTileM, kGroups, 4 / kGroups>(device, params, kind, split_k, stream);
+  if constexpr (kTileM <= 128) {
+    if (strips == 12) return launch_kind<kTileM, 3, 1>(device, params, kind, split_k, stream);
+    // Four warpgroups hide each other's latency; wider sums leave registers for two only.
+    constexpr int kGroups = kTileM <= 64 ? 4 : 2;
+    if (strips == 16)
+      return launch_kind<kTileM, kGroups, 4 / kGroups>(device, params, kind, split_k, stream);
+  }
+  return launch_kind<kTileM, 2, 1>(device, params, kind, split_k, stream);
 }
 
 }  // namespace
@@ -91,9 +86,16 @@ cudaError_t launch_batch(const Device& device, const LinearParams& params, Kind 
   switch (plan.tile_m) {
     case 16: return launch_rows<16>(device, params, kind, plan.strips, split_k, stream);
     case 32: return launch_rows<32>(device, params, kind, plan.strips, split_k, stream);
+    case 48: return launch_rows<48>(device, params, kind, plan.strips, split_k, stream);
     case 64: return launch_rows<64>(device, params, kind, plan.strips, split_k, stream);
+    case 80: return launch_rows<80>(device, params, kind, plan.strips, split_k, stream);
+    case 96: return launch_rows<96>(device, params, kind, plan.strips, split_k, stream);
+    case 112: return launch_rows<112>(device, params, kind, plan.strips, split_k, stream);
     case 128: return launch_rows<128>(device, params, kind, plan.strips, split_k, stream);
-    case 256: return launch_kind<256, 2, 1>(device, params, kind, split_k, stream);
+    case 160: return launch_rows<160>(device, params, kind, plan.strips, split_k, stream);
+    case 192: return launch_rows<192>(device, params, kind, plan.strips, split_k, stream);
+    case 224: return launch_rows<224>(device, params, kind, plan.strips, split_k, stream);
+    case 256: return launch_rows<256>(device, params, kind, plan.strips, split_k, stream);
     default: return cudaErrorInvalidValue;
   }
 }

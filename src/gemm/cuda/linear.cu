@@ -154,12 +154,16 @@ std::size_t linear_workspace_bytes(std::uint64_t n, std::uint64_t k, std::uint64
   std::uint64_t bytes = kCounterBytes;
   // Each of the few rows may have a plan of its own. Beyond them, needs grow with m within
   // the range of a kernel, so that its largest m is enough.
+  const auto allow = [&](const Problem& problem, const Plan& plan) {
+    bytes = std::max(bytes,
+                     plan_workspace_bytes(device, problem, complete_plan(device, problem, plan)));
+  };
+  // No tile of the batch kernel has more sums than these.
+  if (device.hopper() && max_m > kMaxFewRows / 2)
+    allow({n, k, max_m},
+          {.kernel = Kernel::kBatch, .split_k = 1, .strips = 16, .tile_m = max_m <= 64 ? 64 : 128});
   for (std::uint64_t m = 1;; m = m < kMaxFewRows ? m + 1 : std::min(2 * m, max_m)) {
-    for (const Kind kind : {Kind::kFixed, Kind::kRaw}) {
-      const Problem problem{n, k, m, kind};
-      bytes = std::max(bytes,
-                       plan_workspace_bytes(device, problem, complete_plan(device, problem, {})));
-    }
+    for (const Kind kind : {Kind::kFixed, Kind::kRaw}) allow({n, k, m, kind}, {});
     if (m >= max_m) return bytes;
   }
 }

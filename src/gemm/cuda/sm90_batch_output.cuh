@@ -41,7 +41,7 @@ __device__ __forceinline__ void write_quads(const LinearParams& p, const float4 
 template <class Shape>
 __device__ __forceinline__ void write_tile(const LinearParams& p, const Sums<Shape>& sums,
                                            std::uint32_t strip0, std::uint32_t token0) {
-  constexpr int kCount = Shape::kTileM / 8 < 8 ? Shape::kTileM / 8 : 8;
+  constexpr int kCount = Shape::even_share(14);
 #pragma unroll
   for (int i = 0; i < static_cast<int>(Shape::kQuads); i += kCount) {
     float4 some[kCount];
@@ -60,7 +60,7 @@ __device__ __forceinline__ void add_parts(const LinearParams& p, Sums<Shape>& su
   constexpr std::uint32_t kThreads = Shape::kGroups * 128;
   constexpr int kQuads = static_cast<int>(Shape::kQuads);
   // Quads and parts that are loaded at a time.
-  constexpr int kCount = std::min(Shape::kTileM / 8, 8);
+  constexpr int kCount = Shape::even_share(8);
   constexpr std::uint32_t kParts = Shape::kQuads > 16 ? 1 : Shape::kGroups == 2 ? 4 : 2;
   const std::uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   float4* const mine = part_of<Shape>(p, rank.team, s.begin == 0, rank.in_team()) + threadIdx.x;

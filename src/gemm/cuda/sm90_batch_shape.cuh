@@ -58,6 +58,11 @@ struct BatchShape {
   static constexpr bool kAhead = kKind == Kind::kFixed && (kMultiplyRegs > 112 || kTileM < 64);
   static constexpr std::uint32_t kPartQuads = kStrips * kStripRows * kTileM / 4;
   static_assert(kPartQuads * 16 <= kWFull);
+  // Sums of a strip that are written or added at once: at most so many, and an even share.
+  static constexpr int even_share(int most) {
+    while (kTileM / 8 % most != 0) most -= 2;
+    return most;
+  }
 };
 
 // Steps through the stages of a ring.

@@ -40,12 +40,13 @@ __device__ __forceinline__ std::uint32_t wgmma_descriptor(std::uint32_t address)
 #define SNUG_SUMS_16(i) SNUG_SUMS_8(i), SNUG_SUMS_8(i + 8)
 #define SNUG_SUMS_32(i) SNUG_SUMS_16(i), SNUG_SUMS_16(i + 16)
 #define SNUG_SUMS_64(i) SNUG_SUMS_32(i), SNUG_SUMS_32(i + 32)
-#define SNUG_SUMS_128 SNUG_SUMS_64(0), SNUG_SUMS_64(64)
+#define SNUG_SUMS_48(i) SNUG_SUMS_32(i), SNUG_SUMS_16(i + 32)
+#define SNUG_SUMS_96 SNUG_SUMS_64(0), SNUG_SUMS_32(64)
 
 template <int kTileM>
 struct Wgmma;
 
-#define SNUG_WGMMA(cols, sums, regs, operands, a_regs, x_reg)                                      \
+#define SNUG_WGMMA(cols, sums, regs, a_regs, x_reg, ...)                                           \
   template <>                                                                                      \
   struct Wgmma<cols> {                                                                             \
     static __device__ __forceinline__ void multiply(float (&d)[sums], const std::uint32_t (&a)[4], \
@@ -53,21 +54,41 @@ struct Wgmma;
       asm volatile("{\n.reg .b64 d;\nmov.b64 d, {" x_reg                                           \
                    ", 0x40000040};\nwgmma.mma_async.sync.aligned.m64n" #cols                       \
                    "k16.f32.bf16.bf16 {" regs "}, {" a_regs "}, d, 1, 1, 1, 0;\n}"                 \
-                   : operands                                                                      \
+                   : __VA_ARGS__                                                                   \
                    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(x));                          \
     }                                                                                              \
   }
-SNUG_WGMMA(16, 8, "%0, %1, %2, %3, %4, %5, %6, %7", SNUG_SUMS_8(0), "%8, %9, %10, %11", "%12");
-SNUG_WGMMA(32, 16, SNUG_REGS_10 "%10, %11, %12, %13, %14, %15", SNUG_SUMS_16(0),
-           "%16, %17, %18, %19", "%20");
-SNUG_WGMMA(64, 32, SNUG_REGS_10 SNUG_TEN(1) SNUG_TEN(2) "%30, %31", SNUG_SUMS_32(0),
-           "%32, %33, %34, %35", "%36");
-SNUG_WGMMA(128, 64, SNUG_REGS_60 "%60, %61, %62, %63", SNUG_SUMS_64(0), "%64, %65, %66, %67",
-           "%68");
+SNUG_WGMMA(16, 8, "%0, %1, %2, %3, %4, %5, %6, %7", "%8, %9, %10, %11", "%12", SNUG_SUMS_8(0));
+SNUG_WGMMA(32, 16, SNUG_REGS_10 "%10, %11, %12, %13, %14, %15", "%16, %17, %18, %19", "%20",
+           SNUG_SUMS_16(0));
+SNUG_WGMMA(48, 24, SNUG_REGS_10 SNUG_TEN(1) "%20, %21, %22, %23", "%24, %25, %26, %27", "%28",
+           SNUG_SUMS_16(0), SNUG_SUMS_8(16));
+SNUG_WGMMA(64, 32, SNUG_REGS_10 SNUG_TEN(1) SNUG_TEN(2) "%30, %31", "%32, %33, %34, %35", "%36",
+           SNUG_SUMS_32(0));
+SNUG_WGMMA(80, 40,
+           SNUG_REGS_10 SNUG_TEN(1) SNUG_TEN(2) "%30, %31, %32, %33, %34, %35, %36, %37, %38, %39",
+           "%40, %41, %42, %43", "%44", SNUG_SUMS_32(0), SNUG_SUMS_8(32));
+SNUG_WGMMA(96, 48,
+           SNUG_REGS_10 SNUG_TEN(1) SNUG_TEN(2)
+               SNUG_TEN(3) "%40, %41, %42, %43, %44, %45, %46, %47",
+           "%48, %49, %50, %51", "%52", SNUG_SUMS_48(0));
+SNUG_WGMMA(112, 56,
+           SNUG_REGS_10 SNUG_TEN(1) SNUG_TEN(2) SNUG_TEN(3)
+               SNUG_TEN(4) "%50, %51, %52, %53, %54, %55",
+           "%56, %57, %58, %59", "%60", SNUG_SUMS_48(0), SNUG_SUMS_8(48));
+SNUG_WGMMA(128, 64, SNUG_REGS_60 "%60, %61, %62, %63", "%64, %65, %66, %67", "%68",
+           SNUG_SUMS_64(0));
+SNUG_WGMMA(160, 80, SNUG_REGS_60 SNUG_TEN(6) "%70, %71, %72, %73, %74, %75, %76, %77, %78, %79",
+           "%80, %81, %82, %83", "%84", SNUG_SUMS_64(0), SNUG_SUMS_16(64));
+SNUG_WGMMA(192, 96, SNUG_REGS_60 SNUG_TEN(6) SNUG_TEN(7) SNUG_TEN(8) "%90, %91, %92, %93, %94, %95",
+           "%96, %97, %98, %99", "%100", SNUG_SUMS_96);
+SNUG_WGMMA(224, 112,
+           SNUG_REGS_60 SNUG_TEN(6) SNUG_TEN(7) SNUG_TEN(8) SNUG_TEN(9) SNUG_TEN(10) "%110, %111",
+           "%112, %113, %114, %115", "%116", SNUG_SUMS_96, SNUG_SUMS_16(96));
 SNUG_WGMMA(256, 128,
            SNUG_REGS_60 SNUG_TEN(6) SNUG_TEN(7) SNUG_TEN(8) SNUG_TEN(9) SNUG_TEN(10)
                SNUG_TEN(11) "%120, %121, %122, %123, %124, %125, %126, %127",
-           SNUG_SUMS_128, "%128, %129, %130, %131", "%132");
+           "%128, %129, %130, %131", "%132", SNUG_SUMS_96, SNUG_SUMS_32(96));
 
 #undef SNUG_TEN
 #undef SNUG_REGS_10
@@ -76,7 +97,8 @@ SNUG_WGMMA(256, 128,
 #undef SNUG_SUMS_16
 #undef SNUG_SUMS_32
 #undef SNUG_SUMS_64
-#undef SNUG_SUMS_128
+#undef SNUG_SUMS_48
+#undef SNUG_SUMS_96
 #undef SNUG_WGMMA
 
 }  // namespace snug::gemm
