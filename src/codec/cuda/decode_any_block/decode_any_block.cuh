@@ -1,9 +1,8 @@
-// codec/cuda/decode_any_block/decode_any_block.cuh - raw and constant blocks, and every block that
-// has no faster path of its own.
+// codec/cuda/decode_any_block/decode_any_block.cuh - blocks that a decode kernel has no loop of its
+// own for: raw and constant ones, and every other by the slow path.
 #pragma once
 #include <type_traits>
 
-#include "codec/cuda/decode_any_block/copy_raw.cuh"
 #include "codec/cuda/decode_any_block/decode_coded_pair.cuh"
 #include "codec/cuda/decode_any_block/decode_fixed_block.cuh"
 #include "codec/cuda/decode_any_block/decode_planes.cuh"
@@ -11,6 +10,50 @@
 #include "codec/sections.h"
 
 namespace snug::cuda {
+
+inline constexpr unsigned kRawStages = 8;
+
+// One warp copies a raw block. Loads in flight land in shared memory, kRawStages times 512 bytes at
+// `room`: L1 is small where shared memory is large, and would throttle them.
+
+__device__ __forceinline__ Reason copy_raw_block(const std::uint8_t* payload, const DeviceEntry& e,
+                                                 std::uint32_t n, unsigned width, DirectAccess dst,
+                                                 std::uint64_t pos, std::uint32_t room,
+                                                 std::uint64_t& sum) {
+  const std::uint32_t raw = n * width, full = raw / 16, mine = room + 16 * lane_id();
+  if (e.plane_modes != 0 || e.num_bytes != align16(raw)) return kReasonPayload;
+  const uint4* vecs = reinterpret_cast<const uint4*>(payload);
+  const auto fetch = [&](std::uint32_t vec, unsigned stage) {
+    if (vec < full) copy_async_b128(mine + 16 * kWarpSize * stage, vecs + vec);
+    commit_copies();
+  };
+  std::uint32_t vec = lane_id(), factor = checksum_factor(4 * vec);
+  dst = advanced(dst, pos);
+#pragma unroll
+  for (unsigned s = 0; s < kRawStages; ++s) fetch(vec + kWarpSize * s, s);
+#pragma unroll 1
+  while (vec < full) {
+#pragma unroll
+    for (unsigned s = 0; s < kRawStages; ++s) {
+      wait_copies<kRawStages - 1>();
+      const uint4 v = load_shared_b128(mine + 16 * kWarpSize * s);
+      fetch(vec + kWarpSize * kRawStages, s);
+      if (vec < full) {
+        dst.store16(16 * std::uint64_t{vec}, v);
+        sum += checksum_terms(v, factor);
+      }
+      vec += kWarpSize;
+      factor += 4 * kWarpSize * frame::kChecksumStep;
+    }
+  }
+  wait_copies<0>();
+  if (raw % 16 != 0 && lane_id() == 0) {
+    const uint4 last = __ldg(vecs + full);
+    store_end(dst, 16 * std::uint64_t{full}, last, static_cast<std::int32_t>(raw % 16));
+    sum += checksum_term(last, full);
+  }
+  return kReasonNone;
+}
 
 template <class Team, class Access>
 __device__ Reason decode_raw(const std::uint8_t* payload, const DeviceEntry& e, std::uint32_t n,
@@ -41,7 +84,7 @@ __device__ Reason decode_raw(const std::uint8_t* payload, const DeviceEntry& e, 
   return kReasonNone;
 }
 
-// The first value of a vector, over and over.
+// A vector of repetitions of its first value.
 __device__ __forceinline__ uint4 repeat_value(uint4 v, unsigned width) {
   if (width == 1) v.x = __byte_perm(v.x, 0, 0x0000);
   if (width == 2) v.x = __byte_perm(v.x, 0, 0x1010);
@@ -67,9 +110,9 @@ __device__ Reason decode_constant(const std::uint8_t* payload, const DeviceEntry
 }
 
 template <class Access>
-__device__ Reason decode_fixed_any(const std::uint8_t* payload, const DeviceEntry& e,
-                                   std::uint32_t n, DType dtype, const Access& dst,
-                                   std::uint64_t pos) {
+__device__ Reason decode_fixed_general(const std::uint8_t* payload, const DeviceEntry& e,
+                                       std::uint32_t n, DType dtype, const Access& dst,
+                                       std::uint64_t pos) {
   if (dtype != DType::kBF16 && dtype != DType::kF32) return kReasonPayload;
   const unsigned width = width_of(dtype);
   FixedLayout layout;
@@ -79,8 +122,8 @@ __device__ Reason decode_fixed_any(const std::uint8_t* payload, const DeviceEntr
 #pragma unroll
     for (unsigned p = 0; p < 3; ++p)
       if (p + 1 < width)
-        v |= std::uint64_t{e.mode(p) == 1 ? payload[layout.constants[p]]
-                                          : payload[layout.planes[p] + i]}
+        v |= std::uint64_t{e.has(p, PlaneMode::kConstant) ? payload[layout.constants[p]]
+                                                          : payload[layout.planes[p] + i]}
              << (8 * p);
     const std::uint32_t word =
         reinterpret_cast<const std::uint32_t*>(payload + layout.nibbles)[i / 8];
@@ -91,41 +134,40 @@ __device__ Reason decode_fixed_any(const std::uint8_t* payload, const DeviceEntr
   return patch_fixed_escapes<WarpTeam>(payload, layout, n, width, dst, pos);
 }
 
-// Everything by value: what a call takes by reference lives in memory in the
-// callers' hot loops too.
+// The slow path. Arguments by value: what is passed by reference lives in local memory in the
+// callers' hot loops, too.
 template <int kWidth, class Access>
 __device__ __noinline__ BlockResult decode_any(const std::uint8_t* payload, DeviceEntry e,
                                                std::uint32_t n, DType dtype, Access dst,
                                                std::uint64_t pos, StreamRoom room) {
+  const bool is_entropy = e.is(Codec::kEntropy);
   if constexpr (kWidth == 2)
-    if (dtype == DType::kBF16 && e.codec == static_cast<unsigned>(Codec::kEntropy) &&
-        e.plane_modes == (3u << 2 | 2u)) {
+    if (dtype == DType::kBF16 && is_entropy &&
+        e.plane_modes == (mode_bits(PlaneMode::kPalette, 1) | mode_bits(PlaneMode::kBytes, 0))) {
       const BlockResult r = decode_coded_pair(payload, e.num_bytes, n, dst, pos, room);
       if (r.reason != kTooManyRows) return r;
     }
   const std::uint64_t sum = checksum_range<WarpTeam>(payload, 0, e.num_bytes / 16);
   __syncwarp();
-  if (e.codec == static_cast<unsigned>(Codec::kEntropy))
-    return {decode_entropy_planes<kWidth>(payload, e, n, dtype, dst, pos, room), sum};
-  if (e.codec == static_cast<unsigned>(Codec::kFixed))
-    return {decode_fixed_any(payload, e, n, dtype, dst, pos), sum};
+  if (is_entropy) return {decode_entropy_planes<kWidth>(payload, e, n, dtype, dst, pos, room), sum};
+  if (e.is(Codec::kFixed)) return {decode_fixed_general(payload, e, n, dtype, dst, pos), sum};
   return {kReasonPayload, sum};
 }
 
-// A block that its kernel has no loop of its own for, by one warp. The room's slots are 4 KiB or
-// more in one piece.
+// A block that its kernel has no loop for, by one warp. The room has at least 4 KiB from its slots
+// on.
 template <int kWidth, class Access>
 __device__ __forceinline__ BlockResult decode_other(const std::uint8_t* payload,
                                                     const DeviceEntry& e, std::uint32_t n,
                                                     DType dtype, const Access& dst,
                                                     std::uint64_t pos, const StreamRoom& room) {
   BlockResult r{};
-  if (e.codec == static_cast<unsigned>(Codec::kRaw)) {
+  if (e.is(Codec::kRaw)) {
     if constexpr (std::is_same_v<Access, DirectAccess>)
       r.reason = copy_raw_block(payload, e, n, kWidth, dst, pos, room.slots, r.sum);
     else
       r.reason = decode_raw<WarpTeam>(payload, e, n, kWidth, dst, pos, r.sum);
-  } else if (e.codec == static_cast<unsigned>(Codec::kConstant)) {
+  } else if (e.is(Codec::kConstant)) {
     r.reason = decode_constant<WarpTeam>(payload, e, n, kWidth, dst, pos, r.sum);
   } else {
     r = decode_any<kWidth>(payload, e, n, dtype, dst, pos, room);
@@ -133,18 +175,17 @@ __device__ __forceinline__ BlockResult decode_other(const std::uint8_t* payload,
   return r;
 }
 
-// Any block, by a team of warps; if only decode_any will do, by the first of them.
+// Any block, by a team of warps; by the first warp alone where only the slow path will do.
 template <class Team, int kWidth, class Access>
 __device__ __forceinline__ BlockResult decode_by_team(const DecodeJob& job, DType dtype,
                                                       const Access& dst, const DecodeSmem& smem) {
   BlockResult r{};
   const DeviceEntry& e = job.entry;
-  if (e.codec == static_cast<unsigned>(Codec::kFixed) && dtype == DType::kBF16 &&
-      e.plane_modes == 0)
-    r.reason = decode_fixed_bf16<Team>(job.payload, e, job.n, dst, job.pos, r.sum);
-  else if (e.codec == static_cast<unsigned>(Codec::kRaw))
+  if (e.is(Codec::kFixed) && dtype == DType::kBF16 && e.plane_modes == 0)
+    r.reason = decode_fixed_bf16_block<Team>(job.payload, e, job.n, dst, job.pos, r.sum);
+  else if (e.is(Codec::kRaw))
     r.reason = decode_raw<Team>(job.payload, e, job.n, kWidth, dst, job.pos, r.sum);
-  else if (e.codec == static_cast<unsigned>(Codec::kConstant))
+  else if (e.is(Codec::kConstant))
     r.reason = decode_constant<Team>(job.payload, e, job.n, kWidth, dst, job.pos, r.sum);
   else if (Team::idx() < kWarpSize)
     r = decode_any<kWidth>(job.payload, e, job.n, dtype, dst, job.pos, smem.room());

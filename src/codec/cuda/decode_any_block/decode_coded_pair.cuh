@@ -1,6 +1,6 @@
-// codec/cuda/decode_any_block/decode_coded_pair.cuh - one warp restores one BF16 block both of
-// whose planes are coded, as gradients have them: exponents by a palette, the rest as bytes. Both
-// streams are decoded in one loop: two chains of lookups that do not wait for each other.
+// codec/cuda/decode_any_block/decode_coded_pair.cuh - one warp restores one BF16 block with two
+// coded planes, as gradients have: exponents by a palette, the rest as bytes. One loop decodes both
+// streams, two independent chains of lookups.
 #pragma once
 #include "codec/cuda/decode_entropy_bytes/byte_rows.cuh"
 #include "codec/cuda/decode_entropy_bytes/byte_tables.cuh"
@@ -9,10 +9,10 @@
 
 namespace snug::cuda {
 
-// Instead of a result: the tables are too many, decode_entropy_planes has room for them.
+// Not a result: there are more tables than fit here, and decode_entropy_planes has room for them.
 inline constexpr Reason kTooManyRows = kNumReasons;
 
-// One step of each stream, see decode_row_byte and decode_pair.
+// One step of each stream: decode_row_byte and decode_pair.
 __device__ __forceinline__ void decode_byte_and_pair(std::uint32_t& x, std::uint32_t first,
                                                      std::uint32_t& next, std::uint32_t& byte,
                                                      std::uint32_t& pair_x, std::uint32_t slots,
@@ -32,12 +32,12 @@ __device__ __forceinline__ void decode_byte_and_pair(std::uint32_t& x, std::uint
   pair = __byte_perm(c, d, 0x7632);
 }
 
-// Low bytes come four a lane, of the first half of a group and of the second; a lane gets
-// those of its 8 values.
+// Low bytes are decoded four a lane, for the first half of a group and for the second; gives each
+// lane those of its 8 values.
 __device__ __forceinline__ uint2 gather_lows(std::uint32_t half0, std::uint32_t half1) {
   const unsigned lane = lane_id();
   const bool odd = lane % 2 != 0, upper = lane >= 16;
-  // Lanes 2i and 2i + 1 have what lane i lacks of the first half, and lane 16 + i of the second.
+  // Lanes 2i and 2i + 1 have what lane i needs of the first half and lane 16 + i of the second.
   const std::uint32_t u = __shfl_sync(kAllLanes, odd ? half1 : half0,
                                       static_cast<int>(upper ? 2 * lane - 31 : 2 * lane));
   const std::uint32_t v = __shfl_sync(kAllLanes, odd ? half0 : half1,
@@ -45,12 +45,11 @@ __device__ __forceinline__ uint2 gather_lows(std::uint32_t half0, std::uint32_t 
   return upper ? uint2{v, u} : uint2{u, v};
 }
 
-// Two values from their low bytes and a result of decode_pair: sign and mantissa back into place
-// (a rotation right by one in each half).
+// Two values from their low bytes and a result of decode_pair, each rotated right by one bit.
 __device__ __forceinline__ std::uint32_t merge_pair(std::uint32_t pair, std::uint32_t low,
                                                     unsigned selector) {
   const std::uint32_t w = __byte_perm(pair, low, selector);
-  std::uint32_t merged;  // (w >> 1 & mask) | (w << 15 & ~mask), which compilers take two steps for
+  std::uint32_t merged;  // (w >> 1 & mask) | (w << 15 & ~mask) in one step, not two
   asm("lop3.b32 %0, %1, %2, 0x7FFF7FFF, 0xE4;" : "=r"(merged) : "r"(w >> 1), "r"(w << 15));
   return merged;
 }
@@ -60,8 +59,8 @@ __device__ __forceinline__ void merge_pairs(const std::uint32_t (&pairs)[4], uin
          merge_pair(pairs[2], low.y, 0x3514), merge_pair(pairs[3], low.y, 0x3716)};
 }
 
-// Stores 8 values, or as many as are left. No call: what is alive after it would live in
-// memory in the loop too.
+// Stores 8 values, or as many as are left. Inline: around a call, live values would spill in the
+// loop.
 template <class Access>
 __device__ __forceinline__ void store_eight(Access dst, uint4 v, std::int32_t left) {
   if (left >= 8) {
@@ -74,8 +73,8 @@ __device__ __forceinline__ void store_eight(Access dst, uint4 v, std::int32_t le
     if (i < left) dst.store(2 * i, static_cast<std::uint16_t>(words[i / 2] >> (i % 2 * 16)));
 }
 
-// The room is used as: slots of the palette; first symbols, two rows and the bytes' words;
-// the palette's words and its escapes.
+// The room holds: slots of the palette; first symbols, two rows and the bytes' words; the palette's
+// words and its escapes.
 template <class Access>
 __device__ __noinline__ BlockResult decode_coded_pair(const std::uint8_t* payload,
                                                       std::uint32_t num_bytes, std::uint32_t n,
@@ -91,7 +90,7 @@ __device__ __noinline__ BlockResult decode_coded_pair(const std::uint8_t* payloa
   ByteSection bytes;
   if (!open_byte_section(payload, 0, num_bytes, n, byte_ring, sum, bytes))
     return {kReasonPayload, 0};
-  const std::uint32_t line = bytes.end + 128 * lane;  // what is read next
+  const std::uint32_t line = bytes.end + 128 * lane;  // read next
   if (lane < 4 && line < num_bytes) prefetch_l2(payload + line);
   const RowsFit fit = read_byte_rows(byte_ring, bytes.table_bytes, first_table, rows, 2, 0);
   if (fit != RowsFit::kFit) return {fit == RowsFit::kTooMany ? kTooManyRows : kReasonPayload, 0};
@@ -125,7 +124,7 @@ __device__ __noinline__ BlockResult decode_coded_pair(const std::uint8_t* payloa
       halves[0] = halves[1];
       pairs[0] = pairs[2];
       pairs[1] = pairs[3];
-      // The second half of the last group is not coded where no value is in it.
+      // The second half of the last group is not coded if it has no value.
       if (half == 0 || n - first > kGroupElems / 2) {
 #pragma unroll
         for (int k = 0; k < 4; k += 2) {
@@ -148,7 +147,7 @@ __device__ __noinline__ BlockResult decode_coded_pair(const std::uint8_t* payloa
     store_eight(mine, out, static_cast<std::int32_t>(n - first - 8 * lane));
     mine = advanced(mine, 2 * kGroupElems);
   }
-  // The terms of what is left: escapes, and words a corrupt stream did not use.
+  // Terms of the rest: escapes, and words that a corrupt stream did not use.
   const auto add_rest = [&](const Words& w) {
     for (std::uint32_t i = w.next_vec + lane; i < w.end_vec; i += kWarpSize)
       sum += checksum_term(__ldcs(w.vecs + i), i);

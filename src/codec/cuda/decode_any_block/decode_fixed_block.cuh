@@ -1,12 +1,12 @@
-// codec/cuda/decode_any_block/decode_fixed_block.cuh - restores one block of the `fixed` codec.
+// codec/cuda/decode_any_block/decode_fixed_block.cuh - one block of the `fixed` codec.
 #pragma once
 #include "codec/cuda/frame/tensor_access.cuh"
 #include "codec/sections.h"
 
 namespace snug::cuda {
 
-// Eight high bytes (sign and upper exponent bits) from their nibbles: the
-// palette is in two registers, one permute looks up four values.
+// Eight high bytes (sign and upper exponent bits) from their nibbles. The palette is in two
+// registers: one permute looks up four values.
 __device__ __forceinline__ uint2 fixed_high_bytes(std::uint32_t nibbles, uint2 palette) {
   const std::uint32_t idx = nibbles & 0x77777777u;
   return {__byte_perm(palette.x, palette.y, idx) | (nibbles & 0x80808080u),
@@ -19,17 +19,17 @@ __device__ __forceinline__ uint4 merge_low_high(uint2 low, uint2 high) {
           __byte_perm(low.y, high.y, 0x5140), __byte_perm(low.y, high.y, 0x7362)};
 }
 
-// Where the parts of a fixed block are.
+// Offsets of the parts of a fixed block.
 struct FixedLayout {
-  std::uint32_t planes[3];     // offsets of raw low planes
-  std::uint32_t constants[3];  // of constant ones
+  std::uint32_t planes[3];     // raw low planes
+  std::uint32_t constants[3];  // constant ones
   std::uint32_t nibbles;
   std::uint32_t escapes;
   std::uint32_t num_escapes;
   uint2 palette;
 };
 
-// Finds the parts up to the fixed header; false if they cannot be there.
+// Finds the parts up to the fixed header; false if the payload is too short for them.
 __device__ inline bool lay_out_fixed(std::uint32_t num_bytes, std::uint32_t n, unsigned width,
                                      const DeviceEntry& entry, FixedLayout& layout) {
   std::uint64_t at = 0;
@@ -38,12 +38,12 @@ __device__ inline bool lay_out_fixed(std::uint32_t num_bytes, std::uint32_t n, u
 #pragma unroll
   for (unsigned p = 0; p < 3; ++p) {
     layout.planes[p] = static_cast<std::uint32_t>(at);
-    if (p + 1 < width && entry.mode(p) == 0) at += align16(n);
+    if (p + 1 < width && entry.has(p, PlaneMode::kRaw)) at += align16(n);
   }
 #pragma unroll
   for (unsigned p = 0; p < 3; ++p) {
     layout.constants[p] = static_cast<std::uint32_t>(at);
-    if (p + 1 < width && entry.mode(p) == 1) at += 16;
+    if (p + 1 < width && entry.has(p, PlaneMode::kConstant)) at += 16;
   }
   layout.nibbles = static_cast<std::uint32_t>(at);
   at += align16(codec::fixed_nibble_bytes(n)) + codec::FixedHeader::kBytes;
@@ -51,7 +51,7 @@ __device__ inline bool lay_out_fixed(std::uint32_t num_bytes, std::uint32_t n, u
   return at <= num_bytes;
 }
 
-// Takes the fixed header, which ends where the escapes start.
+// Parses the fixed header, which ends where the escapes start.
 __device__ inline bool read_fixed_header(uint4 head, std::uint32_t num_bytes, std::uint32_t n,
                                          FixedLayout& layout) {
   layout.num_escapes = head.x;
@@ -69,7 +69,7 @@ __device__ inline bool open_fixed(const std::uint8_t* payload, std::uint32_t num
   return read_fixed_header(head, num_bytes, n, layout);
 }
 
-// Checksum terms of vectors [first, last), a thread's share.
+// This thread's share of the checksum terms of vectors [first, last).
 template <class Team>
 __device__ std::uint64_t checksum_range(const std::uint8_t* payload, std::uint32_t first,
                                         std::uint32_t last) {
@@ -101,9 +101,9 @@ __device__ Reason patch_fixed_escapes(const std::uint8_t* payload, const FixedLa
 
 // A block without constant planes: 8 values a thread and iteration, kUnroll iterations in flight.
 template <class Team, class Access>
-__device__ Reason decode_fixed_bf16(const std::uint8_t* payload, const DeviceEntry& entry,
-                                    std::uint32_t n, const Access& dst, std::uint64_t pos,
-                                    std::uint64_t& sum) {
+__device__ Reason decode_fixed_bf16_block(const std::uint8_t* payload, const DeviceEntry& entry,
+                                          std::uint32_t n, const Access& dst, std::uint64_t pos,
+                                          std::uint64_t& sum) {
   FixedLayout layout;
   if (!open_fixed(payload, entry.num_bytes, n, 2, entry, layout)) return kReasonPayload;
   constexpr int kUnroll = 4;

@@ -1,7 +1,7 @@
 // codec/cuda/decode_any_block/decode_planes.cuh - one warp restores one entropy block of any type
 // and layout. Coded planes are decoded one after the other; the last one is merged with the others
-// on its way out. Planes decoded before it wait at the end of the block's own place in the tensor,
-// which the merge reaches only after reading them.
+// as it is decoded. The planes before it are parked at the end of the block's own place in the
+// tensor, which the merge overwrites only after reading them.
 #pragma once
 #include "codec/cuda/decode_any_block/escape_patch.cuh"
 #include "codec/cuda/decode_entropy_bytes/byte_rows.cuh"
@@ -10,7 +10,7 @@
 
 namespace snug::cuda {
 
-// All that one warp needs to decode streams.
+// Shared memory of one warp that decodes streams.
 struct DecodeSmem {
   RowTables tables;
   alignas(16) std::uint8_t small[StreamRoom::kSmall];
@@ -20,11 +20,11 @@ struct DecodeSmem {
   }
 };
 
-// Where a plane comes from: an offset into the payload, or one of these. Planes not looked at
-// yet are kOwn, which loads nothing: they may not be there.
+// Where a plane comes from. kOwn, the plane that is being decoded, loads nothing; so do planes that
+// have not been checked yet.
 enum class PlaneKind : std::uint8_t { kOwn, kRaw, kConstant, kParked };
 
-// The planes of one block on their way to elements.
+// Merges the planes of one block into elements.
 template <class Access, int kWidth>
 struct PlaneMerger {
   Access dst;
@@ -33,7 +33,7 @@ struct PlaneMerger {
   std::uint32_t n;
   bool rotate;
   PlaneKind kind[kWidth];
-  std::uint32_t at[kWidth];  // raw: offset; constant: the byte, four times; parked: its number
+  std::uint32_t at[kWidth];  // raw: offset; constant: the byte, four times; parked: number
   std::uint32_t num_parked;
 
   // Parked planes: groups of 256 values, the planes of a group side by side.
@@ -56,7 +56,7 @@ struct PlaneMerger {
                          static_cast<std::int32_t>(min(n - value, 4u * kWords)));
   }
 
-  // The planes of four values from `value` on, but for the own one.
+  // The planes of four values from `value` on, except the own one.
   __device__ __forceinline__ void fetch(std::uint32_t value,
                                         std::uint32_t (&planes)[kWidth]) const {
 #pragma unroll
@@ -97,15 +97,15 @@ struct PlaneMerger {
   }
 };
 
-// Decodes a plane of bytes: parks it under `number`, or merges it as plane `own`
-// where number is kMergeNow.
+// Decodes a plane of bytes: parks it as `number`, or merges it as plane `own` where number is
+// kMergeNow.
 inline constexpr std::uint32_t kMergeNow = ~0u;
 
 template <class Access, int kWidth>
 __device__ __noinline__ bool decode_byte_plane(const PlaneMerger<Access, kWidth>& by_reference,
                                                ByteSection section, unsigned own,
                                                std::uint32_t number, StreamRoom room) {
-  const PlaneMerger<Access, kWidth> merger = by_reference;  // not in memory
+  const PlaneMerger<Access, kWidth> merger = by_reference;  // in registers
   const unsigned lane = lane_id();
   WordRing<uint2> words(merger.payload, section.words_at / 8, section.end / 8);
   const unsigned lanes_below = lanes_below_mask();
@@ -135,7 +135,7 @@ __device__ __noinline__ bool decode_byte_plane(const PlaneMerger<Access, kWidth>
   return __all_sync(kAllLanes, x == kStateLow && words.consumed == 2 * section.num_words);
 }
 
-// The same for a palette plane, whose section is open already.
+// The same for a palette plane.
 template <class Access, int kWidth>
 __device__ __noinline__ bool decode_palette_plane(const PlaneMerger<Access, kWidth>& by_reference,
                                                   PaletteSection section, unsigned own,
@@ -193,7 +193,7 @@ __device__ __noinline__ bool decode_palette_plane(const PlaneMerger<Access, kWid
   return __all_sync(kAllLanes, intact && x == kStateLow);
 }
 
-// Opens the section at `at` and decodes its plane; moves `at` behind it.
+// Decodes the section at `at`, and moves `at` to its end.
 template <class Access, int kWidth>
 __device__ Reason decode_section(const PlaneMerger<Access, kWidth>& merger, std::uint32_t num_bytes,
                                  bool is_palette, unsigned own, std::uint32_t number,
@@ -226,11 +226,11 @@ __device__ __noinline__ Reason decode_entropy_planes(const std::uint8_t* payload
   PlaneMerger<Access, kWidth> merger{dst, pos, payload, n, has_sign_bit(dtype), {}, {}, 0};
   std::uint32_t at = 0, num_coded = 0, last = kWidth;
   for (unsigned p = 0; p < kWidth; ++p) {
-    if (e.mode(p) > 1) {
+    if (e.codes(p)) {
       ++num_coded;
       last = p;
     }
-    if (e.mode(p) != 0) continue;
+    if (!e.has(p, PlaneMode::kRaw)) continue;
     merger.kind[p] = PlaneKind::kRaw;
     merger.at[p] = at;
     if (align16(n) > e.num_bytes - at) return kReasonPayload;
@@ -239,29 +239,29 @@ __device__ __noinline__ Reason decode_entropy_planes(const std::uint8_t* payload
   merger.num_parked = num_coded == 0 ? 0 : num_coded - 1;
   std::uint32_t number = 0;
   for (unsigned p = 0; p < kWidth; ++p) {
-    if (e.mode(p) == 1) {
+    if (e.has(p, PlaneMode::kConstant)) {
       if (e.num_bytes - at < 16) return kReasonPayload;
       merger.kind[p] = PlaneKind::kConstant;
       merger.at[p] = payload[at] * 0x01010101u;
       at += 16;
-    } else if (e.mode(p) > 1) {
+    } else if (e.codes(p)) {
       merger.kind[p] = PlaneKind::kOwn;
-      // What follows the last coded plane are constants: they must be known before it.
+      // Constants may follow the last coded plane: the merge needs them.
       std::uint32_t after = at;
       if (p == last) {
         if (e.num_bytes - at < codec::kTableOffset) return kReasonPayload;
         std::uint32_t tail = 0;
-        for (unsigned q = p + 1; q < kWidth; ++q) tail += e.mode(q) == 1 ? 16 : 0;
+        for (unsigned q = p + 1; q < kWidth; ++q) tail += e.has(q, PlaneMode::kConstant) ? 16 : 0;
         if (tail > e.num_bytes) return kReasonPayload;
         std::uint32_t from = e.num_bytes - tail;
         for (unsigned q = p + 1; q < kWidth; ++q) {
-          if (e.mode(q) != 1) continue;
+          if (!e.has(q, PlaneMode::kConstant)) continue;
           merger.kind[q] = PlaneKind::kConstant;
           merger.at[q] = payload[from] * 0x01010101u;
           from += 16;
         }
       }
-      const Reason reason = decode_section(merger, e.num_bytes, e.mode(p) == 3, p,
+      const Reason reason = decode_section(merger, e.num_bytes, e.has(p, PlaneMode::kPalette), p,
                                            p == last ? kMergeNow : number, room, after);
       if (reason != kReasonNone) return reason;
       at = after;

@@ -1,13 +1,13 @@
 // codec/cuda/decode_any_block/escape_patch.cuh - puts escaped bytes into a decoded group of a
-// palette plane that is merged with other coded planes, or parked.
+// palette plane, for decode_planes.cuh.
 #pragma once
 #include "codec/cuda/frame/device_frame.cuh"
 
 namespace snug::cuda {
 
-// The escapes of a section: 32 of them in registers, since memory answers late.
+// Escapes of a section, 32 of them in registers: loads would be too late.
 struct EscapeWindow {
-  std::uint32_t used;   // escapes taken so far
+  std::uint32_t used;   // escapes so far
   std::uint32_t first;  // the lane holds escape first + lane
   std::uint32_t byte;
 };
@@ -19,14 +19,14 @@ struct Patched {
 
 __device__ __forceinline__ void put_escape(Patched& r, std::uint32_t byte, int k,
                                            unsigned selector) {
-  // Selects, not stores to an element: that would put the array into memory.
+  // Selects: a store to an element would put the array into local memory.
 #pragma unroll
   for (int i = 0; i < 4; ++i)
     r.pairs[i] = __byte_perm(r.pairs[i], byte, i == k ? selector : 0x3210);
 }
 
-// Puts escaped bytes into the four results of decode_pair; natural order is lane by
-// lane. A call of its own, so that the loop around it keeps its registers.
+// Puts escaped bytes into the four results of decode_pair, lane by lane. Out of line: it takes no
+// registers from the loop.
 inline __device__ __noinline__ Patched patch_escapes(std::uint32_t p0, std::uint32_t p1,
                                                      std::uint32_t p2, std::uint32_t p3,
                                                      const std::uint8_t* escapes,

@@ -1,6 +1,6 @@
-// codec/cuda/decode_entropy_bytes/byte_rows.cuh - the section of a byte plane (docs/format.md,
-// "Entropy blocks") as a decoding warp opens it, and its tables where few of them differ: one
-// lookup a symbol.
+// codec/cuda/decode_entropy_bytes/byte_rows.cuh - opens the section of a byte plane
+// (docs/format.md, "Entropy blocks"), and decodes by row tables: one lookup a symbol, where few
+// rows differ.
 #pragma once
 #include "codec/cuda/decode_entropy_exponent/palette_section.cuh"
 #include "codec/entropy/model.h"
@@ -12,15 +12,15 @@ namespace snug::cuda {
 // symbols rank | freq - 1 << 8 | symbol << 20 | row << 24: the row's address / 1024.
 inline constexpr unsigned kRowBytes = 1024;
 
-// Tables of one warp: first symbols, and rows of second ones. Where these are more, the same
-// room holds the tables of codec/cuda/decode_entropy_bytes/byte_tables.cuh.
+// Tables of one warp: first symbols, and rows of second ones. With more rows, byte_tables.cuh uses
+// the same room.
 inline constexpr unsigned kMaxRows = 4;
 struct alignas(kRowBytes) RowTables {
   std::uint32_t first[256];
   std::uint32_t rows[kMaxRows][256];
 };
 
-// Room for what is read first of a section, then for its words.
+// Room for the head of a section, then for its words.
 inline constexpr std::uint32_t kByteHeadBytes = 16 * kWarpSize;
 static_assert(codec::kTableOffset + align16(codec::entropy::kMaxByteTableBytes) <= kByteHeadBytes);
 
@@ -31,14 +31,13 @@ struct ByteSection {
   std::uint32_t end;  // of the section
 };
 
-// The lane's state, from the head of a section. Not kept in a register while tables are
-// read: it would live in memory ever after.
+// The lane's state, from the head of a section. In a register it would spill while tables are read.
 __device__ __forceinline__ std::uint32_t stored_state(std::uint32_t head_room) {
   return load_shared_u32(head_room + codec::kStatesOffset + 4 * lane_id());
 }
 
-// Reads the section at `at` with one load a lane, leaves its head in shared memory and adds
-// the checksum terms of all that comes before the words. False if it is not valid.
+// Opens the section at `at` with one load a lane: leaves its head in shared memory and adds the
+// checksum terms of everything before the words. False if it is not valid.
 __device__ __forceinline__ bool open_byte_section(const std::uint8_t* payload, std::uint32_t at,
                                                   std::uint32_t num_bytes, std::uint32_t n,
                                                   std::uint32_t head_room, std::uint64_t& sum,
@@ -63,7 +62,7 @@ __device__ __forceinline__ bool open_byte_section(const std::uint8_t* payload, s
   return section.end <= num_bytes;
 }
 
-// Where a stored table is: lane j has that of the j-th, the first being that of first symbols.
+// The stored tables, one a lane; lane 0 has the table of first symbols.
 struct StoredTables {
   std::uint32_t num_rows;  // of second symbols
   std::uint32_t mask;
@@ -91,7 +90,7 @@ __device__ __forceinline__ bool list_tables(std::uint32_t table, std::uint32_t n
   return used == num_bytes;
 }
 
-// The uniform row, which any number of warps may share.
+// The uniform row, which warps may share.
 __device__ __forceinline__ void fill_uniform_row(std::uint32_t row) {
 #pragma unroll
   for (unsigned i = 0; i < 8; ++i) {
@@ -102,9 +101,9 @@ __device__ __forceinline__ void fill_uniform_row(std::uint32_t row) {
 
 enum class RowsFit : std::uint8_t { kInvalid, kTooMany, kFit };
 
-// Builds the tables of a section whose head is at head_room: first symbols at `first`, rows
-// from `rows` on, at most max_rows, all at multiples of 1024. `uniform` is that row, or 0
-// for one of its own. Uses 64 bytes behind the head.
+// Builds the tables of the section whose head is at head_room: first symbols at `first`, at most
+// max_rows rows from `rows` on, all at multiples of 1024. `uniform` is the uniform row, or 0 to
+// build one. Uses 64 bytes behind the head.
 inline __device__ __noinline__ RowsFit read_byte_rows(std::uint32_t head_room,
                                                       std::uint32_t table_bytes,
                                                       std::uint32_t first, std::uint32_t rows,
@@ -146,9 +145,8 @@ inline __device__ __noinline__ RowsFit read_byte_rows(std::uint32_t head_room,
   return RowsFit::kFit;
 }
 
-// The state without a symbol. Dot products take the entry apart: the pipe of the
-// multiplications has time, that of logical operations less. (The compiler would turn the
-// second one into a logical operation.)
+// Removes a symbol from the state. Dot products extract the fields of the entry: the multiply pipe
+// has time, the logic pipe less. In assembly, because the compiler would use a logical operation.
 __device__ __forceinline__ void take_symbol(std::uint32_t& x, std::uint32_t entry) {
   std::uint32_t rank;
   asm("dp4a.u32.u32 %0, %1, %2, %3;" : "=r"(rank) : "r"(entry), "r"(1), "r"(0));
@@ -161,7 +159,7 @@ __device__ __forceinline__ std::uint32_t decode_row_byte(std::uint32_t& x, std::
                                                          unsigned lanes_below) {
   const std::uint32_t a = load_slot(x, first);
   take_symbol(x, a);
-  std::uint32_t at;  // the slot's place in the row, and the row's address
+  std::uint32_t at;  // the slot's offset in the row | the row's address
   asm("lop3.b32 %0, %1, %2, 0x3FF, 0xE4;" : "=r"(at) : "r"(x << 2), "r"(a >> 14));
   const std::uint32_t b = load_shared_u32(at);
   take_symbol(x, b);

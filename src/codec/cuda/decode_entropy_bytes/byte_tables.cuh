@@ -1,5 +1,5 @@
-// codec/cuda/decode_entropy_bytes/byte_tables.cuh - the tables of a byte stream (docs/format.md,
-// "Tables") as a decoding warp wants them, and one decoding step.
+// codec/cuda/decode_entropy_bytes/byte_tables.cuh - compact tables of a byte stream
+// (docs/format.md, "Tables") with any number of rows, and one decoding step.
 #pragma once
 #include "codec/cuda/decode_entropy_exponent/word_ring.cuh"
 #include "codec/entropy/model.h"
@@ -7,10 +7,10 @@
 
 namespace snug::cuda {
 
-// Shared memory of one warp that decodes streams, in parts: the first symbol's SlotTable
-// (rank | freq - 1 << 8 | symbol << 24), a byte for each slot of each first symbol's row,
-// and the words with a table behind them. Small, so that many warps hide each other's
-// waits: second symbols take two lookups instead of one in a table four times as large.
+// Shared memory of one warp that decodes streams: the first symbol's SlotTable
+// (rank | freq - 1 << 8 | symbol << 24), a byte for each slot of each first symbol's row, and the
+// words with a table behind them. Small, so that many warps hide latency: second symbols take two
+// lookups, instead of one in a table four times as large.
 struct StreamRoom {
   static constexpr std::uint32_t kBytes = 16 * 256;
   static constexpr std::uint32_t kSecondAt = WordRing<uint2>::kRoom;
@@ -25,8 +25,8 @@ struct StreamRoom {
   __device__ __forceinline__ std::uint32_t second() const { return ring + kSecondAt; }
 };
 
-// Fills the 256 slots of a row with `base` + symbol, 8 slots a lane: each live symbol puts
-// its distance from the one before at its first slot, running sums do the rest.
+// Fills the 256 slots of a row with `base` + symbol, 8 slots a lane: each live symbol stores its
+// distance from the previous one at its first slot, and a scan sums them up.
 __device__ __forceinline__ void fill_slots(std::uint32_t row, unsigned live_mask,
                                            std::uint32_t start, std::uint32_t base) {
   const unsigned lane = lane_id();
@@ -49,15 +49,15 @@ __device__ __forceinline__ void fill_slots(std::uint32_t row, unsigned live_mask
   __syncwarp();
 }
 
-// entropy::read_byte_model, symbol by lane, of a section opened by open_byte_section with
-// the ring as its room; false if the bytes make no valid table.
+// entropy::read_byte_model, a symbol a lane, of a section that open_byte_section has opened in the
+// ring; false if the bytes are no valid table.
 inline __device__ __noinline__ bool read_byte_tables(std::uint32_t num_bytes, StreamRoom room) {
   const unsigned lane = lane_id();
-  const std::uint32_t table = room.ring + codec::kTableOffset;  // words come later
+  const std::uint32_t table = room.ring + codec::kTableOffset;  // words overwrite it later
   std::uint32_t used = 0, first_freq = 0;
 #pragma unroll 1
   for (unsigned row = 0; row < 17; ++row) {
-    // Rows that no first symbol leads to are neither stored nor used.
+    // Rows without a first symbol are neither stored nor used.
     if (row > 0 && __shfl_sync(kAllLanes, first_freq, static_cast<int>(row - 1)) == 0) continue;
     if (num_bytes - used < 2) return false;
     const unsigned mask = load_shared_u8(table + used) | load_shared_u8(table + used + 1) << 8;

@@ -1,6 +1,6 @@
 // codec/cuda/decode_entropy_bytes/decode_bytes.cuh - one warp restores one block whose top plane is
 // a byte stream and whose other plane, if there is one, is raw: F16, FP8 and integers as encoders
-// write them.
+// mostly write them.
 #pragma once
 #include <type_traits>
 
@@ -11,11 +11,11 @@
 
 namespace snug::cuda {
 
-// What a byte stream's values need to become elements.
+// Makes elements of the values of a byte stream.
 template <int kWidth>
 struct ByteMerge {
-  unsigned shift;      // 1: the sign goes back on top
-  std::uint32_t mask;  // of bits that do not come from the sign
+  unsigned shift;      // 1: the sign is the lowest bit and goes back on top
+  std::uint32_t mask;  // of all bits but the sign
 
   __device__ __forceinline__ explicit ByteMerge(bool rotate)
       : shift(rotate ? 1 : 0),
@@ -31,7 +31,7 @@ struct ByteMerge {
   }
   // Byte 2 of each of two words, side by side or one in each half.
   static constexpr unsigned kBeside = 0x0062, kApart = 0x6020;
-  // Four values, byte 2 of each result of a step, on top of their low bytes.
+  // Four values, byte 2 of each step's result, on top of their low bytes.
   template <class Access>
   __device__ __forceinline__ void store(uint4 r, std::uint32_t low, Access dst,
                                         std::int32_t num_values) const {
@@ -47,7 +47,7 @@ struct ByteMerge {
       store_words<kWidth>(dst, 0, words);
       return;
     }
-    // No call: what is alive after it would live in memory in the loop too.
+    // Inline: around a call, live values would spill in the loop.
 #pragma unroll
     for (int i = 0; i < 3; ++i) {
       if (i >= num_values) break;
@@ -59,9 +59,9 @@ struct ByteMerge {
   }
 };
 
-// A byte stream on its way through tables of few rows (Vec is uint4) or of any number (uint2:
-// the room also holds a table). Words for one group a refill, which calls prefetch(an offset
-// in the payload) when it has asked for more of them.
+// A byte stream decoded by tables of few rows (Vec is uint4) or of any number (uint2: the room also
+// holds a table). A refill provides the words of one group, and calls prefetch(payload offset) when
+// it has loaded more of them.
 template <class Vec>
 struct RingStream {
   static constexpr unsigned kGroups = 1;
@@ -99,8 +99,8 @@ struct RingStream {
   }
 };
 
-// Through tables of few rows, with words for two groups a refill and fewer instructions. Next
-// to a raw plane that was slower all the same.
+// A byte stream decoded by tables of few rows, with words for two groups a refill and fewer
+// instructions. Beside a raw plane it was slower nevertheless.
 struct RowStream : PaletteStream<false> {
   __device__ __forceinline__ RowStream(const std::uint8_t* payload, std::uint32_t words_at,
                                        std::uint32_t num_bytes, const StreamRoom& room)
@@ -116,8 +116,7 @@ struct RowStream : PaletteStream<false> {
 };
 static_assert(RowStream::kGroups == 2 && RowStream::kRoom <= StreamRoom::kSmall);
 
-// Decodes, merges and stores n values; the raw plane below, if there is one, comes first in
-// the payload.
+// Decodes, merges and stores n values. The raw plane, if there is one, comes first in the payload.
 template <int kWidth, class Access, class Stream>
 __device__ __forceinline__ BlockResult decode_byte_groups(const std::uint8_t* payload,
                                                           const ByteSection& section,
@@ -131,8 +130,7 @@ __device__ __forceinline__ BlockResult decode_byte_groups(const std::uint8_t* pa
   std::uint64_t low_sum = 0;
   Access mine = advanced(dst, 4 * kWidth * lane);
   const std::uint8_t* lows = payload + 4 * lane;
-  // Lines of the raw plane by the lower lanes, of the words from `at` on by the next: what
-  // waits for memory holds up the whole loop.
+  // The lower lanes prefetch lines of the raw plane, the next ones of the words from `at` on.
   const auto prefetch = [&](std::uint32_t at) {
     constexpr unsigned kLowLines = 12, kWordLines = 8;
     const bool is_low = lane < kLowLines;
@@ -141,8 +139,8 @@ __device__ __forceinline__ BlockResult decode_byte_groups(const std::uint8_t* pa
     if (kWidth == 2 && line < (is_low ? part : section.end) && lane < kLowLines + kWordLines)
       prefetch_l2(payload + line);
   };
-  // Group `ahead` from here; its low bytes are there if `whole`. They are not asked for before
-  // the refill: its branch would wait for them.
+  // Decodes the group `ahead` groups from here; `whole`: it has low bytes. These are loaded after
+  // the refill, whose branch would wait for them.
   const auto decode_group = [&](std::uint32_t ahead, bool whole, std::uint32_t& low) {
     if (ahead % Stream::kGroups == 0) stream.refill(sum, prefetch);
     if (kWidth == 2 && whole)
@@ -188,7 +186,7 @@ __device__ __forceinline__ BlockResult decode_byte_groups(const std::uint8_t* pa
   return {__all_sync(kAllLanes, good) ? kReasonNone : kReasonStream, sum};
 }
 
-// The room is that of a warp; `uniform` is the address of a uniform row.
+// `room` belongs to the warp; `uniform` is the address of a uniform row.
 template <int kWidth, class Access>
 __device__ __forceinline__ BlockResult decode_byte_block(const std::uint8_t* payload,
                                                          std::uint32_t num_bytes, std::uint32_t n,

@@ -1,5 +1,5 @@
-// The decode kernel for entropy-coded frames of types whose top plane is a byte stream:
-// F16, FP8, integers. Each block of a frame gets a warp. It restores any frame.
+// The decode kernel of entropy-coded frames of types whose top plane is a byte stream: F16, FP8,
+// integers. A warp restores a block.
 #include <cuda_runtime.h>
 
 #include <type_traits>
@@ -8,23 +8,22 @@
 #include "codec/cuda/decode_entropy_bytes/decode_bytes.cuh"
 #include "codec/cuda/frame/decode_frame.cuh"
 #include "codec/cuda/frame/decode_verdict.cuh"
-#include "codec/cuda/kernels.cuh"
+#include "codec/cuda/select_kernel.h"
 #include "gpu/launch.h"
 
 namespace snug::cuda {
 namespace {
 
-// One thread block a multiprocessor, so that its warps work on blocks that are neighbours in
-// memory.
+// One thread block a multiprocessor, so that its warps work on neighbouring blocks.
 constexpr unsigned kMaxWarps = 32;
 constexpr unsigned kJobsAhead = 3;
 
-// Shared memory of one warp; before that of all warps comes a uniform row.
+// Shared memory of one warp; a uniform row for all of them comes first.
 struct WarpSmem {
   RowTables tables;
   alignas(16) std::uint8_t ring[StreamRoom::kSmall];
   DecodeJob jobs[kJobsAhead];
-  DecodeTally tally;
+  DecodeReport report;
 };
 static_assert(sizeof(WarpSmem) == 7 * kRowBytes, "32 of them fill a multiprocessor");
 
@@ -35,8 +34,7 @@ __device__ __forceinline__ BlockResult decode_block(const std::uint8_t* payload,
                                                     std::uint64_t pos, const StreamRoom& room,
                                                     std::uint32_t uniform) {
   if constexpr (kWidth <= 2)
-    if (e.codec == static_cast<unsigned>(Codec::kEntropy) &&
-        e.plane_modes == 2u << (2 * kWidth - 2))
+    if (e.is(Codec::kEntropy) && e.plane_modes == mode_bits(PlaneMode::kBytes, kWidth - 1))
       return decode_byte_block<kWidth>(payload, e.num_bytes, n, has_sign_bit(dtype), dst, pos, room,
                                        uniform);
   return decode_other<kWidth>(payload, e, n, dtype, dst, pos, room);
@@ -44,7 +42,7 @@ __device__ __forceinline__ BlockResult decode_block(const std::uint8_t* payload,
 
 template <class Access, int kWidth>
 __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 1)
-    decode_bytes_kernel(const __grid_constant__ Work work) {
+    decode_entropy_bytes_kernel(const __grid_constant__ Work work) {
   extern __shared__ __align__(kRowBytes) std::uint8_t shared[];
   __shared__ unsigned long long first_error;
   const unsigned warp = threadIdx.x / kWarpSize, num_warps = blockDim.x / kWarpSize;
@@ -52,15 +50,15 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 1)
   const std::uint32_t uniform = kept_shared_address(shared);
   const StreamRoom room{shared_address(smem.tables.first), shared_address(smem.tables.rows),
                         shared_address(smem.ring)};
-  if (lane_id() == 0) smem.tally = {};
+  if (lane_id() == 0) smem.report = {};
   if (threadIdx.x == 0) first_error = 0;
   if (warp == 0) fill_uniform_row(uniform);
   if (work.items == nullptr) let_next_kernel_start();  // the verdict
   if (work.items != nullptr || work.segments != nullptr) wait_for_previous_kernel();
   __syncthreads();
-  const std::uint64_t num_tickets = last_ticket(work);
-  // The first lanes each open one of the warp's next blocks: waits for the index come once
-  // for several blocks.
+  const std::uint64_t num_tickets = ticket_end(work);
+  // The first lanes open one of the warp's next blocks each: one wait for the index serves several
+  // blocks.
   const std::uint64_t step = std::uint64_t{gridDim.x} * num_warps;
   unsigned next = kJobsAhead;
   for (std::uint64_t ticket = std::uint64_t{blockIdx.x} * num_warps + warp;; ticket += step) {
@@ -89,39 +87,31 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 1)
                                  uniform);
       reason = check_sum(r.reason, warp_sum(r.sum), job.entry);
     }
-    if (lane_id() == 0) smem.tally.template add<Access>(work, job, ticket, reason);
+    if (lane_id() == 0) smem.report.template add<Access>(work, job, ticket, reason);
     __syncwarp();
   }
-  leave_first_error<Access>(work, smem.tally, first_error);
+  leave_first_error<Access>(work, smem.report, first_error);
 }
 
-template <class Access>
-cudaError_t launch(const Work& work, std::uint64_t num_blocks, int num_sms, cudaStream_t stream) {
-  const auto kernel = width_of(work.dtype) == 1   ? decode_bytes_kernel<Access, 1>
-                      : width_of(work.dtype) == 2 ? decode_bytes_kernel<Access, 2>
-                      : width_of(work.dtype) == 4 ? decode_bytes_kernel<Access, 4>
-                                                  : decode_bytes_kernel<Access, 8>;
+template <class Access, int kWidth>
+cudaError_t launch(const KernelCall& call) {
+  const auto kernel = decode_entropy_bytes_kernel<Access, kWidth>;
   StageRoom room;
-  const cudaError_t error = find_stage_room(kernel, room);
-  if (error != cudaSuccess) return error;
+  if (const cudaError_t error = find_stage_room(kernel, room); error != cudaSuccess) return error;
   room.num_bytes -= kRowBytes;
-  const auto sms = static_cast<unsigned>(num_sms);
-  const unsigned num_warps =
-      warps_that_share((num_blocks + sms - 1) / sms, room.stages_of(sizeof(WarpSmem), kMaxWarps));
-  std::uint64_t num_ctas = (num_blocks + num_warps - 1) / num_warps;
-  if (num_ctas > sms) num_ctas = sms;
-  if (num_ctas > kMaxErrors) num_ctas = kMaxErrors;
-  if (num_ctas == 0) num_ctas = 1;
+  const unsigned num_warps = warps_that_share((call.num_blocks + call.num_sms - 1) / call.num_sms,
+                                              room.stages_of(sizeof(WarpSmem), kMaxWarps));
+  std::uint64_t num_ctas = (call.num_blocks + num_warps - 1) / num_warps;
+  if (num_ctas > call.num_sms) num_ctas = call.num_sms;
   const auto smem_bytes = static_cast<std::uint32_t>(kRowBytes + num_warps * sizeof(WarpSmem));
-  return launch_decoder<Access>(kernel, num_ctas, num_warps * kWarpSize, smem_bytes, stream, work);
+  return launch_decoder<Access>(call, kernel, num_ctas, num_warps * kWarpSize, smem_bytes);
 }
 
 }  // namespace
 
-cudaError_t launch_decode_bytes(const Work& work, bool direct, std::uint64_t num_blocks,
-                                int num_sms, cudaStream_t stream) {
-  return direct ? launch<DirectAccess>(work, num_blocks, num_sms, stream)
-                : launch<ScatteredAccess>(work, num_blocks, num_sms, stream);
+cudaError_t launch_decode_entropy_bytes(const KernelCall& call) {
+  return with_access_and_width(
+      call, [&]<class Access, int kWidth>() { return launch<Access, kWidth>(call); });
 }
 
 }  // namespace snug::cuda

@@ -1,5 +1,5 @@
-// The decode kernel for entropy-coded frames of types that have an exponent plane: BF16, FP32,
-// FP64. Each block of a frame gets a warp. It restores any frame.
+// The decode kernel of entropy-coded frames of types with an exponent plane: BF16, F32, F64. A warp
+// restores a block.
 #include <cuda_runtime.h>
 
 #include <cstddef>
@@ -9,15 +9,14 @@
 #include "codec/cuda/decode_entropy_exponent/decode_palette.cuh"
 #include "codec/cuda/frame/decode_frame.cuh"
 #include "codec/cuda/frame/decode_verdict.cuh"
-#include "codec/cuda/kernels.cuh"
+#include "codec/cuda/select_kernel.h"
 #include "gpu/launch.h"
 
 namespace snug::cuda {
 namespace {
 
-// One thread block a multiprocessor: its warps share that one's blocks evenly.
-constexpr unsigned kDecodeWarps = 32;
-constexpr unsigned kFewBlocks = 16;  // a multiprocessor: less to do than to wait for
+constexpr unsigned kDecodeWarps = 32;  // of a thread block, one of which fills a multiprocessor
+constexpr unsigned kFewBlocks = 16;    // a multiprocessor: latency dominates
 constexpr unsigned kJobsAhead = 3;
 
 // Shared memory of one warp.
@@ -33,11 +32,12 @@ struct WarpSmem {
     } stream;
   };
   DecodeJob jobs[kJobsAhead];
-  DecodeTally tally;
+  DecodeReport report;
   std::uint32_t position;  // of the warp's block among those of the thread block
   std::uint32_t next;      // which of the jobs that is
 };
-// The rooms of decode_palette_block begin at the slots' end; copy_raw_block's runs past it.
+// The rooms of decode_palette_block start at the end of the slots; copy_raw_block's extends past
+// it.
 static_assert(offsetof(WarpSmem, stream) == sizeof(SlotTable));
 
 template <int kWidth, bool kAhead, class Access>
@@ -46,17 +46,17 @@ __device__ __forceinline__ BlockResult decode_block(const std::uint8_t* payload,
                                                     DType dtype, const Access& dst,
                                                     std::uint64_t pos, std::uint32_t slots,
                                                     const WarpSmem& smem) {
-  // Types are known to be these, but without the questions the compiler arranges the loop over
-  // groups in another way, which takes 1 to 2 % longer at 256 MiB.
+  // has_sign_bit is always true here, but without the test the compiler schedules the loop over
+  // groups differently, which takes 1 to 2 % longer at 256 MiB. DeviceEntry::is() changes it, too.
   if constexpr (kWidth == 2 || kWidth == 4)
     if (has_sign_bit(dtype) && e.codec == static_cast<unsigned>(Codec::kEntropy) &&
-        e.plane_modes == 3u << (2 * kWidth - 2))
+        e.plane_modes == mode_bits(PlaneMode::kPalette, kWidth - 1))
       return decode_palette_block<kWidth, kAhead>(payload, e.num_bytes, n, dst, pos, slots);
   if constexpr (kWidth == 2)
     if (dtype == DType::kBF16 && e.codec == static_cast<unsigned>(Codec::kFixed) &&
         e.plane_modes == 0) {
       BlockResult r{};
-      r.reason = decode_fixed_bf16<WarpTeam>(payload, e, n, dst, pos, r.sum);
+      r.reason = decode_fixed_bf16_block<WarpTeam>(payload, e, n, dst, pos, r.sum);
       return r;
     }
   return decode_other<kWidth>(
@@ -64,7 +64,7 @@ __device__ __forceinline__ BlockResult decode_block(const std::uint8_t* payload,
       StreamRoom{slots, shared_address(smem.stream.bytes), shared_address(smem.stream.ring)});
 }
 
-// A block in several pieces, out of line: it would cost the others registers.
+// A block in several pieces. Out of line: it takes no registers from the others.
 template <int kWidth, bool kAhead, class Access>
 __device__ __noinline__ BlockResult decode_scattered(const std::uint8_t* payload, DeviceEntry e,
                                                      std::uint32_t n, DType dtype, Access dst,
@@ -73,8 +73,8 @@ __device__ __noinline__ BlockResult decode_scattered(const std::uint8_t* payload
   return decode_block<kWidth, kAhead>(payload, e, n, dtype, dst, pos, slots, *smem);
 }
 
-// The ticket that comes at this position in the order of a thread block: it has `share` tickets
-// in a row, and after those of all others so many again.
+// The ticket at this position in the order of a thread block: it has `share` consecutive tickets in
+// every round.
 __device__ __forceinline__ std::uint64_t ticket_at(std::uint32_t position, std::uint32_t share) {
   const std::uint32_t round = position < share ? 0 : position / share;
   return (std::uint64_t{round} * gridDim.x + blockIdx.x) * share + (position - round * share);
@@ -84,18 +84,18 @@ __device__ __forceinline__ std::uint64_t ticket_at(std::uint32_t position, std::
 template <bool kAhead>
 inline constexpr unsigned kMostWarps = kAhead ? kDecodeWarps / 2 : kDecodeWarps;
 
-// By asking anew: what the compiler holds it may put into memory.
-__device__ __forceinline__ unsigned lane_now() {
+// Re-reads %laneid: a kept copy may spill.
+__device__ __forceinline__ unsigned reread_lane_id() {
   unsigned lane;
   asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
   return lane;
 }
 
-// The loop over blocks keeps its state in shared memory, all found by the address of the slots:
-// registers are few, and local memory is far away.
+// The loop over blocks keeps its state in shared memory, addressed relative to the slots: registers
+// are few, and spills to local memory cost more.
 template <class Access, int kWidth, bool kAhead>
 __global__ void __launch_bounds__(kMostWarps<kAhead>* kWarpSize, 1)
-    decode_kernel(const __grid_constant__ Work work, std::uint32_t share) {
+    decode_entropy_exponent_kernel(const __grid_constant__ Work work, std::uint32_t share) {
   extern __shared__ __align__(1024) std::uint8_t shared[];
   __shared__ unsigned long long first_error;
   const std::uint32_t slots =
@@ -106,20 +106,20 @@ __global__ void __launch_bounds__(kMostWarps<kAhead>* kWarpSize, 1)
     return *reinterpret_cast<WarpSmem*>(shared + (at - shared_address(shared)));
   };
   if (lane_id() == 0) {
-    own().tally = {};
+    own().report = {};
     own().position = threadIdx.x / kWarpSize;
   }
   if (threadIdx.x == 0) first_error = 0;
   if (work.items == nullptr) let_next_kernel_start();  // the verdict
   if (work.items != nullptr || work.segments != nullptr) wait_for_previous_kernel();
   for (;;) {
-    // The first lanes each open one of the warp's next blocks and ask for the start of
-    // its coded plane: waits for index and section come once for several blocks.
+    // The first lanes open one of the warp's next blocks each and prefetch the start of its coded
+    // plane: one wait for index and section serves several blocks.
     __syncwarp();
     const unsigned num_warps = blockDim.x / kWarpSize;
-    if (const unsigned lane = lane_now(); lane < kJobsAhead) {
+    if (const unsigned lane = reread_lane_id(); lane < kJobsAhead) {
       const std::uint64_t ticket = ticket_at(own().position + lane * num_warps, share);
-      const DecodeJob mine = open_decode_job(work, ticket, last_ticket(work));
+      const DecodeJob mine = open_decode_job(work, ticket, ticket_end(work));
       own().jobs[lane] = mine;
       if (lane == 0) own().next = 0;
       if (mine.exists && mine.reason == kReasonNone && lane != 0) prefetch_block<kWidth, 8>(mine);
@@ -143,10 +143,10 @@ __global__ void __launch_bounds__(kMostWarps<kAhead>* kWarpSize, 1)
                                                job.pos, slots, &own());
         reason = check_sum(r.reason, warp_sum(r.sum), own().jobs[own().next].entry);
       }
-      if (lane_now() == 0) {
+      if (reread_lane_id() == 0) {
         WarpSmem& smem = own();
-        smem.tally.template add<Access>(work, smem.jobs[smem.next], ticket_at(smem.position, share),
-                                        reason);
+        smem.report.template add<Access>(work, smem.jobs[smem.next],
+                                         ticket_at(smem.position, share), reason);
         smem.position += blockDim.x / kWarpSize;
         ++smem.next;
       }
@@ -154,47 +154,36 @@ __global__ void __launch_bounds__(kMostWarps<kAhead>* kWarpSize, 1)
     } while (__any_sync(kAllLanes, own().next < kJobsAhead));
     if (ends) break;
   }
-  leave_first_error<Access>(work, own().tally, first_error);
+  leave_first_error<Access>(work, own().report, first_error);
 }
 
 template <class Access, int kWidth, bool kAhead>
-cudaError_t launch(const Work& work, std::uint64_t num_blocks, int num_sms, cudaStream_t stream) {
-  const auto kernel = decode_kernel<Access, kWidth, kAhead>;
+cudaError_t launch(const KernelCall& call) {
+  const auto kernel = decode_entropy_exponent_kernel<Access, kWidth, kAhead>;
   StageRoom room;
-  const cudaError_t error = find_stage_room(kernel, room);
-  if (error != cudaSuccess) return error;
-  const auto sms = static_cast<unsigned>(num_sms);
-  const std::uint64_t share = num_blocks == 0 ? 1 : (num_blocks + sms - 1) / sms;
+  if (const cudaError_t error = find_stage_room(kernel, room); error != cudaSuccess) return error;
+  const std::uint64_t share = (call.num_blocks + call.num_sms - 1) / call.num_sms;
   const unsigned num_warps =
       warps_that_share(share, room.stages_of(sizeof(WarpSmem), kMostWarps<kAhead>));
-  const std::uint64_t num_ctas = num_blocks == 0 ? 1 : (num_blocks + share - 1) / share;
-  return launch_decoder<Access>(kernel, num_ctas, num_warps * kWarpSize,
-                                num_warps * static_cast<unsigned>(sizeof(WarpSmem)), stream, work,
-                                static_cast<std::uint32_t>(share));
+  return launch_decoder<Access>(
+      call, kernel, (call.num_blocks + share - 1) / share, num_warps * kWarpSize,
+      num_warps * static_cast<unsigned>(sizeof(WarpSmem)), static_cast<std::uint32_t>(share));
 }
 
 template <class Access>
-cudaError_t launch(const Work& work, std::uint64_t num_blocks, int num_sms, cudaStream_t stream) {
-  const bool is_small = num_blocks <= kFewBlocks * static_cast<unsigned>(num_sms);
-  const auto launcher = width_of(work.dtype) == 8   ? launch<Access, 8, false>
-                        : width_of(work.dtype) == 4 ? launch<Access, 4, false>
-                        : is_small                  ? launch<Access, 2, true>
-                                                    : launch<Access, 2, false>;
-  return launcher(work, num_blocks, num_sms, stream);
+cudaError_t launch(const KernelCall& call) {
+  const bool is_small = call.num_blocks <= std::uint64_t{kFewBlocks} * call.num_sms;
+  const auto launcher = width_of(call.work.dtype) == 8   ? launch<Access, 8, false>
+                        : width_of(call.work.dtype) == 4 ? launch<Access, 4, false>
+                        : is_small                       ? launch<Access, 2, true>
+                                                         : launch<Access, 2, false>;
+  return launcher(call);
 }
 
 }  // namespace
 
-cudaError_t launch_decode(const Work& work, bool direct, std::uint64_t num_blocks, int num_sms,
-                          cudaStream_t stream) {
-  if (uses_straight_decode(work))
-    return launch_decode_straight(work, direct, num_blocks, num_sms, stream);
-  if (work.codec != Codec::kEntropy)
-    return launch_decode_wide(work, direct, num_blocks, num_sms, stream);
-  if (!has_exponent_plane(work.dtype))
-    return launch_decode_bytes(work, direct, num_blocks, num_sms, stream);
-  return direct ? launch<DirectAccess>(work, num_blocks, num_sms, stream)
-                : launch<ScatteredAccess>(work, num_blocks, num_sms, stream);
+cudaError_t launch_decode_entropy_exponent(const KernelCall& call) {
+  return call.direct ? launch<DirectAccess>(call) : launch<ScatteredAccess>(call);
 }
 
 }  // namespace snug::cuda

@@ -1,6 +1,6 @@
 // codec/cuda/decode_entropy_exponent/decode_palette.cuh - one warp restores one block whose top
-// plane is a palette stream (codec/entropy/rans.h) and whose other planes are raw: BF16 and FP32 as
-// encoders write them.
+// plane is a palette stream (codec/entropy/rans.h) and whose other planes are raw: BF16 and F32 as
+// encoders mostly write them.
 #pragma once
 #include "codec/cuda/decode_entropy_exponent/palette_escapes.cuh"
 #include "codec/cuda/decode_entropy_exponent/palette_stream.cuh"
@@ -15,8 +15,9 @@ struct LowBytes {
   uint2 plane[kWidth - 1];
 };
 
-// Which those are. BF16: the ones it decodes. FP32: two lanes share theirs, so that each store
-// fills whole sectors of memory; four values from here on and four some values later.
+// The first of those values. BF16: a lane merges the values that it decodes. F32: two lanes
+// exchange halves, so that each store fills whole sectors: four values from the first one on, and
+// four from kSecondMerged values later on.
 template <int kWidth>
 __device__ __forceinline__ std::uint32_t first_merged() {
   const unsigned lane = lane_id();
@@ -25,8 +26,8 @@ __device__ __forceinline__ std::uint32_t first_merged() {
 template <int kWidth>
 inline constexpr std::uint32_t kSecondMerged = kWidth == 2 ? 4 : 8;
 
-// Shared memory of one warp, behind its SlotTable. Raw bytes come in pieces of two groups, all
-// but one of which are under way.
+// Shared memory of one warp, behind its SlotTable. Raw bytes are loaded in pieces of two groups;
+// all pieces but one are in flight.
 template <int kWidth, bool kAhead>
 struct alignas(16) PaletteRoom {
   static constexpr std::uint32_t kPiece = 2 * kGroupElems, kPieceBytes = (kWidth - 1) * kPiece;
@@ -35,18 +36,18 @@ struct alignas(16) PaletteRoom {
   std::uint8_t ring[PaletteStream<kAhead>::kRoom];
   std::uint8_t lows[kPieces][kPieceBytes];
   std::uint8_t escapes[EscapeBytes<true>::kRoom];
-  std::uint32_t num_words, num_escapes, escapes_at;  // wanted at the end: registers are few
+  std::uint32_t num_words, num_escapes, escapes_at;  // used at the end: saves registers
 };
 
-// Two values from their bytes: those of the low plane, mantissas with the signs lowest, come to
-// both sides of the exponents, which are in place. `bytes` is m0 s0 m1 s1, with others' bits.
+// Two values: the bits of the low plane, mantissas with the sign lowest, go to both sides of the
+// exponents, which are in place. `bytes` is m0 s0 m1 s1 with stray bits.
 __device__ __forceinline__ std::uint32_t merge_bf16(std::uint32_t pair, std::uint32_t bytes) {
-  std::uint32_t merged;  // compilers take two steps
+  std::uint32_t merged;  // one step; the compiler takes two
   asm("lop3.b32 %0, %1, %2, 0x807F807F, 0xD8;" : "=r"(merged) : "r"(pair), "r"(bytes));
   return merged;
 }
 
-// 8 values of a lane, as they are stored.
+// The 8 values that a lane stores.
 template <int kWidth>
 __device__ __forceinline__ void merge_group(const std::uint32_t (&pairs)[4],
                                             const LowBytes<kWidth>& lows,
@@ -76,17 +77,17 @@ __device__ __forceinline__ void merge_group(const std::uint32_t (&pairs)[4],
   }
 }
 
-// Raw planes on their way through shared memory: in registers, the compiler would move them
-// once more, which waits for them.
+// Raw planes, prefetched through shared memory: for loads into registers the compiler would add
+// moves, which wait for them.
 template <int kWidth, bool kAhead>
 struct LowPlanes {
   using Room = PaletteRoom<kWidth, kAhead>;
   const std::uint8_t* payload;
   std::uint32_t part;        // bytes of a plane
   std::uint32_t room;        // address
-  std::uint32_t piece = 0;   // where the piece to come is in the room
-  std::uint32_t next = 0;    // value that the next piece to copy starts with
-  std::uint32_t multiplier;  // of the checksum term of a lane's first byte
+  std::uint32_t piece = 0;   // offset in the room of the piece to read next
+  std::uint32_t next = 0;    // first value of the next piece to copy
+  std::uint32_t multiplier;  // checksum factor of a lane's first word
 
   __device__ __forceinline__ LowPlanes(const std::uint8_t* block, std::uint32_t plane_bytes,
                                        std::uint32_t room_at)
@@ -97,8 +98,8 @@ struct LowPlanes {
 #pragma unroll
     for (unsigned i = 0; i + 1 < Room::kPieces; ++i) copy_next(i * Room::kPieceBytes);
   }
-  // Starts copying the next piece; nothing past the end. Small tensors may stay in the cache if
-  // these bytes do not (2 % of a call of 16 MiB; large ones take 1 % longer).
+  // Starts copying the next piece, up to the end. Evict-first for small tensors: the rest may then
+  // stay in L2 (2 % of a call of 16 MiB; large ones would take 1 % longer).
   __device__ __forceinline__ void copy_next(std::uint32_t to) {
     const std::uint32_t mine = next + 16 * lane_id();
     if (mine < part) {
@@ -110,8 +111,8 @@ struct LowPlanes {
     commit_copies();
     next += Room::kPiece;
   }
-  // The address of this lane's bytes in the piece that comes now, when it is there; another
-  // one is copied to where the piece before was.
+  // Waits for the next piece and returns the address of this lane's bytes in it; starts a copy to
+  // where the previous piece was.
   __device__ __forceinline__ std::uint32_t take_piece() {
     constexpr std::uint32_t kEnd = Room::kPieces * Room::kPieceBytes;
     wait_copies<Room::kPieces - 2>();
@@ -133,7 +134,6 @@ struct LowPlanes {
     }
     return lows;
   }
-  // Of a group's bytes.
   __device__ __forceinline__ void add_terms(const LowBytes<kWidth>& lows, std::uint64_t& sum) {
     constexpr std::uint32_t kSecond =
         kWidth == 2 ? kNextFactor : kSecondMerged<kWidth> / 4 * frame::kChecksumStep;
@@ -147,8 +147,8 @@ struct LowPlanes {
   }
 };
 
-// `slots` is the address of a SlotTable, behind which is a PaletteRoom. Inlined: as a call,
-// 64-bit values end up in registers that are no pairs, and the loop moves them to and fro.
+// `slots` is the address of a SlotTable with a PaletteRoom behind it. Inline: in a called function,
+// 64-bit values end up in unaligned register pairs, and the loop moves them around.
 template <int kWidth, bool kAhead, class Access>
 __device__ __forceinline__ BlockResult decode_palette_block(const std::uint8_t* payload,
                                                             std::uint32_t num_bytes,
@@ -169,7 +169,7 @@ __device__ __forceinline__ BlockResult decode_palette_block(const std::uint8_t* 
   Stream stream(payload, words_at, num_bytes, slots, ring);
   LowPlanes<kWidth, kAhead> planes(payload, part, room + offsetof(Room, lows));
   PaletteSection section;
-  constexpr unsigned kStepsAtOnce = kAhead ? 8 : 2;  // few warps have more registers
+  constexpr unsigned kStepsAtOnce = kAhead ? 8 : 2;  // fewer warps have more registers
   if (!open_palette_section<kInPlace, kStepsAtOnce>(payload, section_at, num_bytes, n, slots, ring,
                                                     sum, section) ||
       section.end_vec * 16 != num_bytes) {
@@ -189,8 +189,8 @@ __device__ __forceinline__ BlockResult decode_palette_block(const std::uint8_t* 
 
   std::uint32_t a[4], b[4];
   uint4 out[kWidth / 2];
-  // Decodes the group after `before` to `now` while that one, whose raw bytes are at low_at, is
-  // merged and stored.
+  // Merges and stores the group `before`, whose raw bytes are at low_at, while the next one is
+  // decoded into `now`.
   const auto turn = [&](const std::uint32_t(&before)[4], std::uint32_t low_at,
                         std::uint32_t(&now)[4], std::uint32_t at) {
     const LowBytes<kWidth> lows = planes.read(low_at);

@@ -1,6 +1,5 @@
-// codec/cuda/decode_entropy_exponent/palette_escapes.cuh - escaped bytes on their way into the
-// groups that they belong to, before those are stored: a second look at memory would cost more than
-// all else.
+// codec/cuda/decode_entropy_exponent/palette_escapes.cuh - puts escaped bytes into decoded groups
+// before those are stored: patching stored values would cost more.
 #pragma once
 #include "codec/cuda/decode_entropy_exponent/palette_section.cuh"
 
@@ -11,14 +10,14 @@ template <bool kInPlace>  // as open_palette_section
 struct EscapeBytes {
   static constexpr std::uint32_t kRoom = 16 * kWarpSize;
   static constexpr std::uint32_t kFlags = kInPlace ? 0x80008000u : 0x00010001u;
-  // What a byte is multiplied with to come where it belongs in the lower half of a pair.
+  // Multiplying a byte with this moves it to its place in the lower half of a pair.
   static constexpr std::uint32_t kUnit = kInPlace ? 1u << 7 : 1u << 8;
 
   const std::uint8_t* payload;
   std::uint32_t num_bytes;  // of it
   std::uint32_t window;     // address in shared memory
-  std::uint32_t first;      // what the window starts with, an offset in the payload
-  std::uint32_t next;       // the next escape's
+  std::uint32_t first;      // payload offset of the window
+  std::uint32_t next;       // payload offset of the next escape
 
   // Starts loading the window; the caller waits before the first patch().
   __device__ __forceinline__ EscapeBytes(const std::uint8_t* block, std::uint32_t block_bytes,
@@ -39,7 +38,7 @@ struct EscapeBytes {
   __device__ __forceinline__ static bool any(const std::uint32_t (&pairs)[4]) {
     return __any_sync(kAllLanes, ((pairs[0] | pairs[1] | pairs[2] | pairs[3]) & kFlags) != 0);
   }
-  // Puts escapes where the pairs of a group have flags; of its values only so many count.
+  // Puts escapes where the pairs of a group have flags, in its first num_values.
   __device__ __forceinline__ void patch(std::uint32_t (&pairs)[4], std::uint32_t num_values,
                                         unsigned lanes_below) {
     if (next - first > kRoom - kGroupElems) {
@@ -49,11 +48,11 @@ struct EscapeBytes {
       wait_copies<0>();
       __syncwarp();
     }
-    // What the byte of each escape in a pair is multiplied with.
+    // The sum of kUnit, shifted to each half of a pair that is an escape.
     const auto units_of = [](std::uint32_t pair) {
       return kInPlace ? pair >> 8 & (kUnit | kUnit << 16) : (pair & kFlags) << 8;
     };
-    // Elements by name, not in loops: the compiler would put the array into memory.
+    // No loops over elements: the compiler would put the array into local memory.
     if (num_values < kGroupElems) {
       const auto keep = [&](std::uint32_t& pair, std::uint32_t value) {
         if (value + 1 >= num_values) pair &= value < num_values ? 0xFFFFu : 0u;
@@ -66,7 +65,7 @@ struct EscapeBytes {
     const std::uint32_t all =
         units_of(pairs[0]) + units_of(pairs[1]) + units_of(pairs[2]) + units_of(pairs[3]);
     const unsigned holders = __ballot_sync(kAllLanes, all != 0);
-    // No unit alone: one that was added up, or both of them.
+    // Common case: no lane has more than one escape, so `all` is one unit or 0.
     if (!__any_sync(kAllLanes, ((all & (all - 1)) | (all & ~(kUnit | kUnit << 16))) != 0)) {
       const std::uint32_t byte =
           load_shared_u8(window + (next - first) + __popc(holders & lanes_below));
@@ -77,7 +76,7 @@ struct EscapeBytes {
       next += __popc(holders);
       return;
     }
-    // 0 to 8 a lane.
+    // Up to 8 a lane.
     const std::uint32_t count = __popc(units_of(pairs[0]) | units_of(pairs[1]) << 1 |
                                        units_of(pairs[2]) << 2 | units_of(pairs[3]) << 3);
     const std::uint32_t upto = warp_inclusive_sum(count);

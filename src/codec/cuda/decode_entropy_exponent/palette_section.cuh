@@ -12,15 +12,14 @@ using codec::entropy::kStateLow;
 inline constexpr unsigned kGroupElems = 256;  // 4 steps of 32 pairs
 
 // The first table of a stream: a slot is rank | freq << 8 | is_escape << 16 | value << 24,
-// or kInPlace: rank | freq << 8 | value << 23 | is_escape << 31, so that the upper half is a
-// BF16 but for sign and mantissa. The value of an escape is 0. Apart from what follows, since it
-// alone must be aligned: tables of byte streams, in the same place, are addressed by a logical
-// operation.
+// or kInPlace: rank | freq << 8 | value << 23 | is_escape << 31, whose upper half is a BF16 without
+// sign and mantissa. The value of an escape is 0. Aligned, because tables of byte streams, in the
+// same place, are addressed by a logical operation.
 struct alignas(1024) SlotTable {
   std::uint32_t entry[256];
 };
 
-// A palette section, parsed. Vectors are counted from the start of the payload.
+// A parsed section. Vectors are counted from the start of the payload.
 struct PaletteSection {
   std::uint32_t num_words;
   std::uint32_t num_escapes;
@@ -32,8 +31,8 @@ struct PaletteSection {
 
 inline constexpr unsigned kPaletteHeadVecs = (codec::kTableOffset + 32) / 16;
 
-// The palette as the lanes have it: value and frequency of the lane's symbol, and
-// where its slots end. False if the 32 bytes (the lane's is `byte`) are no table.
+// The palette, a symbol a lane: value, frequency and end of its slots. False if the 32 bytes, one a
+// lane, are no valid table.
 __device__ __forceinline__ bool read_palette(std::uint32_t byte, std::uint32_t size,
                                              std::uint32_t& value, std::uint32_t& freq,
                                              std::uint32_t& end_slot) {
@@ -46,10 +45,9 @@ __device__ __forceinline__ bool read_palette(std::uint32_t byte, std::uint32_t s
   return !__any_sync(kAllLanes, stray) && __shfl_sync(kAllLanes, end_slot, 15) == 256;
 }
 
-// Gives each of the 256 slots at `slots` the entry of its symbol: bits mark where symbols start, so
-// that the number of bits up to a slot says which one it belongs to. `list` is room for
-// 16 words. Loads of many steps before their stores are fast, but take registers from loads that
-// are under way.
+// Gives each of the 256 slots at `slots` the entry of its symbol: bits mark where symbols start,
+// and the number of bits up to a slot tells its symbol. `list` is room for 16 words. More steps at
+// once are faster, but take registers from loads in flight.
 template <unsigned kStepsAtOnce>
 __device__ __forceinline__ void fill_slot_entries(std::uint32_t slots, std::uint32_t list,
                                                   std::uint32_t entry, std::uint32_t start,
@@ -78,10 +76,9 @@ __device__ __forceinline__ void fill_slot_entries(std::uint32_t slots, std::uint
   __syncwarp();
 }
 
-// Reads the section at `at` (16-byte aligned; the payload has num_bytes), fills the
-// slots (the ring is room for that) and adds the checksum terms of header, states and table.
-// Returns false if the section is not valid. All its loads are under way before the first one is
-// looked at.
+// Opens the section at `at` (16-byte aligned; the payload has num_bytes): fills the slots, with the
+// ring as scratch memory, and adds the checksum terms of header, states and table. False if the
+// section is not valid. All loads are issued before the first one is used.
 template <bool kInPlace = false, unsigned kStepsAtOnce = 2>
 __device__ __forceinline__ bool open_palette_section(const std::uint8_t* payload, std::uint32_t at,
                                                      std::uint32_t num_bytes, std::uint32_t n,
@@ -104,8 +101,7 @@ __device__ __forceinline__ bool open_palette_section(const std::uint8_t* payload
                     palette_size >= 1 && palette_size <= 15 &&
                     head.x <= codec::padded_symbols((std::size_t{n} + 1) / 2) && head.y <= n &&
                     end <= num_bytes;
-  // Nothing is decided before all that was loaded is used: the compiler would move loads behind
-  // the decision.
+  // No branch before all loads are used: the compiler would move loads behind it.
   if (lane < kPaletteHeadVecs) sum += checksum_term(vec, at / 16 + lane);
   std::uint32_t value, freq, end_slot;
   const bool is_table = read_palette(byte, palette_size, value, freq, end_slot);
@@ -122,15 +118,14 @@ __device__ __forceinline__ bool open_palette_section(const std::uint8_t* payload
   return true;
 }
 
-// The entry for a state's lowest byte. A dot product finds its address in one step.
+// The entry for a state's lowest byte. A dot product computes its address in one step.
 __device__ __forceinline__ std::uint32_t load_slot(std::uint32_t x, std::uint32_t slots) {
   return load_shared_u32(__dp4a(x, 4u, slots));
 }
 
-// One step of one lane: two symbols, one renormalisation. Returns
-// flag, value, flag, value from the lowest byte up. `slots` is an address in shared
-// memory. Dot products take frequencies out: the pipe of the
-// multiplications has time, that of logical operations less (2 % of the whole).
+// One step of one lane: two symbols, one renormalisation. Returns flag, value, flag, value from the
+// lowest byte up. Dot products extract frequencies: the multiply pipe has time, the logic pipe less
+// (2 % of the whole).
 __device__ __forceinline__ std::uint32_t decode_pair(std::uint32_t& x, std::uint32_t slots,
                                                      std::uint32_t& next, unsigned lanes_below) {
   const auto freq_of = [](std::uint32_t entry) { return __dp4a(entry, 0x100u, 0u); };

@@ -1,5 +1,5 @@
-// codec/cuda/decode_entropy_exponent/palette_stream.cuh - a palette stream as a decoding warp runs
-// through it: the lane's state, and the words on their way through shared memory.
+// codec/cuda/decode_entropy_exponent/palette_stream.cuh - a palette stream as a warp decodes it:
+// the lane's state, and words prefetched through shared memory.
 #pragma once
 #include <type_traits>
 
@@ -7,31 +7,31 @@
 
 namespace snug::cuda {
 
-// kAhead: words lie in shared memory with the table's entry for their low byte, so that the next
-// look-up of a lane that takes a word is done already. Steps are shorter (7 % of a call of 16 MiB)
-// but take more instructions: for calls with few warps a multiprocessor.
+// kAhead: words are in shared memory together with the table's entry for their low byte, so that a
+// lane that takes a word has its next look-up done. The chain of a step is shorter (7 % of a call
+// of 16 MiB) but has more instructions: for calls with few warps a multiprocessor.
 template <bool kAhead>
 struct PaletteStream {
   using Vec = std::conditional_t<kAhead, uint2, uint4>;
-  static constexpr std::uint32_t kWordRoom = kAhead ? 8 : 2;  // of a word in shared memory
+  static constexpr std::uint32_t kWordRoom = kAhead ? 8 : 2;  // bytes of a word in shared memory
   static constexpr std::uint32_t kChunk = kWarpSize * sizeof(Vec) / 2 * kWordRoom;
   static constexpr std::uint32_t kRoom = 3 * kChunk;
-  // Most that so many groups take is one chunk.
+  // Groups that take at most one chunk.
   static constexpr unsigned kGroups = kChunk / kWordRoom / (kGroupElems / 2);
 
   const Vec* vecs;  // of the payload
   std::uint32_t first_vec, next_vec, end_vec;
   std::uint32_t slots;  // address of the table
-  // Two chunks in turn, and the first once more behind the second: words are in one piece.
+  // Two chunks in turn, and a copy of the first behind the second: words stay contiguous.
   std::uint32_t ring;   // address
   std::uint32_t next;   // address of the next word
-  std::uint32_t limit;  // words are there up to here
+  std::uint32_t limit;  // end of the words in the ring
   unsigned lanes_below;
   Vec ahead;
   std::uint32_t x;
-  std::uint32_t entry, high, word;  // kAhead: the table's for x, x >> 8; what x lacks if it is low
+  std::uint32_t entry, high, word;  // kAhead: the entry for x, x >> 8, and the word that x took
 
-  // Loads the first words; the payload's end bounds them, the section's need not be known yet.
+  // Loads the first words, bounded by the payload: the end of the section may not be known yet.
   __device__ __forceinline__ PaletteStream(const std::uint8_t* payload, std::uint32_t words_at,
                                            std::uint32_t num_bytes, std::uint32_t slots_at,
                                            std::uint32_t ring_at)
@@ -46,7 +46,7 @@ struct PaletteStream {
         lanes_below(lanes_below_mask()) {
     load_ahead();
   }
-  // When the table is there.
+  // When the table is filled.
   __device__ __forceinline__ void start(std::uint32_t state) {
     x = state;
     if constexpr (kAhead) {
@@ -63,7 +63,7 @@ struct PaletteStream {
     return next_vec < end_vec ? checksum_term(ahead, next_vec) : 0;
   }
 
-  // Makes sure that kGroups groups find their words. Adds the checksum terms of new ones.
+  // Provides the words of kGroups groups. Adds the checksum terms of new ones.
   __device__ __forceinline__ void refill(std::uint64_t& sum) {
     if (static_cast<std::int32_t>(limit - next) >= static_cast<std::int32_t>(kChunk)) return;
     __syncwarp();
@@ -115,8 +115,7 @@ struct PaletteStream {
       return __byte_perm(a, b, 0x7632);
     }
   }
-  // The state without a symbol. A dot product takes the frequency out: the pipe of the
-  // multiplications has time, that of logical operations less.
+  // The state without a symbol. A dot product extracts the frequency, see decode_pair.
   __device__ __forceinline__ std::uint32_t taken_out(std::uint32_t slot,
                                                      std::uint32_t upper) const {
     return __dp4a(slot, 0x100u, 0u) * upper + (slot & 255);
@@ -135,7 +134,7 @@ struct PaletteStream {
         "mad.lo.u32 at, at, 8, %3;\n\t"
         "ld.shared.v2.u32 {%2, entry}, [at];\n\t"
         "shr.u32 %1, %4, 8;\n\t"
-        "lop3.b32 %0, mask, entry, %6, 0xCA;\n\t"  // selp would become a load that waits
+        "lop3.b32 %0, mask, entry, %6, 0xCA;\n\t"  // selp would become a predicated load
         "@p prmt.b32 %1, %4, %2, 0x2105;\n\t"
         "popc.b32 needing, needing;\n\t"
         "mad.lo.u32 %3, needing, 8, %3;\n\t"
@@ -145,7 +144,7 @@ struct PaletteStream {
         : "memory");
   }
 
-  // After the last group: terms of what is left, escapes and words a corrupt stream did not use.
+  // After the last group: terms of escapes, and of words that a corrupt stream did not use.
   __device__ __forceinline__ std::uint64_t terms_left() {
     std::uint64_t sum = ahead_terms();
     for (next_vec += kWarpSize; next_vec < end_vec; next_vec += kWarpSize) {
@@ -154,7 +153,7 @@ struct PaletteStream {
     }
     return sum;
   }
-  // Whether the stream ends as it must, for this lane. Before terms_left().
+  // Whether this lane's stream ends as it must. Before terms_left().
   __device__ __forceinline__ bool ends_well(std::uint32_t num_words) const {
     const std::uint32_t loaded = (next_vec - lane_id() - first_vec) * (sizeof(Vec) / 2);
     const std::uint32_t last = kAhead && x < kStateLow ? x << 16 | word : x;

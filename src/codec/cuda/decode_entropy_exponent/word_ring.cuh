@@ -1,12 +1,11 @@
-// codec/cuda/decode_entropy_exponent/word_ring.cuh - reading tables and words of a stream from
-// shared memory.
+// codec/cuda/decode_entropy_exponent/word_ring.cuh - the words of a stream in shared memory.
 #pragma once
 #include "codec/cuda/frame/device_frame.cuh"
 
 namespace snug::cuda {
 
-// Takes the lane's next word if its state is too low. `next` is the address of the
-// stream's next word; the words of a whole group lie in one piece from there on.
+// Renormalisation: takes the lane's next word if its state is too low. `next` is the address of the
+// stream's next word; the words of a whole group are contiguous from there on.
 __device__ __forceinline__ void take_word(std::uint32_t& x, std::uint32_t& next,
                                           unsigned lanes_below) {
   asm volatile(
@@ -29,9 +28,9 @@ __device__ __forceinline__ void take_word(std::uint32_t& x, std::uint32_t& next,
       : "memory");
 }
 
-// The words of one section, kept ahead of the decoder in shared memory: two chunks
-// of one Vec a lane, in turn, and once more what a group can need of the first
-// behind the second, so that no group's words are torn apart.
+// The words of one section, prefetched into shared memory: two chunks of one Vec a lane in turn,
+// and a copy of the start of the first behind the second, so that the words of a group are
+// contiguous.
 template <class Vec>
 struct WordRing {
   static constexpr std::uint32_t kChunkBytes = sizeof(Vec) * kWarpSize;
@@ -44,7 +43,7 @@ struct WordRing {
   std::uint32_t filled = 0, consumed = 0;  // bytes
   Vec ahead;
 
-  // `past_vec` may be that of the payload: the section's end need not be known yet.
+  // `past_vec` may be the payload's: the end of the section need not be known yet.
   __device__ __forceinline__ WordRing(const std::uint8_t* payload, std::uint32_t first_vec,
                                       std::uint32_t past_vec)
       : vecs(reinterpret_cast<const Vec*>(payload)), next_vec(first_vec), end_vec(past_vec) {
@@ -54,8 +53,8 @@ struct WordRing {
     // Lanes beyond the end load the last vector: a select would wait for the load.
     ahead = __ldcs(vecs + min(next_vec + lane_id(), end_vec - 1));
   }
-  // Makes sure that a whole group finds its words at the address returned. Calls
-  // pass(ahead, its index) for what goes into the ring.
+  // Provides the words of a whole group at the address returned. Calls pass(vector, index) for what
+  // is added to the ring.
   template <class Pass>
   __device__ __forceinline__ std::uint32_t refill(std::uint32_t ring, Pass pass) {
     if (static_cast<std::int32_t>(filled - consumed) < static_cast<std::int32_t>(kGroupBytes)) {

@@ -1,34 +1,86 @@
-// codec/cuda/decode_fixed_any/expand_block.cuh - one warp's part of a `fixed`, raw or constant
-// block whose payload is in shared memory; used by
-// codec/cuda/decode_fixed_any/decode_fixed_any_kernel.cuh.
+// codec/cuda/decode_fixed_any/expand_block.cuh - one warp's part of a fixed or raw block whose
+// payload is in shared memory, where each part is whole rows of 512 bytes.
 #pragma once
 #include "codec/cuda/decode_any_block/decode_any_block.cuh"
 #include "codec/cuda/decode_any_block/decode_fixed_block.cuh"
-#include "codec/cuda/decode_fixed_any/part_target.cuh"
 #include "codec/cuda/frame/decode_frame.cuh"
 
 namespace snug::cuda {
 
-inline constexpr unsigned kConsumers = 16;  // warps; blocks of 4096 values and more divide evenly
+inline constexpr unsigned kConsumers = 16;  // warps: blocks of 4096 values and more divide evenly
 inline constexpr unsigned kConsumerThreads = kConsumers * kWarpSize;
 
 // Element widths of types that have the fixed codec.
 template <int kWidth>
 inline constexpr bool kHasFixed = kWidth == 2 || kWidth == 4;
 
+// Where a warp puts its part of a block: `first` plus the offset in the block up to offset `limit`,
+// `second` plus the offset from there on, where a page of a scattered tensor ends inside the part.
+// The producer finds them.
+struct PartPlace {
+  std::uint8_t* first;
+  std::uint8_t* second;
+  std::uint32_t limit;
+};
+
+template <class Access>
+struct PartTarget;
+
+template <>
+struct PartTarget<DirectAccess> {
+  std::uint8_t* base;
+
+  __device__ PartTarget(const DirectAccess& dst, std::uint64_t pos, const PartPlace&)
+      : base(dst.data + pos) {}
+  __device__ __forceinline__ std::uint8_t* at(std::uint32_t offset) const { return base + offset; }
+};
+
+template <>
+struct PartTarget<ScatteredAccess> {
+  PartPlace place;
+
+  __device__ PartTarget(const ScatteredAccess&, std::uint64_t, const PartPlace& place)
+      : place(place) {}
+  __device__ __forceinline__ std::uint8_t* at(std::uint32_t offset) const {
+    return (offset < place.limit ? place.first : place.second) + offset;
+  }
+};
+
+// Finds the place of bytes [first, last) of the block at `pos`; false if they are in more than two
+// pieces, not 16-byte aligned, or a row is in two pieces.
+__device__ __forceinline__ bool find_place(const DirectAccess&, std::uint64_t, std::uint32_t,
+                                           std::uint32_t, PartPlace&) {
+  return true;
+}
+inline __device__ __noinline__ bool find_place(const ScatteredAccess& dst, std::uint64_t pos,
+                                               std::uint32_t first, std::uint32_t last,
+                                               PartPlace& place) {
+  if (first >= last) return true;
+  const ScatteredAccess::Piece piece = dst.find(pos + first);
+  place.first = piece.at - first;
+  place.limit = last;
+  if (reinterpret_cast<std::uintptr_t>(piece.at) % 16 != 0) return false;
+  if (piece.left >= last - first) return true;
+  place.limit = first + static_cast<std::uint32_t>(piece.left);
+  const ScatteredAccess::Piece next = dst.find(pos + place.limit);
+  place.second = next.at - place.limit;
+  return place.limit % 512 == 0 && reinterpret_cast<std::uintptr_t>(next.at) % 16 == 0 &&
+         next.left >= last - place.limit;
+}
+
 struct StageInfo {
   DecodeJob job;
   std::uint64_t ticket;
-  FixedLayout layout;  // of a fixed block, all but what its header says
+  FixedLayout layout;  // of a fixed block, without what its header says
   bool staged;         // the payload is in shared memory
-  bool in_rows;        // and each part is whole rows, whose places are in `places`
+  bool in_rows;        // and each part is whole rows at its `places`
   PartPlace places[kConsumers];
   std::uint64_t sums[kConsumers];
   Reason reasons[kConsumers];
-  std::uint32_t num_patched[kConsumers];  // escapes that were found where they belong
+  std::uint32_t num_patched[kConsumers];  // escapes that a warp found by their order
 };
 
-// The first escape at or after a position, as listed by encoders: by rising position.
+// The first escape at or after a position; encoders list them by rising position.
 __device__ __forceinline__ std::uint32_t find_escape(std::uint32_t escapes,
                                                      std::uint32_t num_escapes,
                                                      std::uint32_t position) {
@@ -48,8 +100,8 @@ __device__ __forceinline__ std::uint32_t find_escape(std::uint32_t escapes,
   return first + count_before(1);
 }
 
-// Escapes of this warp's part, positions [first, last) of the block, after its values
-// have been stored. Returns how many this lane has put there.
+// Escapes of this warp's part, positions [first, last) of the block, after its values are stored.
+// Returns how many this lane has written.
 template <int kWidth, class PutByte>
 __device__ __forceinline__ std::uint32_t patch_part(std::uint32_t escapes,
                                                     std::uint32_t num_escapes, std::uint32_t first,
@@ -68,7 +120,6 @@ __device__ __forceinline__ std::uint32_t patch_part(std::uint32_t escapes,
   }
 }
 
-// What the parts of a fixed block have in common.
 struct FixedView {
   std::uint32_t base;  // of the stage
   FixedLayout layout;
@@ -112,8 +163,8 @@ __device__ __forceinline__ std::uint64_t expand_rows_bf16(const FixedView& v, st
   return sum;
 }
 
-// The same for F32: 128 values a row, 4 of them a lane, so that a warp's stores are
-// in one piece; two lanes share a word of nibbles.
+// The same for F32: 128 values a row, 4 of them a lane, so that the stores of a warp are
+// contiguous; two lanes share a word of nibbles.
 template <class Access>
 __device__ __forceinline__ std::uint64_t expand_rows_f32(const FixedView& v, std::uint32_t rows,
                                                          std::uint32_t first_row,
@@ -193,7 +244,7 @@ __device__ __forceinline__ BlockResult expand_rows(const std::uint8_t* stage, co
   const PartTarget<Access> target(dst, job.pos, info.places[warp]);
   std::uint64_t sum = 0;
   if constexpr (kHasFixed<kWidth>) {
-    if (job.entry.codec == static_cast<unsigned>(Codec::kFixed)) {
+    if (job.entry.is(Codec::kFixed)) {
       FixedView v{base, info.layout, job.entry.plane_modes, n};
       const std::uint32_t head =
           v.layout.escapes - static_cast<std::uint32_t>(codec::FixedHeader::kBytes);
@@ -226,21 +277,19 @@ __device__ __forceinline__ BlockResult expand_rows(const std::uint8_t* stage, co
   return {kReasonNone, sum};
 }
 
-// Whether blocks of this kind can be `in_rows`: whole rows for every warp, and a layout
-// that expand_rows knows.
+// Whether a block has whole rows for every warp, and a layout that expand_rows knows.
 template <int kWidth>
 __device__ __forceinline__ bool divides_into_rows(const DecodeJob& job) {
-  if (job.entry.codec == static_cast<unsigned>(Codec::kFixed))
+  if (job.entry.is(Codec::kFixed))
     return job.n % (256 * kConsumers) == 0 && (kWidth == 4 || job.entry.plane_modes == 0);
-  return job.entry.codec == static_cast<unsigned>(Codec::kRaw) && job.n * kWidth % 512 == 0 &&
-         job.entry.plane_modes == 0 && job.entry.num_bytes == job.n * kWidth;
+  return job.entry.is(Codec::kRaw) && job.n * kWidth % 512 == 0 && job.entry.plane_modes == 0 &&
+         job.entry.num_bytes == job.n * kWidth;
 }
 
-// Offset in the block where the part of a warp starts.
+// Where the part of a warp starts in the block.
 template <int kWidth>
 __device__ __forceinline__ std::uint32_t part_start(const DecodeJob& job, unsigned warp) {
-  if (job.entry.codec == static_cast<unsigned>(Codec::kFixed))
-    return job.n / kConsumers * warp * kWidth;
+  if (job.entry.is(Codec::kFixed)) return job.n / kConsumers * warp * kWidth;
   return warp * (job.n * kWidth / 512) / kConsumers * 512;
 }
 

@@ -1,6 +1,5 @@
-// codec/cuda/decode_fixed_any/expand_rest.cuh - one warp's part of any `fixed`, raw or constant
-// block whose payload is in shared memory, wherever it goes: what
-// codec/cuda/decode_fixed_any/expand_block.cuh leaves over.
+// codec/cuda/decode_fixed_any/expand_rest.cuh - one warp's part of any other fixed, raw or constant
+// block whose payload is in shared memory.
 #pragma once
 #include "codec/cuda/decode_fixed_any/expand_block.cuh"
 
@@ -51,9 +50,9 @@ __device__ __forceinline__ std::uint64_t expand_units(const FixedView& v, std::u
 }
 
 template <int kWidth, class Access>
-__device__ __forceinline__ BlockResult expand_any_fixed(const std::uint8_t* stage,
-                                                        const StageInfo& info, const Access& dst,
-                                                        std::uint32_t& num_patched) {
+__device__ __forceinline__ BlockResult expand_other_fixed(const std::uint8_t* stage,
+                                                          const StageInfo& info, const Access& dst,
+                                                          std::uint32_t& num_patched) {
   const DecodeJob& job = info.job;
   const unsigned warp = threadIdx.x / kWarpSize;
   FixedView v{shared_address(stage), info.layout, job.entry.plane_modes, job.n};
@@ -62,7 +61,7 @@ __device__ __forceinline__ BlockResult expand_any_fixed(const std::uint8_t* stag
       v.layout.escapes - static_cast<std::uint32_t>(codec::FixedHeader::kBytes);
   if (!read_fixed_header(load_shared_b128(v.base + head), num_bytes, v.n, v.layout))
     return {kReasonPayload, 0};
-  // Both planes have as many rows, padding included.
+  // Both planes have the same number of rows, padding included.
   const std::uint32_t rows = (static_cast<std::uint32_t>(align16(v.n)) + 255) / 256;
   const std::uint32_t first = warp * rows / kConsumers, last = (warp + 1) * rows / kConsumers;
   std::uint64_t sum = 0;
@@ -83,12 +82,12 @@ __device__ __forceinline__ BlockResult expand_any_fixed(const std::uint8_t* stag
 }
 
 template <class Access>
-__device__ __forceinline__ BlockResult expand_any_plain(const std::uint8_t* stage,
-                                                        const StageInfo& info, unsigned width,
-                                                        const Access& dst) {
+__device__ __forceinline__ BlockResult expand_other_plain(const std::uint8_t* stage,
+                                                          const StageInfo& info, unsigned width,
+                                                          const Access& dst) {
   const DecodeJob& job = info.job;
   const std::uint32_t base = shared_address(stage), raw = job.n * width;
-  const bool constant = job.entry.codec == static_cast<unsigned>(Codec::kConstant);
+  const bool constant = job.entry.is(Codec::kConstant);
   if (job.entry.plane_modes != 0 || job.entry.num_bytes != (constant ? 16 : align16(raw)))
     return {kReasonPayload, 0};
   const uint4 stored = load_shared_b128(base), value = repeat_value(stored, width);
@@ -103,12 +102,13 @@ __device__ __forceinline__ BlockResult expand_any_plain(const std::uint8_t* stag
 }
 
 template <int kWidth, class Access>
-__device__ __forceinline__ BlockResult expand_any(const std::uint8_t* stage, const StageInfo& info,
-                                                  const Access& dst, std::uint32_t& num_patched) {
+__device__ __forceinline__ BlockResult expand_other(const std::uint8_t* stage,
+                                                    const StageInfo& info, const Access& dst,
+                                                    std::uint32_t& num_patched) {
   if constexpr (kHasFixed<kWidth>)
-    if (info.job.entry.codec == static_cast<unsigned>(Codec::kFixed))
-      return expand_any_fixed<kWidth>(stage, info, dst, num_patched);
-  return expand_any_plain(stage, info, kWidth, dst);
+    if (info.job.entry.is(Codec::kFixed))
+      return expand_other_fixed<kWidth>(stage, info, dst, num_patched);
+  return expand_other_plain(stage, info, kWidth, dst);
 }
 
 }  // namespace snug::cuda

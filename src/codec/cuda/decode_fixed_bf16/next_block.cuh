@@ -1,28 +1,27 @@
-// codec/cuda/decode_fixed_bf16/next_block.cuh - which warps of
-// codec/cuda/decode_fixed_bf16/decode_fixed_bf16_kernel.cuh share which blocks, and what they know
-// of a block before they restore it.
+// codec/cuda/decode_fixed_bf16/next_block.cuh - which warps of decode_fixed_bf16.cu share which
+// blocks, and what they know of a block before they restore it.
 #pragma once
 #include "codec/cuda/frame/decode_frame.cuh"
 
 namespace snug::cuda {
 
-inline constexpr unsigned kStraightWarps = 16;  // a thread block, and one that checks
-inline constexpr unsigned kStraightThreads = kStraightWarps * kWarpSize;
+inline constexpr unsigned kWorkerWarps = 16;  // of a thread block, which has one more that checks
+inline constexpr unsigned kWorkerThreads = kWorkerWarps * kWarpSize;
 inline constexpr std::uint32_t kRowValues = 8 * kWarpSize;  // of a warp's step, 8 of them a lane
 inline constexpr unsigned kMaxGroups = 8;
 
-// The warps that share a block, and which blocks are theirs. Numbers of warps and groups
-// are powers of two: there is no division on the way to the first load.
+// Warps that share blocks. Numbers of warps and groups are powers of two: no division delays the
+// first load.
 struct WarpGroup {
   unsigned log2_warps;  // of the group
-  unsigned warp;        // which of them this is
-  unsigned idx;         // of the group in the thread block
+  unsigned warp;        // index of this warp in it
+  unsigned idx;         // index of the group in the thread block
 
   __device__ __forceinline__ explicit WarpGroup(unsigned log2_warps)
       : log2_warps(log2_warps),
         warp(threadIdx.x / kWarpSize & ((1u << log2_warps) - 1)),
         idx(threadIdx.x / kWarpSize >> log2_warps) {}
-  __device__ __forceinline__ unsigned num_groups() const { return kStraightWarps >> log2_warps; }
+  __device__ __forceinline__ unsigned num_groups() const { return kWorkerWarps >> log2_warps; }
   __device__ __forceinline__ std::uint64_t first_block() const {
     return std::uint64_t{blockIdx.x} * num_groups() + idx;
   }
@@ -31,13 +30,11 @@ struct WarpGroup {
   }
 };
 
-// What becomes of a block.
 enum class BlockKind : std::uint32_t { kEnd, kInvalid, kFixedRows, kRawRows, kOther };
 
-// A block to come, as far as a warp needs to know.
-struct ComingBlock {
+struct NextBlock {
   std::uint64_t payload = 0;      // offset in the frame
-  std::uint8_t* place = nullptr;  // of the warp's part
+  std::uint8_t* place = nullptr;  // where the warp's part goes
   BlockKind kind = BlockKind::kEnd;
   std::uint32_t n = 0;
   std::uint32_t num_bytes = 0;
@@ -61,8 +58,8 @@ struct HeaderVecs {
   }
 };
 
-// Where the part of a warp is, if the part of every warp of the group is in one piece at a
-// multiple of 16; else null.
+// The place of a warp's part, if the parts of all warps of the group are contiguous and 16-byte
+// aligned; else null.
 __device__ __forceinline__ std::uint8_t* find_part(const DirectAccess& dst, std::uint64_t pos,
                                                    std::uint32_t part, const WarpGroup& group) {
   return dst.data + pos + group.warp * part;
@@ -84,11 +81,11 @@ inline __device__ __noinline__ std::uint8_t* find_part(const ScatteredAccess& ds
   return found;
 }
 
-// The two index entries that say where a block is.
+// The index entries of a block and of the one after it, where its payload ends.
 struct EntryPair {
   uint4 packed{}, next{};
 
-  // As far as the frame's room goes: the header may not have been read yet.
+  // Only bounded by the frame's buffer: the header may not have been read yet.
   __device__ __forceinline__ EntryPair(const Work& work, std::uint64_t block) {
     const uint4* entry =
         static_cast<const uint4*>(work.single.frame) + frame::kHeaderBytes / 16 + block;
@@ -99,30 +96,28 @@ struct EntryPair {
 };
 
 template <class Access>
-__device__ __forceinline__ ComingBlock open_block(const Work& work, const DeviceHeader& h,
-                                                  const WarpGroup& group, std::uint64_t block,
-                                                  const EntryPair& entries) {
+__device__ __forceinline__ NextBlock open_block(const Work& work, const DeviceHeader& h,
+                                                const WarpGroup& group, std::uint64_t block,
+                                                const EntryPair& entries) {
   if (block >= h.num_blocks) return {};
   const DeviceEntry e = unpack_entry(entries.packed);
   const std::uint32_t n = h.elems_in_block(block);
-  ComingBlock coming{e.offset, nullptr, BlockKind::kInvalid, n, e.num_bytes, e.checksum};
+  NextBlock next{e.offset, nullptr, BlockKind::kInvalid, n, e.num_bytes, e.checksum};
   const std::uint64_t end =
       block + 1 < h.num_blocks ? unpack_entry(entries.next).offset : h.frame_bytes;
-  if (!is_valid_entry(e, block, end, n, 2, h)) return coming;
-  coming.kind = BlockKind::kOther;
-  if (n != 1u << h.log2_block || e.plane_modes != 0) return coming;
-  coming.place = find_part(access_item<Access>(work, work.single), (block << h.log2_block) * 2,
-                           2 * n >> group.log2_warps, group);
-  if (coming.place == nullptr) return coming;
-  if (e.codec == static_cast<unsigned>(Codec::kFixed) &&
-      e.num_bytes >= n + n / 2 + codec::FixedHeader::kBytes)
-    coming.kind = BlockKind::kFixedRows;
-  if (e.codec == static_cast<unsigned>(Codec::kRaw) && e.num_bytes == 2 * n)
-    coming.kind = BlockKind::kRawRows;
-  return coming;
+  if (!is_valid_entry(e, block, end, n, 2, h)) return next;
+  next.kind = BlockKind::kOther;
+  if (n != 1u << h.log2_block || e.plane_modes != 0) return next;
+  next.place = find_part(access_item<Access>(work, work.single), (block << h.log2_block) * 2,
+                         2 * n >> group.log2_warps, group);
+  if (next.place == nullptr) return next;
+  if (e.is(Codec::kFixed) && e.num_bytes >= n + n / 2 + codec::FixedHeader::kBytes)
+    next.kind = BlockKind::kFixedRows;
+  if (e.is(Codec::kRaw) && e.num_bytes == 2 * n) next.kind = BlockKind::kRawRows;
+  return next;
 }
 
-// Asks the cache for index entries of blocks from this one on, `step` apart.
+// Prefetches the index entries of blocks from this one on, `step` apart.
 __device__ __forceinline__ void prefetch_entries(const Work& work, std::uint64_t block,
                                                  std::uint64_t step) {
   const std::uint64_t at = frame::kHeaderBytes + (block + lane_id() * step) * frame::kEntryBytes;

@@ -1,14 +1,12 @@
-// codec/cuda/decode_fixed_bf16/restore_rows.cuh - a warp's part of a `fixed` or raw block of BF16,
-// straight from memory through registers to memory; used by
-// codec/cuda/decode_fixed_bf16/decode_fixed_bf16_kernel.cuh.
+// codec/cuda/decode_fixed_bf16/restore_rows.cuh - a warp's part of a fixed or raw block of BF16.
 #pragma once
 #include "codec/cuda/decode_any_block/decode_fixed_block.cuh"
 #include "codec/cuda/decode_fixed_bf16/next_block.cuh"
 
 namespace snug::cuda {
 
-// Puts an escape into the warp's part, values [from, from + count) of the block, if it
-// belongs there; false if it belongs nowhere.
+// Writes an escape if it is in the warp's part, values [from, from + count) of the block; false if
+// it is outside of the block.
 __device__ __forceinline__ bool patch_escape(std::uint32_t escape, std::uint32_t from,
                                              std::uint32_t count, std::uint32_t n,
                                              std::uint8_t* place) {
@@ -19,10 +17,10 @@ __device__ __forceinline__ bool patch_escape(std::uint32_t escape, std::uint32_t
 
 // The warp's part of a fixed block, kBatch rows at a time.
 template <unsigned kBatch>
-__device__ __forceinline__ BlockResult restore_fixed_rows(const ComingBlock& b,
+__device__ __forceinline__ BlockResult restore_fixed_rows(const NextBlock& b,
                                                           const std::uint8_t* frame,
                                                           const WarpGroup& group) {
-  constexpr unsigned kEscapes = 4;  // times kWarpSize are read ahead
+  constexpr unsigned kEscapes = 4;  // a lane, loaded before they are needed
   const unsigned lane = lane_id();
   const std::uint8_t* payload = frame + b.payload;
   const std::uint32_t n = b.n, count = n >> group.log2_warps, from = group.warp * count;
@@ -70,7 +68,7 @@ __device__ __forceinline__ BlockResult restore_fixed_rows(const ComingBlock& b,
     place += kBatch * 512;
     load_rows();
   }
-  __syncwarp();  // other lanes' stores come before escapes
+  __syncwarp();  // escapes overwrite what other lanes stored
   Reason reason = kReasonNone;
   const auto take = [&](std::uint32_t escape, std::uint32_t i) {
     if ((i / kWarpSize & ((1u << group.log2_warps) - 1)) == group.warp)
@@ -90,7 +88,7 @@ __device__ __forceinline__ BlockResult restore_fixed_rows(const ComingBlock& b,
 
 // The same for a raw block.
 template <unsigned kBatch>
-__device__ __forceinline__ BlockResult restore_raw_rows(const ComingBlock& b,
+__device__ __forceinline__ BlockResult restore_raw_rows(const NextBlock& b,
                                                         const std::uint8_t* frame,
                                                         const WarpGroup& group) {
   const std::uint32_t count = b.n >> group.log2_warps;

@@ -1,13 +1,12 @@
-// codec/cuda/encode_entropy_any/encode_block.cuh - one warp codes one block of any kind and writes
-// it where it belongs: raw, constant, or with planes that wait in scratch memory for their place.
+// codec/cuda/encode_entropy_any/encode_block.cuh - one warp codes one block of any kind, and writes
+// it when its place is known: raw, constant, or with coded planes that wait in scratch memory.
 #pragma once
 #include "codec/cuda/encode_entropy_any/encode_large_fixed.cuh"
-#include "codec/cuda/encode_entropy_any/raw_planes.cuh"
 #include "codec/cuda/frame/encode_frame.cuh"
 
 namespace snug::cuda {
 
-// Where the payload of a block comes from, once its size is known.
+// Where the payload of a block comes from.
 enum class Origin { kTensor, kScratch, kRegister };
 
 struct Encoded {
@@ -52,6 +51,13 @@ __device__ inline void set_raw(Encoded& e, std::uint32_t raw) {
   e.entry.num_bytes = static_cast<std::uint32_t>(align16(raw));
 }
 
+__device__ inline void set_constant(Encoded& e) {
+  e.origin = Origin::kRegister;
+  e.entry.codec = static_cast<std::uint32_t>(Codec::kConstant);
+  e.entry.plane_modes = 0;
+  e.entry.num_bytes = 16;
+}
+
 template <int kWidth, class Access>
 __device__ __noinline__ Encoded encode_block_any(const Work& work, Access src, std::uint64_t pos,
                                                  std::uint32_t n, PlaneSmem* smem,
@@ -67,9 +73,7 @@ __device__ __noinline__ Encoded encode_block_any(const Work& work, Access src, s
         entropy && !has_exponent_plane(work.dtype) && count_top(values, smem, may_be_constant);
   if (entropy && !counted) may_be_constant = take_sample(values, smem);
   if (may_be_constant && is_constant_block(src, pos, n * kWidth, kWidth)) {
-    e.origin = Origin::kRegister;
-    e.entry.codec = static_cast<std::uint32_t>(Codec::kConstant);
-    e.entry.num_bytes = 16;
+    set_constant(e);
     return e;
   }
   auto* sections = reinterpret_cast<Section*>(scratch);
@@ -102,18 +106,79 @@ __device__ __noinline__ Encoded encode_block_any(const Work& work, Access src, s
   return e;
 }
 
-// Raw planes are looked at again when the place is known; much of the block has left
-// the cache by now, and its first part can come back meanwhile.
+// Writes the planes that `plane_modes` leaves raw, straight from the tensor; returns checksum
+// terms.
+template <class Access, int kWidth>
+__device__ __noinline__ std::uint64_t write_raw_planes(BlockValues<Access, kWidth> values,
+                                                       std::uint32_t plane_modes,
+                                                       std::uint8_t* payload) {
+  const auto part = static_cast<std::uint32_t>(align16(values.n));
+  std::uint64_t sum = 0;
+  // Eight values a lane; all loads of a batch are issued before the first store.
+  constexpr std::uint32_t kBatch = 16 / kWidth;
+  std::uint32_t first = 0;
+#pragma unroll 1
+  for (; first + kBatch * 256 <= values.n; first += kBatch * 256) {
+    std::uint32_t low[kBatch][kWidth], high[kBatch][kWidth];
+#pragma unroll
+    for (std::uint32_t u = 0; u < kBatch; ++u) {
+      const std::uint32_t value = first + u * 256 + 8 * lane_id();
+      if constexpr (kWidth == 2) {
+        const uint4 v = values.src.peek16(values.pos + 2 * std::uint64_t{value});
+        low[u][0] = v.x, low[u][1] = v.y, high[u][0] = v.z, high[u][1] = v.w;
+      } else {
+        values.load_whole(value, low[u]);
+        values.load_whole(value + 4, high[u]);
+      }
+    }
+#pragma unroll
+    for (std::uint32_t u = 0; u < kBatch; ++u) {
+      values.rotate_words(low[u]);
+      values.rotate_words(high[u]);
+      std::uint32_t at = first + u * 256 + 8 * lane_id();
+      std::uint32_t factor = checksum_factor(at / 4);
+#pragma unroll
+      for (unsigned p = 0; p < kWidth; ++p) {
+        if (!has_mode(plane_modes, p, PlaneMode::kRaw)) continue;
+        const uint2 bytes = {plane_of<kWidth>(low[u], p), plane_of<kWidth>(high[u], p)};
+        __stcs(reinterpret_cast<uint2*>(payload + at), bytes);
+        sum = mad_wide(bytes.x, factor, sum);
+        sum = mad_wide(bytes.y, factor + kNextFactor, sum);
+        at += part;
+        factor += part / 4 * frame::kChecksumStep;
+      }
+    }
+  }
+#pragma unroll 1
+  for (std::uint32_t value = first + 4 * lane_id(); value < part; value += 128) {
+    std::uint32_t words[kWidth];
+    values.load(value, words);
+    values.rotate_words(words);
+    std::uint32_t at = value;
+#pragma unroll
+    for (unsigned p = 0; p < kWidth; ++p) {
+      if (!has_mode(plane_modes, p, PlaneMode::kRaw)) continue;
+      const std::uint32_t bytes = plane_of<kWidth>(words, p);
+      __stcs(reinterpret_cast<std::uint32_t*>(payload + at), bytes);
+      sum += checksum_term(bytes, at / 4);
+      at += part;
+    }
+  }
+  return sum;
+}
+
+// Raw planes are read again when the place is known. Much of the block has left the cache by then:
+// prefetches its first part.
 template <int kWidth, class Access>
-__device__ __forceinline__ void fetch_raw_again(const Access& src, std::uint64_t pos,
-                                                std::uint32_t n, const Encoded& e) {
+__device__ __forceinline__ void prefetch_raw(const Access& src, std::uint64_t pos, std::uint32_t n,
+                                             const Encoded& e) {
   constexpr std::uint32_t kLinesBack = 64;
   if (e.origin != Origin::kTensor && e.raw_bytes == 0) return;
   for (std::uint32_t line = lane_id(); line < min(n * kWidth / 128, kLinesBack); line += kWarpSize)
     src.prefetch(pos + 128 * std::uint64_t{line});
 }
 
-// All sections, behind the raw planes; only the last one may have escapes.
+// Copies all sections behind the raw planes; only the last one may have escapes.
 __device__ __forceinline__ std::uint64_t copy_sections(const Encoded& e,
                                                        const std::uint8_t* scratch,
                                                        const std::uint8_t* escapes_end,

@@ -1,12 +1,11 @@
 // codec/cuda/encode_entropy_any/encode_large_fixed.cuh - the fixed codec for blocks too large for
-// codec/cuda/encode_fixed/encode_fixed_kernel.cuh: one warp, value by value, into scratch memory.
+// encode_fixed.cu: one warp, value by value, into scratch memory.
 #pragma once
 #include "codec/cuda/encode_entropy_any/encode_planes.cuh"
 #include "codec/cuda/encode_fixed/fixed_palette.cuh"
 
 namespace snug::cuda {
 
-// The elements of one block.
 template <class Access>
 struct Elements {
   Access src;
@@ -19,7 +18,7 @@ struct Elements {
   }
 };
 
-// The payload of a fixed block as it grows in scratch memory.
+// The payload of a fixed block in scratch memory.
 struct FixedOut {
   std::uint8_t* payload;
   std::uint32_t used;
@@ -57,7 +56,7 @@ __device__ __noinline__ bool encode_fixed_any(const BlockValues<Access, kWidth>&
       const std::uint32_t first = e.byte(0, p);
       bool same = true;
       for (std::uint32_t i = lane; i < e.n; i += kWarpSize) same &= e.byte(i, p) == first;
-      if (__all_sync(kAllLanes, same)) plane_modes |= 1u << (2 * p);
+      if (__all_sync(kAllLanes, same)) plane_modes |= mode_bits(PlaneMode::kConstant, p);
     }
   for (unsigned pass = 0; pass < 2; ++pass)
     for (unsigned p = 0; p + 1 < e.width; ++p) {

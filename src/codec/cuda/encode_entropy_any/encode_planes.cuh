@@ -1,15 +1,15 @@
 // codec/cuda/encode_entropy_any/encode_planes.cuh - one warp codes one block of any type with the
-// entropy codec, as codec/block_encode.cpp does: looks at a sample, chooses a mode for each plane,
-// and leaves the coded planes in scratch memory.
+// entropy codec, as codec/block_encode.cpp does: chooses a mode for each plane from a sample, and
+// leaves the coded planes in scratch memory.
 #pragma once
 #include "codec/cuda/encode_entropy_any/top_counts.cuh"
 #include "codec/cuda/encode_entropy_any/value_ring.cuh"
 
 namespace snug::cuda {
 
-// Codes one plane as bytes, from the last group to the first. The padding decodes to `pad`.
-// Gives up with more words than `room` bytes hold: such a section is not used. A short loop: the
-// warps of a multiprocessor are in different places of the code, and its cache is small.
+// Codes one plane as bytes, from the last group to the first. The padding decodes to `pad`. Gives
+// up when the words exceed `room` bytes: such a section is not used. A short loop: warps are at
+// different places of the code, and the instruction cache is small.
 template <bool kExact, class Access, int kWidth>
 __device__ __forceinline__ CodedStream encode_byte_plane(BlockValues<Access, kWidth> values,
                                                          unsigned plane, std::uint32_t pad,
@@ -19,7 +19,7 @@ __device__ __forceinline__ CodedStream encode_byte_plane(BlockValues<Access, kWi
   const unsigned lane = lane_id();
   const std::uint32_t lut = kept_shared_address(smem->lut);
   WordSink sink(shared_address(smem->words), words_end);
-  // Of bytes that are not rotated (BlockValues::turn), the first symbol is one bit lower.
+  // In bytes that are not rotated (see BlockValues) the first symbol is one bit lower.
   const unsigned first_shift = kWidth == 1 && values.rotate ? 3 : 4;
   uint2 symbols[8];
   std::uint32_t bytes = 0, firsts = 0;  // of the next group
@@ -35,7 +35,7 @@ __device__ __forceinline__ CodedStream encode_byte_plane(BlockValues<Access, kWi
 #pragma unroll
     for (int step = 3; step >= 0; --step) look_up(step);
   };
-  // Groups of whole pieces come through the ring, those behind them not.
+  // Groups of whole pieces pass through the ring; those at the end do not.
   const auto num_pieces = static_cast<std::int32_t>(values.n * kWidth / Ring::kPieceBytes);
   const std::int32_t num_whole = num_pieces * Ring::kPieceGroups;
   const Ring ring(values, num_pieces, shared_address(smem->ring));
@@ -72,7 +72,7 @@ __device__ __forceinline__ CodedStream encode_byte_plane(BlockValues<Access, kWi
       if (k == 0)
         take(group - 2);
       else
-        ring.read(group - 3, words);  // its number is even: in the same piece
+        ring.read(group - 3, words);  // an even number: in the same piece
       sink.coder.template code_group<kExact>(symbols, look_up);
     }
     has_room = sink.flush_chunk(room);
@@ -81,8 +81,8 @@ __device__ __forceinline__ CodedStream encode_byte_plane(BlockValues<Access, kWi
   return {sink.finish(), 0, sink.coder.x};
 }
 
-// The same for a palette plane, 8 values a lane. Values beyond the block count as
-// the commonest one.
+// The same for a palette plane, 8 values a lane. Values beyond the block count as the commonest
+// one.
 template <bool kExact, class Access, int kWidth>
 __device__ __forceinline__ CodedStream encode_palette_plane(
     BlockValues<Access, kWidth> values, unsigned plane, std::uint32_t commonest, PlaneSmem* smem,
@@ -127,7 +127,7 @@ __device__ __forceinline__ CodedStream encode_palette_plane(
   const auto picked = [&](Loaded& from) {
     return uint2{values.pick(from.low, plane), values.pick(from.high, plane)};
   };
-  // The lines of some groups down to this one; asked for well before they are loaded.
+  // Prefetches the lines of some groups down to this one.
   constexpr std::int32_t kLinesAhead = 4096 / kGroupBytes;
   const auto prefetch = [&](std::int32_t from) {
     const std::int32_t at = kGroupBytes * (from + 1) - 128 * (static_cast<std::int32_t>(lane) + 1);
@@ -138,7 +138,7 @@ __device__ __forceinline__ CodedStream encode_palette_plane(
 #pragma unroll 1
   for (;; --group) {
     if (group > 0 && group < num_whole && group % kAhead == 0) {
-      // All but the first group of the block, some at a time.
+      // All groups but the first, kAhead at a time.
       prefetch(group);
       prefetch(group - kLinesAhead);
       const Access last = advanced(mine, kGroupBytes * static_cast<std::uint32_t>(group - kAhead));
@@ -151,7 +151,7 @@ __device__ __forceinline__ CodedStream encode_palette_plane(
 #pragma unroll 1
       for (; group > 0; group -= kAhead) {
         if (group % kLinesAhead < kAhead) prefetch(group - kLinesAhead);
-        // Past the first group again that one.
+        // Never below the first group.
         const Access below =
             advanced(mine, kGroupBytes * static_cast<std::uint32_t>(max(group - 2 * kAhead, 0)));
 #pragma unroll
@@ -208,20 +208,20 @@ __device__ __forceinline__ bool put_palette_plane(const BlockValues<Access, kWid
   return finish_section(32, palette.size, coded, out);
 }
 
-// A plane in byte mode; turns into a constant plane where it holds one byte only. `counted`: by
-// count_top.
+// A plane in byte mode, or in constant mode if it holds one byte only. `counted`: count_top has
+// counted it.
 template <class Access, int kWidth>
 __device__ __forceinline__ bool put_byte_plane(const BlockValues<Access, kWidth>& values,
                                                unsigned plane, bool counted, PlaneOut& out,
                                                unsigned& mode) {
   PlaneSmem* smem = out.smem;
   const unsigned lane = lane_id();
-  const bool turned = kWidth == 1 && values.rotate;
+  const bool rotated = kWidth == 1 && values.rotate;
   if (counted)
-    add_other_counts(turned, smem);
+    add_other_counts(rotated, smem);
   else
     count_plane(values, plane, smem);
-  std::uint32_t best = 0;  // commonest byte, the smallest of equals
+  std::uint32_t best = 0;  // commonest byte, of equals the smallest
 #pragma unroll
   for (unsigned i = 0; i < 8; ++i) {
     const std::uint32_t v = i * kWarpSize + lane;
@@ -230,15 +230,15 @@ __device__ __forceinline__ bool put_byte_plane(const BlockValues<Access, kWidth>
   best = __reduce_max_sync(kAllLanes, best);
   const std::uint32_t commonest = 255 - (best & 255);
   if (best >> 8 == values.n) {
-    mode = 1;
+    mode = static_cast<unsigned>(PlaneMode::kConstant);
     std::uint8_t* at = out.sections_end - 16;
     if (lane < 16) at[lane] = lane == 0 ? static_cast<std::uint8_t>(commonest) : 0;
     return out.add({at, 16, 0});
   }
   make_byte_model(smem->histogram, smem->model);
   const std::uint32_t table_bytes = write_byte_table(smem);
-  const bool exact = fill_byte_lut(smem->model, turned, smem->lut);
-  const std::uint32_t pad = turned ? commonest / 2 | (commonest & 1) << 7 : commonest;
+  const bool exact = fill_byte_lut(smem->model, rotated, smem->lut);
+  const std::uint32_t pad = rotated ? commonest / 2 | (commonest & 1) << 7 : commonest;
   const std::uint32_t room = out.room - out.used;
   const CodedStream coded =
       exact ? encode_byte_plane<true>(values, plane, pad, smem, out.sections_end, room)
@@ -246,8 +246,7 @@ __device__ __forceinline__ bool put_byte_plane(const BlockValues<Access, kWidth>
   return finish_section(table_bytes, 0, coded, out);
 }
 
-// Whether a plane is surely worth coding as bytes, from a sample: with a table for first
-// symbols alone.
+// Whether coding a plane as bytes pays even with a table for first symbols alone.
 inline __device__ __noinline__ bool pays_by_first_symbols(const std::uint32_t* histogram) {
   const unsigned lane = lane_id();
   std::uint32_t count = 0;
@@ -261,7 +260,7 @@ inline __device__ __noinline__ bool pays_by_first_symbols(const std::uint32_t* h
   return cost + total * 4 * 256 < total * (8 * 256 - 8 * 256 / 32);
 }
 
-// Not always what the stride promises: the last run of a block may be cut.
+// May be less than n / stride: the last run of a block may be cut.
 __device__ __forceinline__ std::uint32_t num_sampled(const std::uint32_t* histogram) {
   std::uint32_t count = 0;
 #pragma unroll
@@ -269,7 +268,7 @@ __device__ __forceinline__ std::uint32_t num_sampled(const std::uint32_t* histog
   return __reduce_add_sync(kAllLanes, count);
 }
 
-// block_encode.cpp's choose_top_mode; palette is that of the sample.
+// block_encode.cpp's choose_top_mode, with the palette of the sample.
 __device__ __forceinline__ unsigned choose_top_mode(bool may_use_palette,
                                                     const DevicePalette& palette, PlaneSmem* smem) {
   if (may_use_palette && palette.cost < palette.total * 5 * 256) return 3;
@@ -281,8 +280,7 @@ __device__ __forceinline__ unsigned choose_top_mode(bool may_use_palette,
   return may_use_palette && palette.cost < limit ? 3 : 0;
 }
 
-// block_encode.cpp's encode_entropy, of a block that take_sample or count_top has seen; plane modes
-// in two bits a plane, or false.
+// block_encode.cpp's encode_entropy, after take_sample or count_top. False: the block becomes raw.
 template <class Access, int kWidth>
 __device__ __forceinline__ bool encode_entropy_planes(const BlockValues<Access, kWidth>& values,
                                                       DType dtype, bool counted, PlaneOut& out,
@@ -311,7 +309,7 @@ __device__ __forceinline__ bool encode_entropy_planes(const BlockValues<Access, 
     if constexpr (kWidth > 1)  // bytes have no palette
       if (mode == 3 && !put_palette_plane(values, p, palette, out)) return false;
     if (mode == 2) {
-      // Planes that were coded before took the room of the counts.
+      // Planes that were coded before have overwritten the counts.
       const bool has_counts = counted && p + 1 == kWidth && out.num_sections == 0;
       if (!put_byte_plane(values, p, has_counts, out, mode)) return false;
     }

@@ -1,5 +1,5 @@
-// codec/cuda/encode_entropy_any/entropy_tables.cuh - codec/entropy/model.h by one warp: the same
-// integer decisions, symbol by lane.
+// codec/cuda/encode_entropy_any/entropy_tables.cuh - codec/entropy/model.h for one warp: the same
+// integer decisions, a symbol a lane.
 #pragma once
 #include "codec/cuda/frame/device_frame.cuh"
 #include "codec/entropy/model.h"
@@ -27,8 +27,8 @@ __device__ __forceinline__ std::uint32_t half_max(std::uint32_t v) {
   return v;
 }
 
-// entropy::normalize of two tables at once, one in each half-warp: takes the
-// lane's count, returns its frequency. A half without counts gets zeros.
+// entropy::normalize of two tables, one in each half-warp: takes the lane's count and returns its
+// frequency. A half without counts gets zeros.
 inline __device__ __noinline__ std::uint32_t normalize_half(std::uint32_t count,
                                                             std::uint32_t total) {
   constexpr std::int32_t kTotal = codec::entropy::kFreqTotal;
@@ -48,7 +48,7 @@ inline __device__ __noinline__ std::uint32_t normalize_half(std::uint32_t count,
   return freq;
 }
 
-// The same of one table, in the lower half-warp; counts of the upper one are zero.
+// The same for one table in the lower half-warp; counts of the upper one are zero.
 __device__ __forceinline__ std::uint32_t normalize_one(std::uint32_t count) {
   constexpr std::int32_t kTotal = codec::entropy::kFreqTotal;
   const std::uint32_t total = __reduce_add_sync(kAllLanes, count);
@@ -56,7 +56,7 @@ __device__ __forceinline__ std::uint32_t normalize_one(std::uint32_t count) {
   if (count != 0) freq = max((count * kTotal + total / 2) / total, 1u);
   auto sum = static_cast<std::int32_t>(__reduce_add_sync(kAllLanes, freq));
   while (sum != kTotal) {
-    // The most frequent symbol, the first of equals.
+    // The most frequent symbol, of equals the first.
     const std::uint32_t most = __reduce_max_sync(kAllLanes, freq << 5 | (31 - lane_id()));
     const std::int32_t change = sum > kTotal ? -1 : kTotal - sum;
     if (31 - lane_id() == (most & 31))
@@ -70,8 +70,8 @@ __device__ __forceinline__ std::uint32_t cost_of(std::uint32_t count, std::uint3
   return count * kDeviceCost.of_freq[freq];
 }
 
-// Whether coding a plane pays, from counts of its low nibbles (lanes 0-15) and
-// high nibbles (lanes 16-31).
+// Whether coding a plane pays, from counts of its low nibbles (lanes 0-15) and high nibbles
+// (16-31).
 inline __device__ __noinline__ bool worth_coding(std::uint32_t count) {
   const std::uint32_t total = half_sum(count);
   const std::uint32_t freq = normalize_half(count, total);
@@ -79,14 +79,14 @@ inline __device__ __noinline__ bool worth_coding(std::uint32_t count) {
   return cost < __reduce_add_sync(kAllLanes, count) * (4 * 256 - 4 * 256 / 32);
 }
 
-// Whether coding a plane cannot pay: its collision entropy, which is at most the
-// cost, is high enough. Few instructions; noise passes nearly always.
+// A quick test that coding a plane cannot pay: its collision entropy, a lower bound of the cost, is
+// too high. True for nearly all noise.
 __device__ __forceinline__ bool is_surely_noise(std::uint32_t count) {
   const bool low = lane_id() < 16;
   const std::uint64_t total = __reduce_add_sync(kAllLanes, low ? count : 0);
   const std::uint64_t a = __reduce_add_sync(kAllLanes, low ? count * count : 0);
   const std::uint64_t b = __reduce_add_sync(kAllLanes, low ? 0 : count * count);
-  // Two symbols of 7.75 bits together are what worth_coding() asks for: 2^7.75 < 216.
+  // worth_coding() requires less than 7.75 bits for two symbols: 2^7.75 < 216.
   return a * b * 216 <= total * total * total * total;
 }
 
@@ -97,7 +97,7 @@ struct DevicePalette {
   std::uint32_t freq;
   std::uint32_t cost;
   std::uint32_t total;
-  bool is_noise;  // for sure, and nothing but cost and total is set
+  bool is_noise;  // nothing but cost and total is set
 };
 
 // Needs kPaletteListWords of shared memory at `list` beside the histogram.
@@ -127,7 +127,7 @@ inline __device__ __noinline__ DevicePalette make_palette(const std::uint32_t* h
   palette.total = total;
   std::uint32_t key = 0;
   if (num_keys <= kWarpSize) {
-    // Sorting by counting those above.
+    // Sorts by rank: the number of larger keys.
     std::uint32_t* sorted = list + 256;
     const std::uint32_t mine = lane < num_keys ? list[lane] : 0;
     std::uint32_t rank = lane < num_keys ? 0 : kWarpSize;
@@ -139,8 +139,8 @@ inline __device__ __noinline__ DevicePalette make_palette(const std::uint32_t* h
     __syncwarp();
     if (lane < codec::entropy::kMaxPalette) key = sorted[lane];
   } else {
-    // Many, as in noise: no code of single bytes, be it a palette's or not, has less than their
-    // collision entropy; 2^7.75 < 216.
+    // Many, as in noise: no code of single bytes costs less than their collision entropy;
+    // 2^7.75 < 216.
     std::uint32_t squares = 0;
 #pragma unroll
     for (int i = 0; i < 8; ++i) squares += (keys[i] >> 8) * (keys[i] >> 8);
@@ -150,7 +150,7 @@ inline __device__ __noinline__ DevicePalette make_palette(const std::uint32_t* h
       palette.is_noise = true;
       return palette;
     }
-    // The largest of what is left, again and again.
+    // The largest remaining key, repeatedly.
 #pragma unroll 1
     for (unsigned k = 0; k < codec::entropy::kMaxPalette; ++k) {
       std::uint32_t most = 0;
@@ -175,22 +175,22 @@ inline __device__ __noinline__ DevicePalette make_palette(const std::uint32_t* h
   return palette;
 }
 
-// A byte model in shared memory: row 0 is the table of the first symbol, row
-// 1 + s that of the second after s.
+// A byte model in shared memory: row 0 is the table of first symbols, row 1 + s that of second ones
+// after s.
 struct alignas(16) ByteModel {
   std::uint16_t freq[17][16];
   std::uint16_t start[17][16];
-  std::uint16_t keys[17][16];  // while it is made: frequency << 4 | 15 - symbol
+  std::uint16_t keys[17][16];  // scratch: frequency << 4 | 15 - symbol
 };
 
-// entropy::make_byte_model, a row of the model a lane; returns its cost. Loops that are not
-// unrolled far: what runs once a block should leave the instruction cache to the coding loops.
+// entropy::make_byte_model, a row a lane; returns its cost. Loops are unrolled little: code that
+// runs once a block should leave the instruction cache to the coding loops.
 inline __device__ __noinline__ std::uint32_t make_byte_model(const std::uint32_t* histogram,
                                                              ByteModel& model) {
   constexpr std::int32_t kTotal = codec::entropy::kFreqTotal;
   const unsigned lane = lane_id(), row = min(lane, 16u);
-  // Whose second symbols the lane sees to; lane 0 has the first ones, others have none. Rows
-  // start at different symbols, so that no two lanes read the same bank.
+  // The first symbol of the lane's row; lane 0 has the row of first symbols, lanes above 16 none.
+  // Rows start at different symbols to avoid bank conflicts.
   const unsigned first = (lane - 1) & 15;
   const bool has_seconds = lane - 1 < 16;
   std::uint32_t row_total = 0;
@@ -212,7 +212,7 @@ inline __device__ __noinline__ std::uint32_t make_byte_model(const std::uint32_t
 #pragma unroll 4
   for (unsigned i = 0; i < 16; ++i) {
     const std::uint32_t count = count_at(i), dividend = count * kTotal + total / 2;
-    // At most 2^25 / divisor: the product is one too small at worst.
+    // At most 2^25 / divisor: the product is at most one too small.
     std::uint32_t freq = __umulhi(dividend, inverse);
     if (dividend - freq * divisor >= divisor) ++freq;
     freq = count == 0 ? 0 : max(freq, 1u);
@@ -224,11 +224,11 @@ inline __device__ __noinline__ std::uint32_t make_byte_model(const std::uint32_t
   if (total == 0) sum = kTotal;
 #pragma unroll 1
   while (__any_sync(kAllLanes, sum != kTotal)) {
-    std::uint32_t most = 0;  // the most frequent symbol, the first of equals
+    std::uint32_t most = 0;  // the most frequent symbol, of equals the first
 #pragma unroll 8
     for (unsigned i = 0; i < 16; ++i)
       most = max(most, std::uint32_t{model.keys[row][symbol_at(i)]});
-    __syncwarp();  // lanes that have no row read the last one
+    __syncwarp();  // lanes without a row read the last one
     if (sum != kTotal) {
       const std::int32_t change = sum > kTotal ? -1 : kTotal - sum;
       model.keys[row][15 - (most & 15)] =

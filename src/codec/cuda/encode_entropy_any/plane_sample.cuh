@@ -1,5 +1,5 @@
-// codec/cuda/encode_entropy_any/plane_sample.cuh - how a warp reads a block of any type: its
-// values, planes of them, and what it counts before it chooses modes and tables.
+// codec/cuda/encode_entropy_any/plane_sample.cuh - how a warp reads a block of any type: values,
+// planes, and the counts from which it chooses modes and tables.
 #pragma once
 #include "codec/cuda/encode_entropy_any/plane_section.cuh"
 #include "codec/cuda/frame/plane_merge.cuh"
@@ -26,25 +26,27 @@ struct BlockValues {
       for (int i = 0; i < kWidth; ++i) words[i] = some.w[i];
     }
   }
-  // The same where all four are there: no branch keeps loads from running together.
+  // The same where all four exist: without a branch, loads overlap.
   __device__ __forceinline__ void load_whole(std::uint32_t value,
                                              std::uint32_t (&words)[kWidth]) const {
     load_four<kWidth>(src, pos + std::uint64_t{value} * kWidth, words);
   }
-  // Rotates what was loaded; apart from that, so that loads can be under way. Bytes stay as
-  // they are: what is counted of them and looked up for them is turned instead.
-  __device__ __forceinline__ void turn(std::uint32_t (&words)[kWidth]) const {
+  // Rotates loaded words; separate, so that loads overlap. Single bytes stay as they are: their
+  // histogram and look-up table are rotated instead.
+  __device__ __forceinline__ void rotate_words(std::uint32_t (&words)[kWidth]) const {
     if (kWidth > 1 && rotate) rotate_ahead<kWidth>(words);
   }
-  // One plane of loaded values.
+  // One plane of loaded words.
   __device__ __forceinline__ std::uint32_t pick(std::uint32_t (&words)[kWidth], unsigned p) const {
     if constexpr (kWidth == 2) {
-      // Signs go to the low plane only; no branch.
+      // Without a branch: signs belong to the low plane.
       const std::uint32_t signs = rotate && p == 0 ? 0x00010001u : 0, left = rotate ? 1 : 0;
-      const auto turned = [&](std::uint32_t w) { return (w << left & ~signs) | (w >> 15 & signs); };
-      return __byte_perm(turned(words[0]), turned(words[1]), p == 0 ? 0x6420 : 0x7531);
+      const auto rotated = [&](std::uint32_t w) {
+        return (w << left & ~signs) | (w >> 15 & signs);
+      };
+      return __byte_perm(rotated(words[0]), rotated(words[1]), p == 0 ? 0x6420 : 0x7531);
     }
-    turn(words);
+    rotate_words(words);
     return plane_of<kWidth>(words, p);
   }
   __device__ __forceinline__ std::uint32_t plane(std::uint32_t value, unsigned p) const {
@@ -79,7 +81,7 @@ __device__ __noinline__ bool is_constant_block(Access src, std::uint64_t pos,
   return __all_sync(kAllLanes, same);
 }
 
-// The histogram is aligned: an address is one logical operation.
+// The histogram is aligned: one logical operation computes an address.
 __device__ __forceinline__ void count_bytes(std::uint32_t bytes, std::uint32_t histogram) {
   increment_shared((bytes << 2 & 0x3FC) | histogram);
   increment_shared((bytes >> 6 & 0x3FC) | histogram);
@@ -94,7 +96,7 @@ __device__ __forceinline__ void count_nibbles(std::uint32_t bytes, std::uint32_t
   }
 }
 
-// Counts of bytes as they are become those of bytes rotated left by one bit.
+// Makes counts of bytes rotated left by one bit from counts of bytes.
 inline __device__ __noinline__ void turn_histogram(std::uint32_t* histogram) {
   const unsigned lane = lane_id();
   std::uint32_t counts[8];
@@ -107,13 +109,13 @@ inline __device__ __noinline__ void turn_histogram(std::uint32_t* histogram) {
   __syncwarp();
 }
 
-// First value of the i-th four sampled ones; a run is four of them.
+// The first value of the i-th sampled four; a run consists of four fours.
 __device__ __forceinline__ std::uint32_t sampled_four(std::uint32_t i, std::uint32_t stride) {
   const std::uint32_t run = i / 4;
   return (run * stride + (run & (stride - 1))) * 16 + i % 4 * 4;
 }
 
-// Whether the sampled values of so many are whole runs, as many for each lane.
+// Whether the sample of n values is whole runs, the same number for each lane.
 __device__ __forceinline__ bool has_even_sample(std::uint32_t n) {
   return n >= 4096 && (n & (n - 1)) == 0;
 }
@@ -131,7 +133,7 @@ __device__ __noinline__ void take_odd_sample(BlockValues<Access, kWidth> values,
     const std::uint32_t here = min(values.n - at, 4u);
     std::uint32_t words[kWidth];
     values.load(at, words);
-    values.turn(words);
+    values.rotate_words(words);
     const std::uint32_t top = plane_of<kWidth>(words, kWidth - 1);
     for (std::uint32_t k = 0; k < here; ++k)
       increment_shared(histogram + (top >> (8 * k) & 255) * 4);
@@ -168,7 +170,7 @@ __device__ __forceinline__ void sample_planes_below(const BlockValues<Access, kW
       }
 #pragma unroll
       for (std::uint32_t u = 0; u < kNoiseBatch; ++u) {
-        values.turn(words[u]);
+        values.rotate_words(words[u]);
 #pragma unroll
         for (unsigned p = 0; p + 1 < kWidth; ++p)
           count_nibbles(plane_of<kWidth>(words[u], p), nibbles + 128 * p);
@@ -177,7 +179,8 @@ __device__ __forceinline__ void sample_planes_below(const BlockValues<Access, kW
   }
 }
 
-// Whether lanes that have seen nothing but words like their first ones may all have seen one value.
+// Whether the block may be one repeated value: no lane saw a word that differs from its first one,
+// and the first ones agree.
 template <int kWidth>
 __device__ __forceinline__ bool may_be_constant(const std::uint32_t (&first)[kWidth],
                                                 std::uint32_t differs) {
@@ -208,7 +211,7 @@ __device__ __noinline__ bool take_sample(BlockValues<Access, kWidth> values, Pla
     if (kWidth == 1 && values.rotate) turn_histogram(smem->histogram);
     return true;
   }
-  // All loads of a batch are under way before the first count.
+  // All loads of a batch are issued before the first count.
   constexpr std::uint32_t kBatch = kWidth == 1 ? 16 : kWidth == 8 ? 4 : 8;
   const std::uint32_t num_fours = values.n / stride / 4;
   std::uint32_t first[kWidth], differs = 0;
@@ -242,7 +245,7 @@ __device__ __noinline__ void count_plane(BlockValues<Access, kWidth> values, uns
 #pragma unroll
   for (unsigned i = 0; i < 256; i += kWarpSize) store_shared(histogram + 4 * (i + lane_id()), 0u);
   __syncwarp();
-  // Four values at a time, or vectors where they hold more; any order will do.
+  // Four values at a time, or vectors where they hold more.
   constexpr std::uint32_t kFours = kWidth == 1 ? 4 : kWidth == 2 ? 2 : 1;
   constexpr std::uint32_t kBatch = kWidth == 8 ? 2 : 4, kStep = 4 * kFours * kWarpSize;
   std::uint32_t first = 0;

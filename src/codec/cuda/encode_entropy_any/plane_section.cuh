@@ -1,5 +1,5 @@
-// codec/cuda/encode_entropy_any/plane_section.cuh - what a warp that codes planes keeps in shared
-// and scratch memory, and how a coded plane becomes a section of the payload.
+// codec/cuda/encode_entropy_any/plane_section.cuh - shared and scratch memory of a warp that codes
+// planes, and how a coded plane becomes a section of the payload.
 #pragma once
 #include "codec/cuda/encode_entropy_any/entropy_tables.cuh"
 #include "codec/cuda/encode_entropy_any/symbol_coder.cuh"
@@ -7,13 +7,13 @@
 
 namespace snug::cuda {
 
-// Scratch of one block: what is in it, sections, which are put from the end, one below the
-// other, and escapes, likewise.
+// Scratch memory of one block: a list of sections, the sections from the end down, and escapes from
+// the end down.
 inline constexpr std::uint32_t kSectionListBytes = 256;
 __host__ __device__ constexpr std::uint64_t sections_room(unsigned width, int log2_block) {
   return (std::uint64_t{width} << log2_block) + 4096;
 }
-// Only exponents, of wider types, have escapes.
+// Only exponents of wider types have escapes.
 __host__ __device__ constexpr std::uint64_t escapes_scratch(unsigned width, int log2_block) {
   return width == 1 ? 0 : std::uint64_t{1} << log2_block;
 }
@@ -21,8 +21,8 @@ __host__ __device__ constexpr std::uint64_t block_scratch(unsigned width, int lo
   return kSectionListBytes + sections_room(width, log2_block) + escapes_scratch(width, log2_block);
 }
 
-// A coded plane in scratch memory: header, states, table and words behind each other, from an
-// even address on; its escapes are apart.
+// A coded plane in scratch memory: contiguous header, states, table and words from an even address
+// on. Its escapes are elsewhere.
 struct Section {
   const std::uint8_t* start;
   std::uint32_t num_bytes;
@@ -33,10 +33,10 @@ struct Section {
   }
 };
 
-// Values of a block on their way to the coder.
+// The ring that feeds values to the coder.
 inline constexpr std::uint32_t kRingBytes = 2048;
 
-// At a multiple of kPlaneSmemAlign: addresses in the histogram are one logical operation.
+// At a multiple of kPlaneSmemAlign: one logical operation computes an address in the histogram.
 inline constexpr std::uint32_t kPlaneSmemAlign = 1024;
 struct alignas(16) PlaneSmem {
   union {
@@ -57,12 +57,12 @@ struct alignas(16) PlaneSmem {
   std::uint8_t table[codec::entropy::kMaxByteTableBytes + 14];
 };
 
-// What one warp has made of a block so far. Sections take their room as the CPU's encoder
-// takes it: who runs out of it gives up.
+// What a warp has made of a block so far. It counts room as the CPU's encoder does, and gives up
+// where that does.
 struct PlaneOut {
   PlaneSmem* smem;
-  Section* sections;           // scratch: those that there are
-  std::uint8_t* sections_end;  // where the next one has to end
+  Section* sections;           // the list, in scratch memory
+  std::uint8_t* sections_end;  // where the next section ends
   std::uint8_t* escapes_end;
   std::uint32_t raw_bytes;  // of raw planes, which come first
   std::uint32_t used;
@@ -80,7 +80,7 @@ struct PlaneOut {
   }
 };
 
-// entropy::write_byte_model, a row of the model a lane; returns the bytes used.
+// entropy::write_byte_model, a row a lane; returns the bytes used.
 inline __device__ __noinline__ std::uint32_t write_byte_table(PlaneSmem* smem) {
   const unsigned lane = lane_id();
   const bool has_row = lane == 0 || (lane < 17 && smem->model.freq[0][lane - 1] != 0);
@@ -138,14 +138,14 @@ inline __device__ __noinline__ std::uint64_t copy_section(Section section,
                                                           std::uint32_t done) {
   const unsigned lane = lane_id();
   std::uint8_t* out = payload + done;
-  // Whole vectors, or vectors shifted by 2, 4 or 6 bytes.
+  // Sections are 2-byte aligned: vectors are shifted by 0, 2, 4 or 6 bytes.
   const auto skew = static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(section.start) % 8);
   const auto* aligned = reinterpret_cast<const uint2*>(section.start - skew);
   const std::uint32_t last = (skew + section.num_bytes - 1) / 8, whole = section.num_bytes / 16;
   const std::uint32_t shift = skew % 4 * 8;
   std::uint32_t factor = checksum_factor(done / 4 + 4 * lane);
   std::uint64_t sum = 0;
-  // All loads of a batch are under way before the first store.
+  // All loads of a batch are issued before the first store.
   constexpr std::uint32_t kBatch = 4;
 #pragma unroll 1
   for (std::uint32_t base = lane; base < whole; base += kBatch * kWarpSize) {
@@ -172,7 +172,7 @@ inline __device__ __noinline__ std::uint64_t copy_section(Section section,
       factor += 4 * kWarpSize * frame::kChecksumStep;
     }
   }
-  // What is left of it, the escapes, and zeros.
+  // The rest of the section, escapes and zeros.
 #pragma unroll 1
   for (std::uint32_t at = 16 * whole + 4 * lane; at < section.payload_bytes();
        at += 4 * kWarpSize) {

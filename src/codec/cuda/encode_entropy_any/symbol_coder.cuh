@@ -1,5 +1,5 @@
-// codec/cuda/encode_entropy_any/symbol_coder.cuh - what the encoding kernels share: symbols
-// prepared for coding, one step of the coder, and where its words go.
+// codec/cuda/encode_entropy_any/symbol_coder.cuh - the rANS coder of the encode kernels: symbols
+// prepared for coding, steps of the coder, and where its words go.
 #pragma once
 #include "codec/cuda/encode_entropy_any/entropy_tables.cuh"
 #include "codec/cuda/frame/device_frame.cuh"
@@ -13,9 +13,9 @@ struct CodedStream {
   std::uint32_t state;
 };
 
-// Coding a symbol turns x into x + start + q * (256 - freq), q = x / freq by multiplication:
-// x * multiplier >> 32 + shift. x is below freq * 2^24, and the multiplier rounded up is near
-// enough, or, where `exact` is false, that rounded down with x + 1.
+// Coding a symbol turns x into x + start + q * (256 - freq) with q = x / freq by multiplication:
+// x * multiplier >> 32 + shift. x is below freq * 2^24; the multiplier is rounded up, or, where
+// `exact` is false, rounded down and used with x + 1.
 struct Reciprocals {
   std::uint32_t multiplier[257];
   bool exact[257];
@@ -31,7 +31,7 @@ constexpr Reciprocals make_reciprocals() {
     while ((std::uint64_t{2} << shift) < f) ++shift;  // ceil(log2) - 1
     const std::uint64_t one = std::uint64_t{1} << (32 + shift);
     const std::uint64_t multiplier = (one + f - 1) / f;
-    // The largest x is the worst; products of 57 bits and more by halves.
+    // Checks the worst case, the largest x; products exceed 64 bits, so by halves.
     const std::uint64_t x = (f << 24) - 1, low = (x & 0xFFFF) * multiplier,
                         high = (x >> 16) * multiplier;
     const std::uint64_t product_high = (high + (low >> 16)) >> 16;
@@ -53,14 +53,14 @@ __device__ __forceinline__ uint2 make_symbol(std::uint32_t freq, std::uint32_t s
                                              (kReciprocals.exact[freq] ? 0u : 1u << 31)};
 }
 
-// The lane's running sum over the lower 16 lanes, its own value not counted.
+// Exclusive sum over the lower 16 lanes.
 __device__ __forceinline__ std::uint32_t start_of(std::uint32_t freq) {
   std::uint32_t end = warp_inclusive_sum<16>(lane_id() < 16 ? freq : 0);
   return end - freq;
 }
 
-// A symbol for each of 256 plane bytes; value and freq are those of the lane's
-// palette index. Returns whether all frequencies are exact.
+// A symbol for each of 256 plane bytes; value and freq belong to the lane's palette index. Returns
+// whether all frequencies are exact.
 template <uint2 (*kMakeSymbol)(std::uint32_t, std::uint32_t, bool)>
 __device__ __noinline__ bool fill_palette_lut(std::uint32_t freq, std::uint32_t value,
                                               std::uint32_t size, uint2* lut) {
@@ -78,8 +78,9 @@ __device__ __noinline__ bool fill_palette_lut(std::uint32_t freq, std::uint32_t 
   return __all_sync(kAllLanes, kReciprocals.exact[freq]);
 }
 
-// 16 first symbols, then the second one of each byte, rotated right by one bit if `turned`.
-inline __device__ __noinline__ bool fill_byte_lut(const ByteModel& model, bool turned, uint2* lut) {
+// 16 first symbols, then the second one of each byte, rotated right by one bit if `rotated`.
+inline __device__ __noinline__ bool fill_byte_lut(const ByteModel& model, bool rotated,
+                                                  uint2* lut) {
   bool exact = true;
   __syncwarp();
 #pragma unroll 3
@@ -87,29 +88,29 @@ inline __device__ __noinline__ bool fill_byte_lut(const ByteModel& model, bool t
     const std::uint32_t freq = model.freq[i / 16][i % 16];
     const uint2 symbol = make_symbol(freq, model.start[i / 16][i % 16], false);
     const unsigned byte = i - 16;
-    lut[turned && i >= 16 ? 16 + byte / 2 + byte % 2 * 128 : i] = symbol;
+    lut[rotated && i >= 16 ? 16 + byte / 2 + byte % 2 * 128 : i] = symbol;
     exact &= symbol.y >> 31 == 0;
   }
   __syncwarp();
   return __all_sync(kAllLanes, exact);
 }
 
-// The state of one lane's coder and its words, which are put below the address `end` in
-// shared memory; it moves down. A group's words are put while the next group is coded: to
-// find their places takes long, and nothing waits for them.
+// One lane's coder. Words are stored below the address `end` in shared memory, which moves down.
+// The words of a group are stored while the next group is coded: finding their places has a long
+// latency, and nothing waits for them.
 struct CoderState {
   std::uint32_t x = codec::entropy::kStateLow;
   std::uint32_t end;
-  unsigned lane_bit, lanes_from;  // this lane and those above: they put their words first
+  unsigned lane_bit, lanes_from;  // this lane; this lane and those above, whose words come first
   std::uint32_t words[4] = {};
-  unsigned masks[4] = {};  // of the lanes that have one
+  unsigned masks[4] = {};  // of the lanes that have a word
 
   __device__ __forceinline__ explicit CoderState(std::uint32_t words_end) : end(words_end) {
     asm volatile("mov.u32 %0, %%lanemask_eq;" : "=r"(lane_bit));
     asm volatile("mov.u32 %0, %%lanemask_ge;" : "=r"(lanes_from));
   }
 
-  // Puts the words of the last group; `end` counts them only then.
+  // Stores the words of the last group and moves `end`.
   __device__ __forceinline__ void put_words() {
 #pragma unroll
     for (int step = 3; step >= 0; --step) {
@@ -128,8 +129,7 @@ struct CoderState {
   }
 };
 
-// The state of one lane's coder. Words are put below the address `end` in shared memory, which
-// moves down.
+// The same with words stored at once, for any frequencies.
 struct Coder {
   std::uint32_t x = codec::entropy::kStateLow;
   std::uint32_t end;
@@ -146,7 +146,7 @@ struct Coder {
     x = q * (256 - freq) + (x + start);
   }
 
-  // Puts the low halves of the states that are full.
+  // Stores the low halves of the states that are full.
   __device__ __forceinline__ void put_words(bool full) {
     const unsigned mask = __ballot_sync(kAllLanes, full);
     end -= 2 * __popc(mask);
@@ -160,9 +160,9 @@ struct Coder {
         : "memory");
   }
 
-  // Codes four pairs, the last one first, and of each the second symbol first. refill(step)
-  // may put that pair of the next group in its place: it has until then to arrive. Dot
-  // products take bytes apart: the pipe of the multiplications has time.
+  // Codes four pairs, the last one first, and of each the second symbol first. refill(step) may
+  // load that pair of the next group in its place. Dot products extract bytes: the multiply pipe
+  // has time.
   template <bool kExact, class Refill>
   __device__ __forceinline__ void code_group(uint2 (&symbols)[8], Refill refill) {
 #pragma unroll
@@ -181,7 +181,7 @@ struct Coder {
   }
 };
 
-// Words fill a buffer in shared memory from its end and leave it in chunks; what is left then
+// Words fill a buffer in shared memory from its end down and leave it in chunks; the rest then
 // moves back to the end.
 inline constexpr std::uint32_t kWordChunk = 1024;
 inline constexpr std::uint32_t kWordBuffer = kWordChunk + kWordChunk / 2;
@@ -204,8 +204,8 @@ struct WordSink {
     out[0] = low;
     out[kWarpSize] = high;
   }
-  // After two groups at the latest: each takes at most 256 bytes. False where more than `room`
-  // bytes have left the buffer.
+  // At least every two groups: each takes at most 256 bytes. False when more than `room` bytes have
+  // left the buffer.
   __device__ __forceinline__ bool flush_chunk(std::uint32_t room) {
     if (top - coder.end < kWordChunk) return true;
     write_out();
@@ -226,8 +226,8 @@ struct WordSink {
   }
 };
 
-// Appends the escaped bytes of a group, in natural order, below `used` bytes from
-// the end; returns how many. Bit i of `flags` says that the lane's byte i is one.
+// Stores the escaped bytes of a group, in order, below `used` bytes from the end; returns how many.
+// Bit i of `flags`: the lane's byte i is escaped.
 inline __device__ __noinline__ std::uint32_t push_escapes(uint2 bytes, unsigned flags,
                                                           std::uint8_t* escapes_end,
                                                           std::uint32_t used) {

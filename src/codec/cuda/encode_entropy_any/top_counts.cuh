@@ -1,5 +1,5 @@
 // codec/cuda/encode_entropy_any/top_counts.cuh - sample and exact counts of a block's top bytes in
-// one reading.
+// one pass.
 #pragma once
 #include "codec/cuda/encode_entropy_any/plane_sample.cuh"
 
@@ -14,9 +14,9 @@ __device__ __forceinline__ bool looks_like_noise(const PlaneSmem* smem, std::uin
   return __reduce_max_sync(kAllLanes, most) < total / 256 * 4;
 }
 
-// As take_sample, and counts the top bytes that are not sampled too, in smem->list: coding them as
-// bytes takes the counts of all, and the block need not be read once more. False, and nothing is
-// counted, where the start of the block looks like noise, or it is the last one of a tensor.
+// take_sample, and also counts the top bytes that are not sampled, in smem->list: byte mode needs
+// the counts of all, and saves one pass over the block. False, without counts, if the start of the
+// block looks like noise, or the block is the last one of a tensor.
 template <class Access, int kWidth>
 __device__ __noinline__ bool count_top(BlockValues<Access, kWidth> values, PlaneSmem* smem,
                                        bool& constant) {
@@ -33,7 +33,7 @@ __device__ __noinline__ bool count_top(BlockValues<Access, kWidth> values, Plane
   const unsigned log2_stride = 31 - static_cast<unsigned>(__clz(static_cast<int>(stride)));
   constexpr std::uint32_t kBatch = 4, kVecValues = 16 / kWidth;
   std::uint32_t first[kWidth], differs = 0;
-  // All loads of a batch are under way before the first count.
+  // All loads of a batch are issued before the first count.
 #pragma unroll 1
   for (std::uint32_t base = 0; base < values.n; base += kBatch * kVecValues * kWarpSize) {
     uint4 v[kBatch];
@@ -75,11 +75,11 @@ __device__ __noinline__ bool count_top(BlockValues<Access, kWidth> values, Plane
 }
 
 // Adds the counts of the other values to those of the sampled ones.
-__device__ __forceinline__ void add_other_counts(bool turned, PlaneSmem* smem) {
+__device__ __forceinline__ void add_other_counts(bool rotated, PlaneSmem* smem) {
 #pragma unroll
   for (unsigned i = 0; i < 256; i += kWarpSize) {
     const unsigned byte = i + lane_id();
-    smem->histogram[byte] += smem->list[turned ? byte / 2 + byte % 2 * 128 : byte];
+    smem->histogram[byte] += smem->list[rotated ? byte / 2 + byte % 2 * 128 : byte];
   }
   __syncwarp();
 }

@@ -1,12 +1,12 @@
-// codec/cuda/encode_entropy_any/value_ring.cuh - the values of a block on their way to the coder,
-// which takes them from shared memory: no loads keep its registers busy.
+// codec/cuda/encode_entropy_any/value_ring.cuh - feeds the values of a block to the coder through
+// shared memory: loads in flight hold no registers.
 #pragma once
 #include "codec/cuda/encode_entropy_any/plane_sample.cuh"
 
 namespace snug::cuda {
 
-// A block on its way through shared memory, from its end to its start, in pieces of which each
-// holds one group or more. All lanes copy, and read what others copied.
+// A block passes through it from its end to its start, in pieces of one group or more. All lanes
+// copy, and read what others copied.
 template <class Access, int kWidth>
 struct ValueRing {
   static constexpr std::int32_t kGroupBytes = 128 * kWidth;
@@ -33,14 +33,13 @@ struct ValueRing {
     }
     commit_copies();
   }
-  // Waits for a piece, and asks for the one that takes the place of the piece before. Pieces come
-  // one by one.
+  // Waits for a piece, and starts the copy of the one that replaces the previous piece.
   __device__ __forceinline__ void enter(std::int32_t piece) const {
     wait_copies<kPieces - 2>();
     __syncwarp();
     fetch(piece + 1 - kPieces);
   }
-  // The lane's four values of a group in it. Below the first group are values that nobody uses.
+  // The lane's four values of a group. Below the first group they are undefined.
   __device__ __forceinline__ void read(std::int32_t group, std::uint32_t (&words)[kWidth]) const {
     const std::uint32_t at = ring + static_cast<std::uint32_t>(kGroupBytes * group) % kRingBytes +
                              4 * kWidth * lane_id();

@@ -6,7 +6,7 @@
 
 namespace snug::cuda {
 
-// A block on its way to the frame, in shared memory; room for its words and escapes follows.
+// A coded block in shared memory; room for its words and escapes follows.
 struct alignas(16) CodedBlock {
   SectionHead head;
   EncodeJob job;
@@ -14,7 +14,7 @@ struct alignas(16) CodedBlock {
   __device__ __forceinline__ std::uint8_t* room() {
     return reinterpret_cast<std::uint8_t*>(this + 1);
   }
-  // The same room for the general path.
+  // The same room for encode_entropy_any's code.
   __device__ __forceinline__ PlaneSmem* plane_smem() {
     constexpr std::uintptr_t kAlign = kPlaneSmemAlign;
     return reinterpret_cast<PlaneSmem*>((reinterpret_cast<std::uintptr_t>(room()) + kAlign - 1) /
@@ -29,16 +29,17 @@ constexpr std::uint32_t coded_block_bytes(int log2_block) {
   return static_cast<std::uint32_t>(sizeof(CodedBlock)) + (coded > kLeast ? coded : kLeast);
 }
 
-// What a block becomes: its exponents coded in its room, or something for write_block_any.
+// What became of a block: exponents coded in its room, something that write_block_any writes, or
+// nothing yet: encode_block_any has to encode it.
 enum class Coding { kPalette, kOther, kGeneral };
 
 struct LowPlane {
-  std::uint32_t num_bytes;  // 0: no room
+  std::uint32_t num_bytes;  // 0: too large
   unsigned mode;
 };
 
-// Codes the low bytes of a block, where that pays, into scratch memory. Few blocks need it: out of
-// line, it keeps no registers from the others.
+// Codes the low bytes of a block into scratch memory. Few blocks need it: out of line, it takes no
+// registers from the others.
 template <class Access>
 __device__ __noinline__ LowPlane code_low_plane(const Work& work, Access src, std::uint64_t pos,
                                                 std::uint32_t n, PlaneSmem* smem,
@@ -58,28 +59,25 @@ __device__ __noinline__ LowPlane code_low_plane(const Work& work, Access src, st
   return {out.used, mode};
 }
 
-// BF16 with the entropy codec: kGeneral where only the general path will do.
 template <class Access>
-__device__ __forceinline__ Coding code_bf16(const Work& work, const Access& src, std::uint64_t pos,
-                                            std::uint32_t n, EncodeSmem& smem, CodedBlock& block,
-                                            std::uint8_t* scratch, Encoded& e) {
+__device__ __forceinline__ Coding try_palette(const Work& work, const Access& src,
+                                              std::uint64_t pos, std::uint32_t n, EncodeSmem& smem,
+                                              CodedBlock& block, std::uint8_t* scratch,
+                                              Encoded& e) {
   sample_bf16(src, pos, n, &smem, block.room());
-  ask_for_end(src, pos, n);
+  prefetch_end(src, pos, n);
   const DevicePalette palette = make_palette(smem.histogram, smem.list);
   if (palette.size == 1) {
     if (n % 8 != 0) return Coding::kGeneral;
     if (is_constant_bf16(src, pos, n)) {
-      e.origin = Origin::kRegister;
-      e.entry.codec = static_cast<std::uint32_t>(Codec::kConstant);
-      e.entry.plane_modes = 0;
-      e.entry.num_bytes = 16;
+      set_constant(e);
       return Coding::kOther;
     }
   }
   const std::uint32_t nibbles = (&smem.nibbles[0][0])[lane_id()];
   const bool codes_low = !is_surely_noise(nibbles) && worth_coding(nibbles);
   if (palette.cost >= palette.total * 5 * 256) {
-    // Noise goes out raw from here; anything in between takes the general path.
+    // Noise becomes raw here; everything between takes the general path.
     const std::uint32_t limit = palette.total * (8 * 256 - 8 * 256 / 32);
     if (codes_low || palette.cost < limit ||
         (!palette.is_noise &&
@@ -110,7 +108,7 @@ __device__ __forceinline__ Coding code_bf16(const Work& work, const Access& src,
                                 : encode_palette_bf16<false>(src, pos, n, 1u << work.log2_block,
                                                              commonest, &smem, block.room());
   if (coded.num_words == kNoRoom) {
-    wait_copies<0>();  // of values that nobody waited for
+    wait_copies<0>();  // of values that are no longer needed
     __syncwarp();
     return Coding::kGeneral;
   }
@@ -121,25 +119,26 @@ __device__ __forceinline__ Coding code_bf16(const Work& work, const Access& src,
   }
   block.head.fill(palette, coded);
   e.entry.codec = static_cast<std::uint32_t>(Codec::kEntropy);
-  e.entry.plane_modes |= 3u << 2;
+  e.entry.plane_modes |= mode_bits(PlaneMode::kPalette, 1);
   return Coding::kPalette;
 }
 
-// The same for every block. True: it is coded in its room; else `e` says what it is.
+// True: the exponents are coded in the block's room; else `e` says what it became.
 template <class Access>
-__device__ __forceinline__ bool code_block(const Work& work, const Access& src, std::uint64_t pos,
-                                           EncodeSmem& smem, CodedBlock& block,
-                                           std::uint8_t* scratch, Encoded& e) {
+__device__ __forceinline__ bool code_bf16_block(const Work& work, const Access& src,
+                                                std::uint64_t pos, EncodeSmem& smem,
+                                                CodedBlock& block, std::uint8_t* scratch,
+                                                Encoded& e) {
   const std::uint32_t n = block.job.n;
-  const Coding coding = code_bf16(work, src, pos, n, smem, block, scratch, e);
+  const Coding coding = try_palette(work, src, pos, n, smem, block, scratch, e);
   if (coding == Coding::kPalette) return true;
   if (coding == Coding::kGeneral)
     e = encode_block_any<2>(work, src, pos, n, block.plane_smem(), scratch);
-  fetch_raw_again<2>(src, pos, n, e);
+  prefetch_raw<2>(src, pos, n, e);
   return false;
 }
 
-// Where a block goes that `units` precede.
+// Where a block goes that `units` of 16 bytes precede.
 struct Place {
   std::uint8_t* payload;
   bool fits;
@@ -151,8 +150,8 @@ struct Place {
   }
 };
 
-// Writes a block that is coded in its room, its low bytes in scratch where they are coded; returns
-// this lane's checksum terms.
+// Writes a block that is coded in its room; its low bytes are raw, or coded in scratch memory.
+// Returns this lane's checksum terms.
 template <class Access>
 __device__ __forceinline__ std::uint64_t write_coded(const Work& work, const Access& src,
                                                      std::uint64_t pos, CodedBlock& block,

@@ -1,7 +1,6 @@
 // codec/cuda/encode_entropy_bf16/encode_palette.cuh - one warp codes one BF16 block: exponents as a
-// palette stream, the other bits raw. The coded exponents wait in shared memory
-// until their place in the frame is known; then the block is read again for the
-// raw plane.
+// palette stream, the other bits raw. The coded exponents wait in shared memory until their place
+// in the frame is known; then the block is read again for the raw plane.
 #pragma once
 #include "codec/cuda/encode_entropy_bf16/pair_coder.cuh"
 #include "codec/cuda/encode_entropy_bf16/palette_sample.cuh"
@@ -11,8 +10,8 @@ namespace snug::cuda {
 inline constexpr std::uint32_t kSectionHeadBytes = codec::kTableOffset + 32;
 inline constexpr std::uint32_t kNoRoom = ~0u;
 
-// Room for the words (3.5 bits a value and a group more, filled from the end), the escapes
-// (1/32 byte a value, likewise) and 16 bytes of zeros.
+// Room for words (3.5 bits a value and one more group), escapes (1/32 byte a value), both filled
+// from the end down, and 16 bytes of zeros.
 __host__ __device__ constexpr std::uint32_t words_room(std::uint32_t block_elems) {
   return block_elems / 16 * 7 + 256;
 }
@@ -23,9 +22,8 @@ __host__ __device__ constexpr std::uint32_t coded_room(std::uint32_t block_elems
   return words_room(block_elems) + escapes_room(block_elems) + 16;
 }
 
-// Appends the escaped exponents of a group, in natural order, below `used`
-// bytes from the end; returns how many. Writes none beyond `room`. Bit i of
-// `flags` says that the lane's value i is an escape.
+// Stores the escaped exponents of a group, in order, below `used` bytes from the end; returns how
+// many. Stores none if they exceed `room`. Bit i of `flags`: the lane's value i is an escape.
 inline __device__ __noinline__ std::uint32_t push_exponents(uint4 v, unsigned flags,
                                                             std::uint8_t* escapes_end,
                                                             std::uint32_t used,
@@ -52,7 +50,7 @@ inline __device__ __noinline__ std::uint32_t push_exponents(uint4 v, unsigned fl
   return total;
 }
 
-// A group at the end of a block: values past it count as the commonest exponent.
+// The last group of a block: values past the end get the commonest exponent.
 template <class Access>
 __device__ __noinline__ uint4 load_last_group(Access src, std::uint64_t at, std::int32_t num_values,
                                               std::uint32_t commonest) {
@@ -69,8 +67,8 @@ __device__ __noinline__ uint4 load_last_group(Access src, std::uint64_t at, std:
   return {words[0], words[1], words[2], words[3]};
 }
 
-// The escapes of a group of which num_values are in the block; as push_exponents.
-// Seldom called: it finds the flags in the table, so that the loop keeps its registers.
+// push_exponents for a group with num_values in the block. Rarely called: it reads the flags from
+// the table again, which saves registers in the loop.
 inline __device__ __noinline__ std::uint32_t push_escaped(uint4 v, std::int32_t num_values,
                                                           std::uint32_t lut,
                                                           std::uint8_t* escapes_end,
@@ -87,7 +85,7 @@ inline __device__ __noinline__ std::uint32_t push_escaped(uint4 v, std::int32_t 
   return push_exponents(v, flags, escapes_end, used, room);
 }
 
-// The lanes in whose symbols an escape is. Not in C++: the compiler would make more of it.
+// The lanes that have an escape. In assembly: the compiler would use more instructions.
 __device__ __forceinline__ unsigned escape_holders(std::uint32_t any_symbol) {
   unsigned holders;
   asm volatile(
@@ -99,9 +97,10 @@ __device__ __forceinline__ unsigned escape_holders(std::uint32_t any_symbol) {
   return holders;
 }
 
-// Asks the cache for what is coded first.
+// Prefetches the end of a block, which is coded first.
 template <class Access>
-__device__ __forceinline__ void ask_for_end(const Access& src, std::uint64_t pos, std::uint32_t n) {
+__device__ __forceinline__ void prefetch_end(const Access& src, std::uint64_t pos,
+                                             std::uint32_t n) {
   constexpr std::uint32_t kLines = 2;  // a lane
 #pragma unroll
   for (std::uint32_t i = 0; i < kLines; ++i) {
@@ -110,8 +109,8 @@ __device__ __forceinline__ void ask_for_end(const Access& src, std::uint64_t pos
   }
 }
 
-// Codes the exponents from the last group to the first into `room`. num_words is kNoRoom if
-// the block needs more of it than there is. kWhole: groups come in pairs, all full.
+// Codes the exponents from the last group to the first into `room`. num_words is kNoRoom if they do
+// not fit. kWhole: all groups are full, and their number is even.
 template <bool kWhole, class Access>
 __device__ __noinline__ CodedStream encode_palette_bf16(Access src, std::uint64_t pos,
                                                         std::uint32_t n, std::uint32_t block_elems,
@@ -123,13 +122,13 @@ __device__ __noinline__ CodedStream encode_palette_bf16(Access src, std::uint64_
                       words_end = words_at + words_room(block_elems);
   const std::uint32_t max_escapes = escapes_room(block_elems);
   std::uint8_t* const escapes_end = room + words_room(block_elems) + max_escapes;
-  std::uint32_t words_low = words_at + 512;  // what two groups may take
+  std::uint32_t words_low = words_at + 512;  // two groups take at most this
   PairCoder coder(words_end);
   std::uint32_t num_escapes = 0;
   const auto num_full = static_cast<std::int32_t>(n / 256);
   auto group = static_cast<std::int32_t>((n + 255) / 256) - 1;
-  const Access mine = kept(advanced(src, pos + 16 * lane));
-  // The lines of 8 groups down to this one.
+  const Access mine = keep_in_register(advanced(src, pos + 16 * lane));
+  // Prefetches the lines of 8 groups down to this one.
   constexpr std::int32_t kAhead = 8;
   const auto prefetch = [&](std::int32_t g) {
     const std::int32_t at = 512 * g + 384 - 128 * static_cast<std::int32_t>(lane);
@@ -157,7 +156,7 @@ __device__ __noinline__ CodedStream encode_palette_bf16(Access src, std::uint64_
       num_escapes += push_escaped(v, static_cast<std::int32_t>(n) - 256 * g, lut, escapes_end,
                                   num_escapes, max_escapes);
     } else {
-      // Most often: no lane has more than one.
+      // Common case: no lane has more than one.
       const std::uint32_t pair =
           flags & 0x0F ? (flags & 0x03 ? v.x : v.y) : (flags & 0x30 ? v.z : v.w);
       const std::uint32_t exponent = pair >> (flags & 0x55 ? 7 : 23);
@@ -168,7 +167,7 @@ __device__ __noinline__ CodedStream encode_palette_bf16(Access src, std::uint64_
     }
     if (num_escapes > max_escapes) words_low = kNoRoom;
   };
-  // Groups come through a ring in shared memory.
+  // Groups pass through a ring in shared memory.
   const std::uint32_t ring = shared_address(smem->ring) + 16 * lane;
   const auto ring_at = [&](std::int32_t g) {
     return ring + 512 * (static_cast<unsigned>(g) % kRingGroups);
@@ -194,8 +193,8 @@ __device__ __noinline__ CodedStream encode_palette_bf16(Access src, std::uint64_
         commonest);
   uint2 sa[8], sb[8];
   look_up(a, sa);
-  // sa are the symbols of a, the values of `group`. While they are coded those of b, the
-  // group below, are looked up. Below the first group are values that nobody uses.
+  // sa are the symbols of a, the values of `group`. While they are coded, those of b, the group
+  // below, are looked up. Below the first group values are undefined.
 #pragma unroll 1
   for (; group >= 1; group -= 2) {
     if ((group & 6) == 0) prefetch(group - kAhead - 2);
@@ -233,7 +232,7 @@ __device__ __noinline__ std::uint64_t write_low_plane(Access src, std::uint64_t 
                                                       std::uint32_t n, std::uint8_t* payload) {
   std::uint64_t sum = 0;
   std::uint32_t i = lane_id();
-  // Batches of vectors; each is loaded when the one a batch before it is through.
+  // Batches of vectors; each vector is loaded when that of the previous batch is used.
   constexpr unsigned kBatch = 8;
   const auto has_batch = [&](std::uint32_t first) {
     return first + (kBatch - 1) * kWarpSize < n / 8;
@@ -243,7 +242,7 @@ __device__ __noinline__ std::uint64_t write_low_plane(Access src, std::uint64_t 
 #pragma unroll
     for (unsigned u = 0; u < kBatch; ++u)
       v[u] = src.load16(pos + 16 * std::uint64_t{i + u * kWarpSize});
-    // Of an even word: odd as it is.
+    // The factor of an even word is odd without | 1.
     std::uint32_t factor = 2 * i * frame::kChecksumStep + frame::kChecksumStart;
     bool more;
 #pragma unroll 1
@@ -317,7 +316,7 @@ inline __device__ __noinline__ std::uint64_t write_palette_section(std::uint8_t*
     __stcs(out + low_vecs + lane, v);
     sum += checksum_term(v, low_vecs + lane);
   }
-  // The escapes move to the words, and zeros behind them.
+  // Moves the escapes to the end of the words, and appends zeros.
   std::uint8_t* words_end = room + words_room(block_elems);
   const std::uint8_t* escapes = words_end + escapes_room(block_elems) - num_escapes;
 #pragma unroll 1
@@ -330,7 +329,7 @@ inline __device__ __noinline__ std::uint64_t write_palette_section(std::uint8_t*
   }
   const std::uint32_t word_bytes = 2 * num_words, all_bytes = word_bytes + num_escapes;
   const std::uint32_t first_vec = low_vecs + kHeadVecs;
-  // Words are at even addresses: whole registers, or registers shifted by half.
+  // Words are 2-byte aligned: registers are shifted by 0 or 16 bits.
   const std::uint32_t start = shared_address(words_end) - word_bytes, odd = (start & 2) * 8;
 #pragma unroll 2
   for (std::uint32_t i = lane; 16 * i < all_bytes; i += kWarpSize) {

@@ -1,13 +1,12 @@
-// codec/cuda/encode_entropy_bf16/pair_coder.cuh - coding pairs of palette symbols, as exponents are
-// coded: what a symbol takes, and four steps of the coder at once.
+// codec/cuda/encode_entropy_bf16/pair_coder.cuh - codes pairs of palette symbols, four steps at
+// once.
 #pragma once
 #include "codec/cuda/encode_entropy_any/symbol_coder.cuh"
 
 namespace snug::cuda {
 
-// Coding a symbol turns x into x + start + q * (256 - freq), q = x / freq by
-// multiplication (see Reciprocals). .x = multiplier; .y = shift | is_escape << 7 |
-// freq << 8 | start << 16. Frequencies are below 256: the escape has one too.
+// As make_symbol, with .y = shift | is_escape << 7 | freq << 8 | start << 16. Frequencies are below
+// 256, because the escape has one, too.
 __device__ __forceinline__ uint2 make_pair_symbol(std::uint32_t freq, std::uint32_t start,
                                                   bool is_escape) {
   const std::uint32_t shift =
@@ -17,7 +16,7 @@ __device__ __forceinline__ uint2 make_pair_symbol(std::uint32_t freq, std::uint3
 }
 
 struct PairCoder : CoderState {
-  // Numbers to be kept in registers: the compiler would set them again and again.
+  // Constants in registers: the compiler would load them at every use.
   std::uint32_t minus_byte1, all;
 
   __device__ __forceinline__ explicit PairCoder(std::uint32_t words_end) : CoderState(words_end) {
@@ -25,8 +24,7 @@ struct PairCoder : CoderState {
     asm volatile("mov.u32 %0, 256;" : "=r"(all));
   }
 
-  // Dot products take bytes apart: the pipe of the multiplications has time, that of
-  // logical operations less.
+  // Dot products extract bytes: the multiply pipe has time, the logic pipe less.
   __device__ __forceinline__ void code_symbol(uint2 symbol) {
     std::uint32_t c;  // 256 - freq
     asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(c) : "r"(symbol.y), "r"(minus_byte1), "r"(all));
@@ -34,10 +32,9 @@ struct PairCoder : CoderState {
     x = q * c + (x + (symbol.y >> 16));
   }
 
-  // Codes four pairs, the last one first, and of each the second symbol first. What
-  // does not depend on that, meanwhile() and the words of the group before, comes after
-  // the first vote: with nothing but arithmetic from there on, the compiler fills the
-  // waits of one with the other.
+  // Codes four pairs, the last one first, and of each the second symbol first. Independent work,
+  // meanwhile() and the words of the previous group, comes after the first vote: from there on
+  // there is only arithmetic, and the compiler interleaves both.
   template <class Meanwhile>
   __device__ __forceinline__ void code_group(const uint2 (&symbols)[8], Meanwhile meanwhile) {
     std::uint32_t new_words[4];

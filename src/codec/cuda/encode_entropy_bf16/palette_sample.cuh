@@ -1,6 +1,6 @@
-// codec/cuda/encode_entropy_bf16/palette_sample.cuh - what an encoding warp keeps in shared memory,
-// and how it looks at a BF16 block before coding it: statistics of a sample, and whether all values
-// are one.
+// codec/cuda/encode_entropy_bf16/palette_sample.cuh - shared memory of an encoding warp, and what
+// it learns about a BF16 block before coding it: counts of a sample, and whether the block is
+// constant.
 #pragma once
 #include "codec/cuda/encode_entropy_any/entropy_tables.cuh"
 #include "codec/cuda/frame/tensor_access.cuh"
@@ -9,10 +9,9 @@
 
 namespace snug::cuda {
 
-inline constexpr unsigned kRingGroups = 4;  // of 256 values, on their way to the coder
+inline constexpr unsigned kRingGroups = 4;  // of 256 values, in flight to the coder
 
-// Shared memory of a coding warp. `lut` maps an exponent to what coding it takes; the
-// histogram is done with when the lut is filled.
+// `lut` maps an exponent to its symbol. It replaces the histogram.
 struct alignas(16) EncodeSmem {
   union {
     uint2 lut[256];
@@ -25,15 +24,17 @@ struct alignas(16) EncodeSmem {
   alignas(16) std::uint8_t ring[512 * kRingGroups];
 };
 
-__device__ __forceinline__ DirectAccess kept(DirectAccess tensor) {
-  asm volatile("mov.b64 %0, %0;" : "+l"(tensor.data));  // is worked out once
+__device__ __forceinline__ DirectAccess keep_in_register(DirectAccess tensor) {
+  asm volatile("mov.b64 %0, %0;" : "+l"(tensor.data));  // computed once
   return tensor;
 }
-__device__ __forceinline__ ScatteredAccess kept(const ScatteredAccess& tensor) { return tensor; }
+__device__ __forceinline__ ScatteredAccess keep_in_register(const ScatteredAccess& tensor) {
+  return tensor;
+}
 
 inline constexpr std::uint32_t kSampleBytes = 8192;  // of blocks of up to 65536 values
 
-// The planes of 8 values: low bytes (mantissa and sign) of a vector.
+// The low plane (mantissa and sign) of 8 values.
 __device__ __forceinline__ uint2 low_bytes(uint4 v) {
   const auto rotated = [](std::uint32_t w) {
     std::uint32_t r;  // (w >> 15 & mask) | (w << 1 & ~mask)
@@ -44,8 +45,8 @@ __device__ __forceinline__ uint2 low_bytes(uint4 v) {
           __byte_perm(rotated(v.z), rotated(v.w), 0x6420)};
 }
 
-// Counts the exponents of a vector, and the nibbles of its low bytes. Dot products take bytes
-// apart and add the address of a table of words.
+// Counts the exponents of a vector, and the nibbles of its low bytes. A dot product extracts a byte
+// and adds the address of a table.
 __device__ __forceinline__ void count_exponents(uint4 v, std::uint32_t histogram) {
   const std::uint32_t words[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
@@ -66,7 +67,7 @@ __device__ __forceinline__ void count_low_nibbles(uint4 v, std::uint32_t nibbles
       increment_shared(__dp4a(words[i], 4u << 8 * k, nibbles) + i / 2 * 64);
 }
 
-// Sampling value by value: only the last block of a tensor comes here.
+// Value by value, for the last block of a tensor.
 template <class Access>
 __device__ __noinline__ void sample_values(Access src, std::uint64_t pos, std::uint32_t n,
                                            std::uint32_t histogram, std::uint32_t nibbles) {
@@ -85,8 +86,8 @@ __device__ __noinline__ void sample_values(Access src, std::uint64_t pos, std::u
   }
 }
 
-// Asks for the sampled values of a whole block, to be put into `room`: vectors of the lane 512
-// bytes apart. Two vectors a run; those of a lane are equally far apart, as strides divide 16.
+// Starts copying the sampled values of a whole block to `room`, the vectors of a lane 512 bytes
+// apart. A run is two vectors; those of a lane are equally spaced, because strides divide 16.
 template <class Access>
 __device__ __forceinline__ void fetch_sample(const Access& src, std::uint64_t pos, std::uint32_t n,
                                              std::uint32_t room) {
@@ -99,9 +100,8 @@ __device__ __forceinline__ void fetch_sample(const Access& src, std::uint64_t po
   commit_copies();
 }
 
-// Counts the sampled values; `room` is for 8 KiB (more where n > 65536) in shared memory. Short
-// loops: the warps of a multiprocessor are in different places of the code, and its cache is
-// small.
+// Counts the sampled values; `room` is 8 KiB (more where n > 65536) of shared memory. Short loops:
+// warps are at different places of the code, and the instruction cache is small.
 template <class Access>
 __device__ __noinline__ void sample_bf16(Access src, std::uint64_t pos, std::uint32_t n,
                                          EncodeSmem* smem, std::uint8_t* room) {
@@ -126,7 +126,7 @@ __device__ __noinline__ void sample_bf16(Access src, std::uint64_t pos, std::uin
   for (std::uint32_t at = sample + 16 * lane; at < sample_end; at += 512)
     count_exponents(load_shared_b128(at), histogram);
   __syncwarp();
-  // One run in four once more, for the low bytes: 32 bytes of 128.
+  // Low bytes of one run in four: 32 bytes of 128.
 #pragma unroll 1
   for (std::uint32_t at = sample + lane / 2 * 128 + lane % 2 * 16; at < sample_end; at += 2048)
     count_low_nibbles(load_shared_b128(at), nibbles);

@@ -1,51 +1,306 @@
-// The encode kernel of the `fixed` codec and of raw frames, and its launch.
+// The encode kernel of fixed and raw frames: BF16 and F32 with the `fixed` codec, raw and constant
+// blocks of every type. One thread block a multiprocessor, whose warps have roles: a producer loads
+// blocks of the tensor into a ring in shared memory, analyzers decide what each becomes, placers
+// look back for its place, writers write it. So loads, look-back and stores overlap.
 #include <cuda_runtime.h>
 
-#include "codec/cuda/encode_fixed/encode_fixed_kernel.cuh"
+#include <type_traits>
+
+#include "codec/cuda/encode_fixed/analyze_block.cuh"
+#include "codec/cuda/encode_fixed/place_block.cuh"
+#include "codec/cuda/encode_fixed/write_block.cuh"
+#include "codec/cuda/frame/bulk_copy.cuh"
 #include "codec/cuda/frame/encode_verdict.cuh"
-#include "codec/cuda/kernels.cuh"
+#include "codec/cuda/select_kernel.h"
 #include "gpu/launch.h"
 
 namespace snug::cuda {
+
+constexpr unsigned kFirstPlacer = kWriters + kAnalyzers, kProducer = kFirstPlacer + kPlacers,
+                   kEncodeFixedThreads = (kProducer + 1) * kWarpSize;
+
+// Whole elements of the single tensor.
+template <int kWidth>
+__device__ __forceinline__ std::uint64_t single_elems(const Work& work) {
+  return kWidth > 1 ? work.single.tensor_bytes / kWidth
+                    : elems_in(work.single.tensor_bytes, work.dtype);
+}
+
+// make_encode_job for the single tensor, in two parts: what all blocks share, and what differs.
+// Inline: a thread block starts with this code, and a call would be one more instruction fetch.
+template <int kWidth>
+__device__ __forceinline__ EncodeJob make_single_job(const Work& work) {
+  EncodeJob job;
+  job.w = {work.single, 0, 0};
+  job.num_blocks = blocks_in(single_elems<kWidth>(work), work.log2_block);
+  job.fits = work.single.frame_bytes >= job.payload_start() &&
+             reinterpret_cast<std::uintptr_t>(work.single.frame) % frame::kAlign == 0;
+  return job;
+}
+template <int kWidth>
+__device__ __forceinline__ void move_to_block(const Work& work, std::uint64_t block,
+                                              EncodeJob& job) {
+  const std::uint64_t first = block << work.log2_block, left = single_elems<kWidth>(work) - first;
+  job.block = block;
+  job.pos = first * width_in<kWidth>(work);
+  job.n = static_cast<std::uint32_t>(left >> work.log2_block ? 1u << work.log2_block : left);
+}
+
+// The job of the ticket that lane 0 has drawn, or of the next one that has a block; false after the
+// last. The job of a single tensor was made for another block of it.
+template <class Access, int kWidth>
+__device__ __forceinline__ bool take_job(const Work& work, std::uint64_t num_tickets,
+                                         std::uint32_t ticket, EncodeJob& job) {
+  for (;; ticket = warp_ticket(work.ticket)) {
+    ticket = __shfl_sync(kAllLanes, ticket, 0);
+    if (ticket >= num_tickets || upstream_failed(work)) return false;
+    if (lane_id() == 0) {
+      if (work.items == nullptr)
+        move_to_block<kWidth>(work, ticket, job);
+      else
+        job = make_encode_job(work, ticket);
+    }
+    __syncwarp();
+    if (job.num_blocks != 0) return true;
+    if (lane_id() == 0) finish_frame(work, job, access_item<Access>(work, job.w.item));
+    __syncwarp();
+  }
+}
+
+// in_one_piece for a tensor whose segments mostly have the size `page`: start, end and address of
+// the guessed segment are loaded together, not one after the other.
+__device__ __forceinline__ const std::uint8_t* find_piece(const DirectAccess& tensor,
+                                                          std::uint64_t pos, std::uint32_t,
+                                                          std::uint64_t) {
+  return tensor.data + pos;
+}
+inline __device__ __noinline__ const std::uint8_t* find_piece(const ScatteredAccess& tensor,
+                                                              std::uint64_t pos,
+                                                              std::uint32_t num_bytes,
+                                                              std::uint64_t page) {
+  const std::uint64_t i = page == 0 ? tensor.num_segments : pos / page;
+  if (i < tensor.num_segments) {
+    const std::uint64_t start = tensor.starts[i], end = tensor.starts[i + 1];
+    const std::uint8_t* at =
+        static_cast<const std::uint8_t*>(tensor.segments[i].data) + pos - start;
+    if (start <= pos && pos + num_bytes <= end)
+      return reinterpret_cast<std::uintptr_t>(at) % 16 == 0 ? at : nullptr;
+  }
+  return in_one_piece(tensor, pos, num_bytes);
+}
+
+// By a whole warp: starts the load of a block, a unit a lane. Analyzers load what bulk copies
+// cannot move. Then prefetches into L2 the block that comes `ahead` blocks later (0: none).
+template <class Access, int kWidth>
+__device__ __forceinline__ void load_to_ring(const Work& work, const RingCursor& cursor,
+                                             std::uint64_t page, unsigned ahead, BlockInfo& info,
+                                             std::uint32_t full, EncodeFixedSmem& smem) {
+  static_assert(kRingUnit == kPieceBytes && 2 * kMaxRingBlock <= kWarpSize * kRingUnit);
+  const Access src = access_item<Access>(work, info.job.w.item);
+  const unsigned lane = lane_id(), num_units = cursor.ring.block_units;
+  const std::uint32_t num_bytes = info.job.n * width_in<kWidth>(work) & ~15u,
+                      start = lane * kRingUnit;
+  std::uint32_t here = start < num_bytes ? min(num_bytes - start, kRingUnit) : 0;
+  std::uint64_t pos = info.job.pos + start;
+  // The next num_units lanes find the units of the later block at the same time.
+  const bool is_later = lane >= num_units;
+  if (is_later) {
+    pos += (std::uint64_t{ahead} - 1) * num_units * kRingUnit;
+    const bool exists =
+        ahead != 0 && lane < 2 * num_units && pos + kRingUnit <= info.job.w.item.tensor_bytes;
+    here = exists ? kRingUnit : 0;
+  }
+  const RingBlock block = cursor.block();
+  const std::uint8_t* at = here == 0 ? nullptr : find_piece(src, pos, here, page);
+  bool one_copy = true, in_bulk = true;
+  if constexpr (std::is_same_v<Access, ScatteredAccess>) {
+    one_copy = __all_sync(kAllLanes, is_later || here == 0 || at != nullptr);
+    in_bulk = one_copy || can_move_in_bulk(src, info.job.pos, num_bytes);
+  }
+  if (lane == 0) {
+    info.by_hand = !in_bulk;
+    barrier_expect(full, in_bulk ? num_bytes : 0);
+  } else {
+    barrier_arrive(full);
+  }
+  __syncwarp();
+  // Each unit as soon as there is room for it.
+  bool waits = !is_later;
+  const bool is_new = cursor.is_new(lane);
+  const std::uint32_t empty = shared_address(&smem.empty[cursor.barrier(lane)]);
+  while (__any_sync(kAllLanes, waits)) {
+    if (!waits || !(is_new || barrier_test(empty, cursor.parity(lane)))) continue;
+    waits = false;
+    if (here == 0 || !in_bulk) continue;
+    if (one_copy)
+      bulk_load<true>(block.at(start), at, here, full);
+    else
+      for_each_piece(src, info.job.pos, num_bytes,
+                     [&](const std::uint8_t* from, std::uint32_t offset, std::uint32_t some) {
+                       bulk_load<true>(block.at(offset), from, some, full);
+                     });
+  }
+  __syncwarp();
+  if (lane == 0) barrier_loads_issued(full);
+  // After the loads: both go through the same queue.
+  if (is_later && at != nullptr) bulk_prefetch(at, kRingUnit);
+  __syncwarp();
+}
+
+// Index entries of blocks that have been written, and the header.
+struct FrameWriter {
+  EncodeReport report;
+
+  // `before` is the block that this thread block wrote before.
+  template <class Access>
+  __device__ __forceinline__ void add(const Work& work, const BlockInfo& info,
+                                      const BlockInfo& before) {
+    const std::uint64_t sum = warp_sum(lane_id() < kWriters ? info.sums[lane_id()] : 0);
+    if (lane_id() == 0) {
+      if (report.done != 0 && report.item != info.job.w.idx) flush<Access>(work, before);
+      const DeviceEntry entry{info.offset, info.codec, info.plane_modes, info.payload_bytes,
+                              checksum_finish(sum, info.payload_bytes)};
+      report.add(work, info.job, entry, info.written);
+    }
+    __syncwarp();
+  }
+  template <class Access>
+  __device__ __forceinline__ void flush(const Work& work, const BlockInfo& last) {
+    report.flush(work, last.job, access_item<Access>(work, last.job.w.item));
+  }
+};
+
+template <class Access, int kWidth>
+__device__ __forceinline__ void produce_blocks(const Work& work, RingCursor cursor,
+                                               unsigned num_placers, EncodeFixedSmem& smem) {
+  const unsigned lane = lane_id(), num_ahead = cursor.ring.num_blocks();
+  const std::uint64_t num_tickets = work.items != nullptr
+                                        ? work.first_block[work.num_items]
+                                        : max(smem.infos[0].job.num_blocks, std::uint64_t{1});
+  const std::uint64_t page =
+      std::is_same_v<Access, DirectAccess> || work.segments == nullptr ? 0 : work.segment_starts[1];
+  FrameWriter writer;
+  unsigned finished = 0, num_jobs = ~0u;
+  const auto info_of = [&](unsigned j) -> BlockInfo& { return smem.infos[j % kBlockInfos]; };
+  const auto finish_next = [&] {
+    await_block(smem.written, finished);
+    writer.add<Access>(work, info_of(finished), info_of(finished - 1));
+    ++finished;
+  };
+  // After the last block, one end marker for each placer.
+  for (unsigned j = 0; num_jobs == ~0u || j < num_jobs + num_placers; ++j, cursor.advance()) {
+    // Draws the next ticket while the previous block is written, not earlier: later blocks of all
+    // thread blocks wait for the size of a ticket that is drawn.
+    if (j >= num_ahead) await_block(smem.placed, j - num_ahead);
+    BlockInfo& info = info_of(j);
+    std::uint32_t ticket = 0;
+    if (num_jobs == ~0u && lane == 0) ticket = atomicAdd(work.ticket, 1u);
+    if (j > num_ahead) finish_next();  // while the ticket arrives
+    if (num_jobs == ~0u && !take_job<Access, kWidth>(work, num_tickets, ticket, info.job))
+      num_jobs = j;
+    const bool ends = num_jobs != ~0u;
+    if (lane == 0) {
+      info.ends = ends;
+      info.num_escapes = 0;
+    }
+    __syncwarp();
+    if (!ends) {
+      // Only once the ring is full: until then all loads are in flight anyway. L2 would evict what
+      // is prefetched more than one block a thread block ahead.
+      const unsigned ahead = j + 1 >= num_ahead ? gridDim.x : 0;
+      load_to_ring<Access, kWidth>(work, cursor, page, ahead, info,
+                                   shared_address(&smem.full[j % kBlockInfos]), smem);
+    } else {
+      for (unsigned k = 0; k < kAnalyzers; ++k)
+        barrier_arrive(shared_address(&smem.counted[j % kBlockInfos]));
+      barrier_arrive(shared_address(&smem.placed[j % kBlockInfos]));
+      barrier_arrive(shared_address(&smem.full[j % kBlockInfos]));
+    }
+  }
+  while (finished < num_jobs) finish_next();
+  if (lane == 0 && finished != 0) writer.flush<Access>(work, info_of(finished - 1));
+}
+
+// kWidth 2 and 4 stand for BF16 and F32 with the fixed codec, 1 for raw and constant blocks of any
+// type.
+template <class Access, int kWidth>
+__global__ void __launch_bounds__(kEncodeFixedThreads, 1)
+    encode_fixed_kernel(const __grid_constant__ Work work, unsigned num_ring_units) {
+  extern __shared__ __align__(1024) std::uint8_t units[];
+  __shared__ EncodeFixedSmem smem;
+  if (work.items == nullptr) let_next_kernel_start();  // the verdict
+  const std::uint32_t block_bytes = width_in<kWidth>(work) << work.log2_block;
+  const BlockRing ring{kept_shared_address(units), num_ring_units, block_bytes / kRingUnit};
+  const unsigned warp = threadIdx.x / kWarpSize, lane = lane_id();
+  // Some thread block starts with this block.
+  if (std::is_same_v<Access, DirectAccess> && work.items == nullptr && warp == kProducer) {
+    const std::uint64_t pos = blockIdx.x * std::uint64_t{block_bytes} + lane * kRingUnit;
+    if (lane < ring.block_units && pos + kRingUnit <= work.single.tensor_bytes)
+      bulk_prefetch(static_cast<const std::uint8_t*>(work.single.tensor) + pos, kRingUnit);
+  }
+  // Each warp initializes one kind of barrier, each lane one of them.
+  const auto init = [&](unsigned long long& barrier, unsigned count) {
+    barrier_init(shared_address(&barrier), count);
+  };
+  if (lane < kBlockInfos) {
+    if (warp == 0) init(smem.full[lane], kWarpSize);
+    if (warp == 1) init(smem.counted[lane], kAnalyzerThreads);
+    if (warp == 2) init(smem.placed[lane], kWarpSize);
+    if (warp == 3) init(smem.written[lane], kWriters * kWarpSize);
+  }
+  if (warp == 4)
+    for (unsigned unit = lane; unit < num_ring_units; unit += kWarpSize)
+      init(smem.empty[unit],
+           kRingUnit / Pieces::of<kWidth>(block_bytes).template part_bytes<kWidth>() * kWarpSize);
+  fence_async_proxy();
+  __syncthreads();
+  if (warp == kProducer) {
+    if (work.items == nullptr && lane < kBlockInfos)
+      smem.infos[lane].job = make_single_job<kWidth>(work);
+    __syncwarp();
+  }
+  wait_for_previous_kernel();
+  const RingCursor cursor{ring};
+  const unsigned num_placers = ring.num_blocks() < kPlacers ? ring.num_blocks() : kPlacers;
+  if (warp < kWriters) {
+    write_blocks<kWidth>(work, cursor, smem);
+  } else if (warp < kFirstPlacer) {
+    analyze_blocks<Access, kWidth>(work, cursor, threadIdx.x - kWriters * kWarpSize, smem);
+  } else if (warp < kProducer) {
+    place_blocks<kWidth>(work, num_placers, warp - kFirstPlacer, smem);
+  } else {
+    produce_blocks<Access, kWidth>(work, cursor, num_placers, smem);
+  }
+}
+
 namespace {
 
 template <class Access, int kWidth>
-cudaError_t launch(const Work& work, std::uint64_t num_blocks, int num_sms, cudaStream_t stream) {
-  const auto kernel = encode_wide_kernel<Access, kWidth>;
-  const std::uint32_t block_bytes = width_of(work.dtype) << work.log2_block;
+cudaError_t launch(const KernelCall& call) {
+  const auto kernel = encode_fixed_kernel<Access, kWidth>;
   StageRoom room;
-  cudaError_t error = find_stage_room(kernel, room);
-  if (error != cudaSuccess) return error;
-  const unsigned block_units = block_bytes / kRingUnit,
+  if (const cudaError_t error = find_stage_room(kernel, room); error != cudaSuccess) return error;
+  const unsigned block_units = (width_of(call.work.dtype) << call.work.log2_block) / kRingUnit,
                  num_units = room.stages_of(kRingUnit, kMaxBlocksAhead * block_units);
   if (num_units < block_units) return cudaErrorInvalidConfiguration;  // it would wait forever
-  const auto most = static_cast<std::uint64_t>(num_sms);
-  const std::uint64_t num_ctas = num_blocks < most ? num_blocks : most;
-  error = launch_kernel(
-      kernel, {num_ctas, kEncodeWideThreads, num_units * kRingUnit, stream, Start::kEarly}, work,
-      num_units);
-  return error == cudaSuccess ? launch_encode_verdict<Access>(work, num_ctas, stream) : error;
+  return launch_encoder<Access>(call, kernel, call.num_slots, kEncodeFixedThreads,
+                                num_units * kRingUnit, num_units);
 }
 
 template <class Access>
-cudaError_t launch_any(const Work& work, std::uint64_t num_blocks, int num_sms,
-                       cudaStream_t stream) {
-  if (work.codec != Codec::kFixed || !has_fixed_codec(work.dtype))
-    return launch<Access, 1>(work, num_blocks, num_sms, stream);
-  return work.dtype == DType::kF32 ? launch<Access, 4>(work, num_blocks, num_sms, stream)
-                                   : launch<Access, 2>(work, num_blocks, num_sms, stream);
+cudaError_t launch(const KernelCall& call) {
+  const DType dtype = call.work.dtype;
+  const auto launcher = call.work.codec != Codec::kFixed || !has_fixed_codec(dtype)
+                            ? launch<Access, 1>
+                        : dtype == DType::kF32 ? launch<Access, 4>
+                                               : launch<Access, 2>;
+  return launcher(call);
 }
 
 }  // namespace
 
-bool uses_wide_encode(DType dtype, Codec codec, int log2_block) {
-  return codec != Codec::kEntropy && (width_of(dtype) << log2_block) <= kMaxWideBlock;
-}
-
-cudaError_t launch_encode_wide(const Work& work, bool direct, std::uint64_t num_blocks, int num_sms,
-                               cudaStream_t stream) {
-  return direct ? launch_any<DirectAccess>(work, num_blocks, num_sms, stream)
-                : launch_any<ScatteredAccess>(work, num_blocks, num_sms, stream);
+cudaError_t launch_encode_fixed(const KernelCall& call) {
+  return call.direct ? launch<DirectAccess>(call) : launch<ScatteredAccess>(call);
 }
 
 }  // namespace snug::cuda

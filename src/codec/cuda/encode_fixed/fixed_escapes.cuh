@@ -1,12 +1,12 @@
-// codec/cuda/encode_fixed/fixed_escapes.cuh - values that the first table of a palette does not
-// have: their indices, and the list of escapes in a payload.
+// codec/cuda/encode_fixed/fixed_escapes.cuh - values that miss in the first table of a palette:
+// their indices, and the list of escapes in a payload.
 #pragma once
 #include "codec/cuda/encode_fixed/encode_ring.cuh"
 
 namespace snug::cuda {
 
-// Looks the values up that missed; sets their indices and returns the flags (bit 4i)
-// of those that are escapes.
+// Looks up the values that missed, one by one: sets their indices and returns the flags (bit 4i) of
+// escapes.
 __device__ __forceinline__ std::uint32_t resolve_misses(const Lookup& look, std::uint32_t lut,
                                                         std::uint32_t& word) {
   std::uint32_t escapes = 0;
@@ -19,10 +19,10 @@ __device__ __forceinline__ std::uint32_t resolve_misses(const Lookup& look, std:
   return escapes;
 }
 
-// Sets the indices of values that the first table does not have; returns those (bit 4i) that are
-// escapes.
-__device__ __forceinline__ std::uint32_t mend_indices(const BlockInfo& info, const Lookup& look,
-                                                      std::uint32_t& word) {
+// Sets the indices of values that missed in the first table; returns the flags (bit 4i) of escapes.
+__device__ __forceinline__ std::uint32_t set_missed_indices(const BlockInfo& info,
+                                                            const Lookup& look,
+                                                            std::uint32_t& word) {
   if (info.num_tables == 0) return resolve_misses(look, shared_address(info.lut), word);
   std::uint32_t flags = look.miss_flags();
   if (info.num_tables == 2) {
@@ -36,10 +36,10 @@ __device__ __forceinline__ std::uint32_t mend_indices(const BlockInfo& info, con
   return flags;
 }
 
-// Where the escapes of a part go.
+// The escapes of a part.
 struct EscapeList {
   std::uint8_t* payload;
-  std::uint32_t at;  // of the next one
+  std::uint32_t at;  // offset of the next one
 
   template <int kWidth>
   static __device__ __forceinline__ EscapeList of(const BlockInfo& info, std::uint8_t* payload,
@@ -53,7 +53,7 @@ struct EscapeList {
                          4 * __reduce_add_sync(kAllLanes, before)};
   }
 
-  // By a whole warp: those (bit 4i) of the values from `first` on. Returns checksum terms.
+  // By a whole warp: adds those (bit 4i) of the values from `first` on; returns checksum terms.
   __device__ __forceinline__ std::uint64_t add(const Lookup& look, std::uint32_t flags,
                                                std::uint32_t first) {
     const unsigned lanes = __ballot_sync(kAllLanes, flags != 0);
@@ -66,7 +66,7 @@ struct EscapeList {
       store_streaming(payload + where, escape);
       sum = mad_wide(escape, checksum_factor(where / 4), sum);
     };
-    // Mostly no lane has two.
+    // Common case: no lane has two.
     if (!__any_sync(kAllLanes, (flags & (flags - 1)) != 0)) {
       if (flags != 0) put(at + 4 * __popc(lanes & below));
       at += 4 * __popc(lanes);

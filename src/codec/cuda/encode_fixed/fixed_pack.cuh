@@ -1,5 +1,5 @@
 // codec/cuda/encode_fixed/fixed_pack.cuh - the arithmetic of the `fixed` encoder: eight values (a
-// unit) to planes and one word of nibbles, without a table lookup per value.
+// unit) become bytes of planes and one word of nibbles, without a table lookup a value.
 #pragma once
 #include "codec/cuda/frame/device_frame.cuh"
 #include "codec/cuda/frame/plane_merge.cuh"
@@ -7,7 +7,7 @@
 
 namespace snug::cuda {
 
-// Where the parts of a fixed payload are.
+// Offsets of the parts of a fixed payload.
 struct FixedParts {
   std::uint32_t plane[3];
   std::uint32_t nibbles;
@@ -28,7 +28,6 @@ struct FixedParts {
   }
 };
 
-// A unit as it lies in shared memory.
 template <int kWidth>
 struct UnitVecs {
   uint4 v[kWidth / 2];
@@ -38,7 +37,7 @@ struct UnitVecs {
     for (int i = 0; i < kWidth / 2; ++i)
       v[i] = load_shared_b128(stage + 8 * kWidth * unit + 16 * static_cast<unsigned>(i));
   }
-  // Bits in which values differ from the first, given in every element of a word.
+  // Bits in which values differ from the first one, which is repeated in `first`.
   __device__ __forceinline__ std::uint32_t differs(std::uint32_t first) const {
     std::uint32_t bits = 0;
 #pragma unroll
@@ -74,30 +73,29 @@ struct UnitVecs {
   }
 };
 
-// The palette by the lowest three bits of a top byte, its slot, so that one byte permute looks
-// up four values. Of entries with the same bits the commonest is in the first table, the next
-// in the second; what is in neither is looked up one by one.
+// The palette by slot, the lowest three bits of a top byte: one byte permute looks up four values.
+// Of entries with the same slot the commonest is in the first table and the next one in the second;
+// the others are looked up one by one.
 struct PackTables {
   uint2 value, index;
 };
 
-// __byte_perm for selectors that have only bits that count: it would mask them.
+// __byte_perm without the mask that the compiler adds to its selector.
 __device__ __forceinline__ std::uint32_t pick_bytes(uint2 table, std::uint32_t selector) {
   std::uint32_t v;
   asm("prmt.b32 %0, %1, %2, %3;" : "=r"(v) : "r"(table.x), "r"(table.y), "r"(selector));
   return v;
 }
 
-// The lowest bit that is set.
 __device__ __forceinline__ std::uint32_t first_set(std::uint32_t bits) {
   return static_cast<std::uint32_t>(__ffs(static_cast<int>(bits)) - 1);
 }
 
-// Misses of a unit: bytes that are not 0, of values 0 2 4 6 and of 1 3 5 7.
+// A unit looked up in a table. Even stands for values 0 2 4 6, odd for 1 3 5 7.
 struct Lookup {
-  std::uint32_t selector;   // nibbles 0 2 4 6 1 3 5 7
-  std::uint32_t even, odd;  // top bytes of these values
-  std::uint32_t even_misses, odd_misses;
+  std::uint32_t selector;                 // nibbles 0 2 4 6 1 3 5 7
+  std::uint32_t even, odd;                // top bytes
+  std::uint32_t even_misses, odd_misses;  // bytes that are not 0
 
   Lookup() = default;
   __device__ __forceinline__ Lookup(uint2 high, uint2 value) {
@@ -134,13 +132,13 @@ struct Lookup {
   }
 };
 
-// Indices and the signs where the nibble word has them.
+// Adds the signs to the indices of a nibble word.
 __device__ __forceinline__ std::uint32_t with_signs(std::uint32_t indices, uint2 high) {
   const std::uint32_t with_upper = indices | (high.y >> 4 & 0x08080808u);
   return with_upper | (high.x & 0x80808080u);
 }
 
-// Bits of a nibble word that the values from `num_values` on own.
+// Bits of a nibble word that belong to the values from `num_values` on.
 __device__ __forceinline__ std::uint32_t rest_of_word(std::int32_t num_values) {
   std::uint32_t bits = 0;
   for (std::int32_t i = max(num_values, 0); i < 8; ++i)
@@ -148,7 +146,7 @@ __device__ __forceinline__ std::uint32_t rest_of_word(std::int32_t num_values) {
   return bits;
 }
 
-// Flags of values that exist.
+// Flags (bit 4i) of the first num_values.
 __device__ __forceinline__ std::uint32_t existing_flags(std::int32_t num_values) {
   return num_values >= 8   ? 0x11111111u
          : num_values <= 0 ? 0

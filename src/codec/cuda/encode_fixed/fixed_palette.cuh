@@ -1,17 +1,16 @@
-// codec/cuda/encode_fixed/fixed_palette.cuh - which upper exponent bits the `fixed` codec gives an
-// index.
+// codec/cuda/encode_fixed/fixed_palette.cuh - the palette of the `fixed` codec: the commonest upper
+// exponent bits.
 #pragma once
 #include "codec/cuda/frame/device_frame.cuh"
 
 namespace snug::cuda {
 
-// Threads count into copies of the histogram, bin by bin side by side: few bins
-// get most of the values, and atomics to one address wait for each other.
+// Threads count into copies of the histogram, whose bins lie side by side: few bins get most
+// values, and atomics on one address wait for each other.
 inline constexpr unsigned kHistogramCopies = 4;
 
-// The 7 commonest values, in falling order (equal counts: smaller first), as two
-// registers, by one warp. The histogram has 128 bins of kCopies counters each. most_common gets
-// the count of the commonest one.
+// By one warp: the 7 commonest values in falling order (of equal counts the smaller first), in two
+// registers. The histogram has 128 bins of kCopies counters. most_common gets the highest count.
 template <unsigned kCopies>
 __device__ inline uint2 make_fixed_palette(const std::uint32_t* histogram,
                                            std::uint32_t* most_common = nullptr) {
@@ -25,7 +24,7 @@ __device__ inline uint2 make_fixed_palette(const std::uint32_t* histogram,
     for (unsigned c = 0; c < kCopies; ++c) count += histogram[v * kCopies + c];
     keys[i] = (count << 7 | (127 - v)) + 1;  // 0: none
   }
-  // Each lane's in falling order: then the best of all lanes is one of the first.
+  // Sorts each lane's keys: the maximum is then among the lanes' first ones.
   const auto order = [&](unsigned i, unsigned k) {
     const std::uint32_t high = max(keys[i], keys[k]);
     keys[k] = min(keys[i], keys[k]);

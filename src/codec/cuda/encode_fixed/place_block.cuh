@@ -1,11 +1,11 @@
-// codec/cuda/encode_fixed/place_block.cuh - codec, size and place in the frame of a surveyed block.
-// The work of the placers of codec/cuda/encode_fixed/encode_fixed_kernel.cuh.
+// codec/cuda/encode_fixed/place_block.cuh - the placers of encode_fixed.cu: codec, plane modes,
+// size and place in the frame of an analyzed block.
 #pragma once
 #include "codec/cuda/encode_fixed/encode_ring.cuh"
 
 namespace snug::cuda {
 
-// Codec, modes, size and place of the block, by one warp.
+// By one warp.
 template <int kWidth>
 __device__ __forceinline__ void settle_block(const Work& work, BlockInfo& info) {
   const EncodeJob& job = info.job;
@@ -17,7 +17,7 @@ __device__ __forceinline__ void settle_block(const Work& work, BlockInfo& info) 
   if constexpr (kWidth > 1) {
     if constexpr (kWidth == 4)
       for (unsigned p = 0; p < 3; ++p)
-        if ((differs >> (8 * p) & 255) == 0) modes |= 1u << (2 * p);
+        if ((differs >> (8 * p) & 255) == 0) modes |= mode_bits(PlaneMode::kConstant, p);
     const std::uint64_t coded = FixedParts(job.n, kWidth, modes).head + codec::FixedHeader::kBytes +
                                 align16(4 * std::uint64_t{info.num_escapes});
     if (coded < room) {
@@ -41,7 +41,7 @@ __device__ __forceinline__ void settle_block(const Work& work, BlockInfo& info) 
 
 template <int kWidth>
 __device__ __forceinline__ void place_blocks(const Work& work, unsigned num_placers,
-                                             unsigned placer, EncodeWideSmem& smem) {
+                                             unsigned placer, EncodeFixedSmem& smem) {
   if (placer >= num_placers) return;
   for (unsigned j = placer;; j += num_placers) {
     await_block(smem.counted, j);

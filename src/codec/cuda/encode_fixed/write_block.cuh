@@ -1,12 +1,12 @@
-// codec/cuda/encode_fixed/write_block.cuh - writes the payload of a surveyed block straight to the
-// frame, each writer warp of codec/cuda/encode_fixed/encode_fixed_kernel.cuh a part of it.
+// codec/cuda/encode_fixed/write_block.cuh - the writers of encode_fixed.cu: the payload of an
+// analyzed block, straight to the frame, a part a warp.
 #pragma once
 #include "codec/cuda/encode_fixed/fixed_escapes.cuh"
 
 namespace snug::cuda {
 
-// Constant planes, header and the end of the escapes, by one warp; `block` is the address of the
-// first value.
+// Constant planes, header and the padding of the escapes, by one warp; `block` is the address of
+// the first value.
 template <int kWidth>
 __device__ __noinline__ std::uint64_t write_fixed_rest(std::uint32_t block, const BlockInfo& info,
                                                        std::uint8_t* payload) {
@@ -20,7 +20,7 @@ __device__ __noinline__ std::uint64_t write_fixed_rest(std::uint32_t block, cons
   if (lane == 0) put(parts.head, {info.num_escapes, info.palette.x, info.palette.y, 0});
 #pragma unroll
   for (unsigned p = 0; p + 1 < kWidth; ++p)
-    if (lane == 0 && (info.plane_modes >> (2 * p) & 3) == 1)
+    if (lane == 0 && has_mode(info.plane_modes, p, PlaneMode::kConstant))
       put(parts.plane[p], {load_shared_u32(block) >> (8 * p) & 255, 0, 0, 0});
   const std::uint32_t end = parts.head + static_cast<std::uint32_t>(codec::FixedHeader::kBytes) +
                             4 * (info.num_escapes + lane);
@@ -28,8 +28,8 @@ __device__ __noinline__ std::uint64_t write_fixed_rest(std::uint32_t block, cons
   return sum;
 }
 
-// Parts of a whole block, kRows rows each, by one warp. read(address) is called when the part at
-// that address of the ring is in registers.
+// One warp's parts of a whole block, kRows rows each. Calls read(address) when the part at that
+// address of the ring is in registers.
 template <int kWidth, unsigned kRows, class Read>
 __device__ __forceinline__ std::uint64_t write_parts(const RingBlock& block, const BlockInfo& info,
                                                      std::uint8_t* payload, unsigned warp,
@@ -65,11 +65,11 @@ __device__ __forceinline__ std::uint64_t write_parts(const RingBlock& block, con
       look[i] = Lookup(high, table.value);
       words[i] = with_signs(look[i].indices(table.index), high);
       misses |= look[i].even_misses | look[i].odd_misses;
-      // The index of a plane's word is even here, and that of a word of nibbles has the parity of
-      // the lane: so factors differ by a constant.
+      // The index of a plane's word is even, and that of a nibble word has the parity of the lane:
+      // so factors of neighbours differ by a constant.
 #pragma unroll
       for (int p = 0; p < kWidth - 1; ++p) {
-        if (kWidth == 4 && (modes >> (2 * p) & 3) != 0) continue;
+        if (kWidth == 4 && !has_mode(modes, p, PlaneMode::kRaw)) continue;
         store_streaming(low_at[p] + 8 * kWarpSize * i, lows[p]);
         const std::uint32_t factor = low_factor[p] + 2 * kWarpSize * i * frame::kChecksumStep;
         sum = mad_wide(lows[p].y, factor + kNextFactor, mad_wide(lows[p].x, factor, sum));
@@ -79,7 +79,7 @@ __device__ __forceinline__ std::uint64_t write_parts(const RingBlock& block, con
       std::uint32_t flags[kRows], any = 0;
 #pragma unroll
       for (unsigned i = 0; i < kRows; ++i) {
-        flags[i] = mend_indices(info, look[i], words[i]);
+        flags[i] = set_missed_indices(info, look[i], words[i]);
         any |= flags[i];
       }
       if (__any_sync(kAllLanes, any != 0)) {
@@ -108,8 +108,7 @@ __device__ __forceinline__ std::uint64_t write_parts(const RingBlock& block, con
   return sum;
 }
 
-// The same for one that is cut short: covers the padding of the planes, and reads zeros where
-// there are no values.
+// The same for a partial block: covers the padding of the planes, where it reads zeros.
 template <int kWidth>
 __device__ __noinline__ std::uint64_t write_part_of_partial(RingBlock block, const BlockInfo& info,
                                                             std::uint8_t* payload, unsigned part,
@@ -132,7 +131,8 @@ __device__ __noinline__ std::uint64_t write_part_of_partial(RingBlock block, con
     word = with_signs(word, high) & ~rest_of_word(left);
 #pragma unroll
     for (int p = 0; p < kWidth - 1; ++p) {
-      if ((info.plane_modes >> (2 * p) & 3) != 0 || 8 * unit >= align16(info.job.n)) continue;
+      if (!has_mode(info.plane_modes, p, PlaneMode::kRaw) || 8 * unit >= align16(info.job.n))
+        continue;
       store_streaming(payload + parts.plane[p] + 8 * unit, lows[p]);
       sum += checksum_terms(lows[p], checksum_factor(parts.plane[p] / 4 + 2 * unit));
     }
@@ -168,7 +168,7 @@ __device__ __forceinline__ std::uint64_t write_fixed(const RingBlock& block, con
   return sum;
 }
 
-// One warp's share of a raw block, which is copied, or of a constant one.
+// One warp's share of a raw or a constant block.
 template <class Read>
 __device__ __forceinline__ std::uint64_t write_plain(const RingBlock& block, const BlockInfo& info,
                                                      std::uint8_t* payload, unsigned warp,
@@ -179,7 +179,7 @@ __device__ __forceinline__ std::uint64_t write_plain(const RingBlock& block, con
     read(block.at((p * kWriters + warp) * rows * (16 * kWarpSize)));
   };
   constexpr unsigned kBatch = 2;
-  if (info.codec == static_cast<std::uint32_t>(Codec::kConstant)) {
+  if (info.is(Codec::kConstant)) {
     uint4 v = load_shared_b128(block.start);
     for (unsigned p = 0; p < num_pieces; ++p) read_part(p);
     if (warp != 0 || lane_id() != 0) return 0;
@@ -216,7 +216,7 @@ __device__ __forceinline__ std::uint64_t write_plain(const RingBlock& block, con
 
 template <int kWidth>
 __device__ __forceinline__ void write_blocks(const Work& work, RingCursor cursor,
-                                             EncodeWideSmem& smem) {
+                                             EncodeFixedSmem& smem) {
   const unsigned warp = threadIdx.x / kWarpSize;
   const std::uint32_t block_bytes = cursor.ring.block_units * kRingUnit;
   const Pieces pieces = Pieces::of<kWidth>(block_bytes);
@@ -224,14 +224,13 @@ __device__ __forceinline__ void write_blocks(const Work& work, RingCursor cursor
   const std::uint32_t empty = kept_shared_address(smem.empty);
   for (unsigned j = 0;; ++j, cursor.advance()) {
     await_block(smem.placed, j);
-    // Long since; but these are the barriers that the block's bytes came with.
+    // These have passed long since, but they are the barriers that the block's bytes came with.
     await_block(smem.full, j);
     await_block(smem.counted, j);
     BlockInfo& info = smem.infos[j % kBlockInfos];
     if (info.ends) return;
     const RingBlock block = cursor.block();
     std::uint8_t* payload = static_cast<std::uint8_t*>(info.job.w.item.frame) + info.offset;
-    // Every thread arrives for itself: tools that look for races understand that.
     const auto read = [&](std::uint32_t address) {
       barrier_arrive(empty + (address - cursor.ring.address) / kRingUnit * 8);
     };
@@ -239,7 +238,7 @@ __device__ __forceinline__ void write_blocks(const Work& work, RingCursor cursor
     if (info.written) {
       bool fixed = false;
       if constexpr (kWidth > 1) {
-        fixed = info.codec == static_cast<std::uint32_t>(Codec::kFixed);
+        fixed = info.is(Codec::kFixed);
         if (fixed)
           sum =
               write_fixed<kWidth>(block, info, payload, warp, pieces, 1u << work.log2_block, read);

@@ -30,7 +30,7 @@ __device__ __forceinline__ void for_each_piece(const ScatteredAccess& tensor, st
   }
 }
 
-// Whether bulk copies can move these bytes; the answer is the warp's.
+// Whether bulk copies can move these bytes; the same answer for all lanes.
 inline __device__ __noinline__ bool can_move_in_bulk(const ScatteredAccess& tensor,
                                                      std::uint64_t pos, std::uint32_t num_bytes) {
   bool good = true;
@@ -41,8 +41,7 @@ inline __device__ __noinline__ bool can_move_in_bulk(const ScatteredAccess& tens
   return __all_sync(kAllLanes, good);
 }
 
-// By a whole warp: starts the load of a block of the tensor that
-// can_move_in_bulk, a multiple of 16 bytes.
+// By a whole warp: starts the load of a block that can_move_in_bulk, a multiple of 16 bytes.
 template <class Access>
 __device__ __forceinline__ void load_block(const Access& src, std::uint64_t pos,
                                            std::uint32_t num_bytes, std::uint32_t shared,

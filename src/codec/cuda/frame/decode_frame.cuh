@@ -1,25 +1,25 @@
-// codec/cuda/frame/decode_frame.cuh - what all decode kernels do around a block: header and
-// index entry before it, status and result after it.
+// codec/cuda/frame/decode_frame.cuh - what all decode kernels do around a block: check header and
+// index entry before it, report errors after it.
 #pragma once
 #include "codec/cuda/frame/work.cuh"
 
 namespace snug::cuda {
 
-// A block that a ticket stands for, checked against header and index.
+// The block of a ticket, checked against header and index.
 struct DecodeJob {
   WorkItem w;
   const std::uint8_t* payload;
   DeviceEntry entry;
-  uint4 packed;              // the entry as it is stored
+  uint4 packed;              // the entry as stored
   std::uint64_t pos;         // in the tensor
   std::uint64_t num_blocks;  // of the item
   std::uint32_t n;
   Reason reason;
-  bool exists;  // false: there is no such block, or its header is not valid
-  bool ends;    // no higher ticket has work either
+  bool exists;  // false: no such block, or the header is not valid
+  bool ends;    // higher tickets have no work either
 };
 
-// Whether an entry can be that of a block of n elements whose payload ends at `end`.
+// Whether an entry can describe a block of n elements whose payload ends at `end`.
 __device__ __forceinline__ bool is_valid_entry(const DeviceEntry& e, std::uint64_t block,
                                                std::uint64_t end, std::uint32_t n, unsigned width,
                                                const DeviceHeader& h) {
@@ -29,9 +29,9 @@ __device__ __forceinline__ bool is_valid_entry(const DeviceEntry& e, std::uint64
          end <= h.frame_bytes;
 }
 
-// Headers are read again for every block: that costs less than keeping them in
-// registers. The entries are read at the same time, as far as the frame's room goes. What is
-// wrong with a header is told elsewhere.
+// Reads the header again for every block, which costs less than keeping it in registers, and the
+// entries at the same time, as far as the frame's buffer goes. Errors of headers are reported
+// elsewhere.
 __device__ __forceinline__ DecodeJob open_decode_job(const Work& work, std::uint64_t ticket,
                                                      std::uint64_t num_tickets) {
   DecodeJob job{};
@@ -66,8 +66,8 @@ __device__ __forceinline__ DecodeJob open_decode_job(const Work& work, std::uint
   return job;
 }
 
-// Brings what a warp reads first of an entropy block into the cache: its raw planes, so many
-// lines of them, and where the coded plane is.
+// Prefetches what a warp reads first of an entropy block: kRawLines lines of raw planes, and the
+// start of the coded plane.
 template <unsigned kWidth, unsigned kRawLines>
 __device__ __forceinline__ void prefetch_block(const DecodeJob& job) {
   const auto prefetch = [&](std::uint32_t at) {
@@ -79,8 +79,7 @@ __device__ __forceinline__ void prefetch_block(const DecodeJob& job) {
   for (std::uint32_t line = 0; line < 8; ++line) prefetch(section + 128 * line);
 }
 
-// What became of a block, and the thread's checksum terms; those are complete
-// whenever the layout is valid.
+// Status of a block, and this thread's checksum terms, which are complete if the layout is valid.
 struct BlockResult {
   Reason reason;
   std::uint64_t sum;
@@ -93,9 +92,8 @@ __device__ __forceinline__ Reason check_sum(Reason reason, std::uint64_t sum,
              : reason;
 }
 
-// By one thread, after the last block of a batch's item or for one without blocks:
-// checks what only all of them together can tell, and writes the bytes that are
-// no whole element.
+// By one thread, after the last block of a batch's item or for an item without blocks: checks the
+// checksum over header and index, writes the tail bytes and the result.
 template <class Access>
 __device__ __noinline__ void finish_item(const Work& work, const WorkItem& w) {
   ItemState& state = work.states[w.idx];
@@ -104,13 +102,13 @@ __device__ __noinline__ void finish_item(const Work& work, const WorkItem& w) {
   const std::uint64_t elem_bytes = h.num_elems * width_of(work.dtype);
   const std::uint32_t* head = static_cast<const std::uint32_t*>(w.item.frame);
   if (h.code != Code::kOk) {
-    report(&state, h.code, h.reason, kNowhere);
+    report_error(&state, h.code, h.reason, kNowhere);
   } else {
     std::uint64_t sum = atomicAdd(&state.head_sum, 0ull);
     for (unsigned i = 0; i < frame::kHeaderBytes / 4; ++i)
       if (i != 8) sum += checksum_term(__ldg(head + i), i);  // word 8 is the checksum itself
     if (checksum_finish(sum, h.payload_start()) != h.checksum)
-      report(&state, Code::kCorrupt, kReasonHeadChecksum, kNowhere);
+      report_error(&state, Code::kCorrupt, kReasonHeadChecksum, kNowhere);
     const Access dst = access_item<Access>(work, w.item);
     for (unsigned i = 0; i < h.num_tail_bytes; ++i)
       dst.store_byte(elem_bytes + i, static_cast<std::uint8_t>(h.tail >> (8 * i)));
@@ -119,9 +117,9 @@ __device__ __noinline__ void finish_item(const Work& work, const WorkItem& w) {
                elem_bytes + h.num_tail_bytes);
 }
 
-// The finished blocks of a batch's item that a thread has not told the others about yet;
-// of one tensor's blocks only the first error, for decode_verdict_kernel.
-struct DecodeTally {
+// The finished blocks of a batch's item that a thread has not yet added to ItemState; of one tensor
+// only the first error, for the verdict.
+struct DecodeReport {
   unsigned long long first_error;  // see error_key()
   std::uint64_t head_sum;
   std::uint64_t num_blocks;  // of the item
@@ -152,7 +150,7 @@ struct DecodeTally {
       if (block == 0) finish_item<Access>(work, job.w);
       return;
     }
-    if (reason != kReasonNone) report(&work.states[job.w.idx], Code::kCorrupt, reason, block);
+    if (reason != kReasonNone) report_error(&work.states[job.w.idx], Code::kCorrupt, reason, block);
     head_sum += checksum_term(job.packed, static_cast<std::uint32_t>(4 + block));
     num_blocks = job.num_blocks;
     w = job.w;
@@ -160,19 +158,18 @@ struct DecodeTally {
   }
 };
 
-// What a thread block ends with whose warps each have a tally: the first error of all, which
-// starts as 0 in shared memory.
+// The end of a thread block whose warps have a report each. first_error is in shared memory and 0.
 template <class Access>
-__device__ __forceinline__ void leave_first_error(const Work& work, DecodeTally& tally,
+__device__ __forceinline__ void leave_first_error(const Work& work, DecodeReport& report,
                                                   unsigned long long& first_error) {
-  if (lane_id() == 0) tally.template flush<Access>(work);
+  if (lane_id() == 0) report.template flush<Access>(work);
   __syncthreads();
-  if (lane_id() == 0 && tally.first_error != 0) atomicMax(&first_error, tally.first_error);
+  if (lane_id() == 0 && report.first_error != 0) atomicMax(&first_error, report.first_error);
   __syncthreads();
   if (threadIdx.x == 0) work.errors[blockIdx.x] = first_error;
 }
 
-__device__ inline std::uint64_t last_ticket(const Work& work) {
+__device__ inline std::uint64_t ticket_end(const Work& work) {
   return work.items == nullptr ? ~std::uint64_t{0} : work.first_block[work.num_items];
 }
 

@@ -1,14 +1,13 @@
-// codec/cuda/frame/decode_verdict.cuh - what the decoding of one tensor ends with: a kernel of one
-// thread block that runs beside the decode kernel, checks header and index, waits, and
-// writes the result. So the decode kernel needs no counters, and no workspace made
-// ready before it.
+// codec/cuda/frame/decode_verdict.cuh - the verdict on one decoded tensor: checks header and index
+// beside the decode kernel, waits for it and writes the result. The decode kernel then needs
+// neither counters nor zeroed memory.
 #pragma once
 #include "codec/cuda/frame/decode_frame.cuh"
 #include "codec/cuda/frame/verdict.cuh"
 
 namespace snug::cuda {
 
-// After num_errors thread blocks, each of which left its first error, see error_key(), or 0.
+// Each of num_errors thread blocks has left the key of its first error, or 0.
 template <class Access>
 __global__ void __launch_bounds__(kVerdictThreads)
     decode_verdict_kernel(const __grid_constant__ Work work, unsigned num_errors) {
@@ -54,20 +53,20 @@ __global__ void __launch_bounds__(kVerdictThreads)
   write_result(work.results, error, elem_bytes + h.num_tail_bytes);
 }
 
-// Launches a decode kernel whose first parameter is `work`, and what ends the call on one
-// tensor. Only batches and segments need what prepare_kernel does.
+// Launches a decode kernel, and the verdict on one tensor. Only batches and segments need
+// prepare_kernel.
 template <class Access, class Kernel, class... Args>
-cudaError_t launch_decoder(Kernel kernel, std::uint64_t num_ctas, unsigned num_threads,
-                           std::uint32_t smem_bytes, cudaStream_t stream, const Work& work,
-                           const Args&... args) {
+cudaError_t launch_decoder(const KernelCall& call, Kernel kernel, std::uint64_t num_ctas,
+                           unsigned num_threads, std::uint32_t smem_bytes, const Args&... args) {
+  const Work& work = call.work;
   const bool prepared = work.items != nullptr || work.segments != nullptr;
   const cudaError_t error = launch_kernel(
       kernel,
-      {num_ctas, num_threads, smem_bytes, stream, prepared ? Start::kEarly : Start::kInOrder}, work,
-      args...);
+      {num_ctas, num_threads, smem_bytes, call.stream, prepared ? Start::kEarly : Start::kInOrder},
+      work, args...);
   if (error != cudaSuccess || work.items != nullptr) return error;
   return launch_kernel(decode_verdict_kernel<Access>,
-                       {1, kVerdictThreads, 0, stream, Start::kEarly}, work,
+                       {1, kVerdictThreads, 0, call.stream, Start::kEarly}, work,
                        static_cast<unsigned>(num_ctas));
 }
 

@@ -36,23 +36,24 @@ enum Reason : std::uint32_t {
   kNumReasons
 };
 
-// Per tensor; zero before a call starts that uses it: encodes, and decodes of a batch.
+// One a tensor. Encodes and decodes of a batch use it; prepare_kernel zeroes it before them.
 struct ItemState {
   unsigned long long head_sum;     // checksum terms of header and index
-  unsigned long long first_error;  // see report(); 0: none
+  unsigned long long first_error;  // see error_key(); 0: none
   unsigned long long frame_end;    // encode: set by the last block
   unsigned done;                   // blocks finished
   unsigned pad;
 };
 
-// Errors as numbers: that of the lowest block is the largest and wins, so that all runs
-// report the same one.
+// Errors as numbers. The error of the lowest block is the largest: taking the maximum reports the
+// same one in every run.
 __device__ __forceinline__ unsigned long long error_key(Code code, Reason reason,
                                                         std::uint64_t block) {
   return ((~block & 0xFFFFFFFFFFFFull) << 16) | static_cast<std::uint64_t>(reason) << 8 |
          static_cast<std::uint64_t>(code);
 }
-__device__ inline void report(ItemState* state, Code code, Reason reason, std::uint64_t block) {
+__device__ inline void report_error(ItemState* state, Code code, Reason reason,
+                                    std::uint64_t block) {
   atomicMax(&state->first_error, error_key(code, reason, block));
 }
 
@@ -72,14 +73,14 @@ __device__ __forceinline__ std::uint64_t mad_wide(std::uint32_t a, std::uint32_t
   return sum;
 }
 
-// What the word with index i is multiplied with, and what is added to that for the
-// word after one with an even index: factors are odd.
+// The factor of the word with index i, and the step from an even index to the next one: factors are
+// odd.
 __device__ __forceinline__ std::uint32_t checksum_factor(std::uint32_t i) {
   return (i * frame::kChecksumStep + frame::kChecksumStart) | 1u;
 }
 inline constexpr std::uint32_t kNextFactor = frame::kChecksumStep + 1;
 
-// Terms of two words, the first of which has an even index and this factor.
+// Terms of two or four words, the first of which has an even index and this factor.
 __device__ __forceinline__ std::uint64_t checksum_terms(uint2 v, std::uint32_t factor) {
   return std::uint64_t{v.x} * factor + std::uint64_t{v.y} * (factor + kNextFactor);
 }
@@ -88,7 +89,7 @@ __device__ __forceinline__ std::uint64_t checksum_terms(uint4 v, std::uint32_t f
          checksum_terms(uint2{v.z, v.w}, factor + 2 * frame::kChecksumStep);
 }
 
-// Checksum term of the word with index i, and of 8 or 16 bytes at so many times vec_idx.
+// Term of the word with index i, and terms of the 8 or 16 bytes with index vec_idx.
 __device__ __forceinline__ std::uint64_t checksum_term(std::uint32_t word, std::uint32_t i) {
   return std::uint64_t{word} * checksum_factor(i);
 }
@@ -106,11 +107,11 @@ __device__ __forceinline__ std::uint32_t checksum_finish(std::uint64_t sum,
   return static_cast<std::uint32_t>((sum * frame::kChecksumMix) >> 32);
 }
 
-// Bytes of an element; 1 for a number that is no DType, so that sizes can be asked for.
+// Bytes of an element; 1 for a number that is no DType, so that it can be divided by.
 __host__ __device__ constexpr unsigned width_of(DType dtype) {
   return elem_bytes(dtype) == 0 ? 1 : static_cast<unsigned>(elem_bytes(dtype));
 }
-// Whole elements in so many bytes: widths are powers of two.
+// Whole elements in num_bytes. A shift: 64-bit divisions are slow.
 __device__ __forceinline__ std::uint64_t elems_in(std::uint64_t num_bytes, DType dtype) {
   return num_bytes >> (31 - __clz(static_cast<int>(width_of(dtype))));
 }
@@ -118,7 +119,7 @@ __host__ __device__ constexpr std::uint64_t align16(std::uint64_t n) {
   return (n + 15) & ~std::uint64_t{15};
 }
 
-// The header of a frame, or why there is none.
+// The header of a frame, or why it was refused.
 struct DeviceHeader {
   std::uint64_t num_elems = 0;
   std::uint64_t frame_bytes = 0;
@@ -146,9 +147,8 @@ __device__ inline void refuse(DeviceHeader& h, Code code, Reason reason) {
   h.num_blocks = 0;
 }
 
-// The same checks, in the same order, as frame::read_header and open_frame; a to d are
-// the header's vectors. What is wrong is asked only if something is: loads of all four
-// are then under way together.
+// The same checks, in the same order, as frame::read_header and open_frame; a to d are the header's
+// vectors. Nothing branches before all four are used, so that their loads run together.
 __device__ __forceinline__ DeviceHeader parse_device_header(uint4 a, uint4 b, uint4 c, uint4 d,
                                                             std::uint64_t room,
                                                             std::uint64_t tensor_room,
@@ -205,6 +205,16 @@ inline __device__ __noinline__ DeviceHeader read_device_header(const std::uint8_
   return parse_device_header(a, b, c, d, room, tensor_room, dtype);
 }
 
+// Modes of planes in two bits each, the lowest plane first.
+using frame::PlaneMode;
+__host__ __device__ constexpr bool has_mode(std::uint32_t plane_modes, unsigned plane,
+                                            PlaneMode mode) {
+  return (plane_modes >> (2 * plane) & 3) == static_cast<std::uint32_t>(mode);
+}
+__host__ __device__ constexpr std::uint32_t mode_bits(PlaneMode mode, unsigned plane) {
+  return static_cast<std::uint32_t>(mode) << (2 * plane);
+}
+
 struct DeviceEntry {
   std::uint64_t offset;
   std::uint32_t codec;
@@ -212,7 +222,11 @@ struct DeviceEntry {
   std::uint32_t num_bytes;
   std::uint32_t checksum;
 
-  __device__ unsigned mode(unsigned plane) const { return plane_modes >> (2 * plane) & 3; }
+  __device__ bool is(Codec other) const { return codec == static_cast<std::uint32_t>(other); }
+  __device__ bool has(unsigned plane, PlaneMode mode) const {
+    return has_mode(plane_modes, plane, mode);
+  }
+  __device__ bool codes(unsigned plane) const { return (plane_modes >> (2 * plane) & 3) > 1; }
 };
 
 __device__ inline DeviceEntry unpack_entry(uint4 v) {

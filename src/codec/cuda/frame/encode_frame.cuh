@@ -1,5 +1,5 @@
-// codec/cuda/frame/encode_frame.cuh - what all encode kernels do around a block: which one,
-// index entry, header, result.
+// codec/cuda/frame/encode_frame.cuh - what all encode kernels do around a block: find it, write its
+// index entry, and in the end header and result.
 #pragma once
 #include "codec/cuda/frame/look_back.cuh"
 #include "codec/cuda/frame/work.cuh"
@@ -42,9 +42,8 @@ inline __device__ __noinline__ EncodeJob make_encode_job(const Work& work, std::
   return job;
 }
 
-// The header and the result, by one thread, once all blocks are done. `sum` has the
-// checksum terms of the index; the other two are as in ItemState. Without `stores` nothing is
-// read or written.
+// Header and result, by one thread, after all blocks. `sum` has the checksum terms of the index;
+// the other two are as in ItemState. Without `stores` nothing is read or written.
 template <class Access>
 __device__ __noinline__ void write_header(const Work& work, const EncodeJob& job, Access src,
                                           std::uint64_t sum, std::uint64_t frame_end,
@@ -79,7 +78,7 @@ __device__ __noinline__ void write_header(const Work& work, const EncodeJob& job
   if (stores) write_result(&work.results[job.w.idx], first_error, end);
 }
 
-// The same for an item of a batch; for one tensor encode_verdict_kernel does it.
+// The same for an item of a batch; one tensor has a verdict.
 template <class Access>
 __device__ __forceinline__ void finish_frame(const Work& work, const EncodeJob& job, Access src) {
   if (work.items == nullptr) return;
@@ -88,9 +87,9 @@ __device__ __forceinline__ void finish_frame(const Work& work, const EncodeJob& 
                atomicAdd(&state.first_error, 0ull));
 }
 
-// The finished blocks of one item that a thread has not told the others about yet:
-// few atomics instead of some for every block.
-struct Tally {
+// The finished blocks of one item that a thread has not yet added to ItemState: a few atomics for
+// many blocks.
+struct EncodeReport {
   std::uint64_t head_sum = 0;
   unsigned done = 0;
   std::uint32_t item = 0;
@@ -98,8 +97,7 @@ struct Tally {
   __device__ bool is_of_another_item(const Work& work, std::uint64_t ticket) const {
     return done != 0 && work.items != nullptr && work.first_block[item + 1] <= ticket;
   }
-  // Writes the index entry of a block. entry.offset is where the payload went;
-  // `written` is false where it did not fit.
+  // Writes the index entry of a block; `written` is false where its payload did not fit.
   __device__ void add(const Work& work, const EncodeJob& job, const DeviceEntry& entry,
                       bool written) {
     const uint4 packed = pack_entry(entry);
@@ -107,14 +105,14 @@ struct Tally {
       reinterpret_cast<uint4*>(static_cast<std::uint8_t*>(job.w.item.frame) +
                                frame::kHeaderBytes)[job.block] = packed;
     ItemState& state = work.states[job.w.idx];
-    if (!written) report(&state, Code::kDstTooSmall, kReasonFrameRoom, kNowhere);
+    if (!written) report_error(&state, Code::kDstTooSmall, kReasonFrameRoom, kNowhere);
     if (job.block + 1 == job.num_blocks)
       atomicExch(&state.frame_end, entry.offset + entry.num_bytes);
     head_sum += checksum_term(packed, static_cast<std::uint32_t>(4 + job.block));
     item = job.w.idx;
     ++done;
   }
-  // `job` is any of the item. The last to come writes the header of a batch's item.
+  // `job` is any of the item. The last one to flush an item of a batch writes its header.
   template <class Access>
   __device__ void flush(const Work& work, const EncodeJob& job, const Access& src) {
     if (done == 0) return;
@@ -136,7 +134,7 @@ struct Tally {
   }
 };
 
-// Whether the call this one depends on (a decode, for transcoding) went wrong.
+// Whether the call that this one depends on (a decode, for transcoding) has failed.
 __device__ inline bool upstream_failed(const Work& work) {
   return work.upstream != nullptr &&
          (work.upstream->code != 0 || work.upstream->num_bytes != work.single.tensor_bytes);

@@ -1,4 +1,4 @@
-// codec/cuda/frame/encode_verdict.cuh - what the encoding of one tensor ends with: header and
+// codec/cuda/frame/encode_verdict.cuh - the verdict on one encoded tensor: writes header and
 // result.
 #pragma once
 #include "codec/cuda/frame/encode_frame.cuh"
@@ -6,19 +6,19 @@
 
 namespace snug::cuda {
 
-// After a kernel of num_ctas thread blocks, each of which left its share of head_sums.
+// Each of num_ctas thread blocks has left its share of the index's checksum in head_sums.
 template <class Access>
 __global__ void __launch_bounds__(kVerdictThreads)
     encode_verdict_kernel(const __grid_constant__ Work work, unsigned num_ctas) {
   const EncodeJob job = make_encode_job(work, 0);
-  // Twice: the first time, without any effect, brings the code near while the kernel before still
-  // runs.
+  // The first round has no effect: it loads the code into the instruction cache while the previous
+  // kernel still runs.
 #pragma unroll 1
   for (unsigned round = 0; round < 2; ++round) {
     const bool counts = round == 1;
     if (counts) {
       wait_for_previous_kernel();
-      __syncthreads();  // before sum_all() again
+      __syncthreads();  // sum_all() reuses its memory
     }
     const ItemState state = counts ? *work.states : ItemState{};
     std::uint64_t sum = 0;
@@ -39,12 +39,15 @@ __global__ void __launch_bounds__(kVerdictThreads)
   }
 }
 
-// Ends the call whose encode kernel of num_ctas thread blocks has just been launched.
-template <class Access>
-cudaError_t launch_encode_verdict(const Work& work, std::uint64_t num_ctas, cudaStream_t stream) {
-  if (work.items != nullptr) return cudaSuccess;
+// Launches an encode kernel, and the verdict on one tensor.
+template <class Access, class Kernel, class... Args>
+cudaError_t launch_encoder(const KernelCall& call, Kernel kernel, std::uint64_t num_ctas,
+                           unsigned num_threads, std::uint32_t smem_bytes, const Args&... args) {
+  const cudaError_t error = launch_kernel(
+      kernel, {num_ctas, num_threads, smem_bytes, call.stream, Start::kEarly}, call.work, args...);
+  if (error != cudaSuccess || call.work.items != nullptr) return error;
   return launch_kernel(encode_verdict_kernel<Access>,
-                       {1, kVerdictThreads, 0, stream, Start::kEarly}, work,
+                       {1, kVerdictThreads, 0, call.stream, Start::kEarly}, call.work,
                        static_cast<unsigned>(num_ctas));
 }
 

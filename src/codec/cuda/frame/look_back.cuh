@@ -1,12 +1,12 @@
-// codec/cuda/frame/look_back.cuh - where a block's payload goes: the sum of all sizes
-// before it, found by looking back over what other warps have published.
+// codec/cuda/frame/look_back.cuh - decoupled look-back scan: the offset of a payload is the sum of
+// all sizes before it, found in what other warps have published. See docs/gpu.md.
 #pragma once
 #include "codec/cuda/frame/work.cuh"
 
 namespace snug::cuda {
 
-// A published size: two bits say whether the value is the block's own size or
-// that of everything up to and including it, in units of 16 bytes.
+// A published size, in units of 16 bytes. Two bits say whether it is the size of the block or that
+// of everything up to its end. 0: not published yet.
 inline constexpr unsigned long long kOwnSize = 1ull << 62;
 inline constexpr unsigned long long kSumSize = 2ull << 62;
 inline constexpr unsigned long long kSizeMask = kOwnSize - 1;
@@ -18,16 +18,16 @@ __device__ __forceinline__ void publish_size(unsigned long long* p, unsigned lon
   *reinterpret_cast<volatile unsigned long long*>(p) = v;
 }
 
-// By one thread: tells the others the size of a block. `sizes` belongs to the item;
-// `before_item` is what precedes its first block.
+// By one thread: publishes the size of a block. `sizes` belongs to the item; `before_item` is the
+// size of what precedes its first block.
 __device__ __forceinline__ void publish_block(unsigned long long* sizes, std::uint64_t block,
                                               std::uint64_t units, std::uint64_t before_item) {
   publish_size(sizes + block, block == 0 ? kSumSize | (before_item + units) : kOwnSize | units);
 }
 
-// By one whole warp, after that: the units before this block. Looks at 256 blocks at a
-// time, as many as are under way: what is missing of them is read again together, since
-// a read takes longer than most sizes are late.
+// By a whole warp, after publish_block: the units before this block. Looks at 256 blocks at a time,
+// as many as are in flight. Missing sizes are read again together: a read takes longer than most of
+// them are late.
 inline __device__ __noinline__ std::uint64_t find_place(unsigned long long* sizes,
                                                         std::uint64_t block, std::uint64_t units,
                                                         std::uint64_t before_item) {
@@ -42,7 +42,7 @@ inline __device__ __noinline__ std::uint64_t find_place(unsigned long long* size
     for (int w = 0; w < kWindows; ++w)
       seen[w] = last - w * kStep >= 0 ? read_size(sizes + (last - w * kStep)) : kSumSize;
     for (;;) {
-      // Only blocks nearer than the first sum matter.
+      // Only blocks up to the nearest sum matter.
       bool complete = true, ends = false;
       std::uint64_t sum = 0;
 #pragma unroll
@@ -68,7 +68,6 @@ inline __device__ __noinline__ std::uint64_t find_place(unsigned long long* size
   }
 }
 
-// Both.
 __device__ __forceinline__ std::uint64_t place_block(unsigned long long* sizes, std::uint64_t block,
                                                      std::uint64_t units,
                                                      std::uint64_t before_item) {

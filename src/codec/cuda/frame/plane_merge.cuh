@@ -1,11 +1,10 @@
-// codec/cuda/frame/plane_merge.cuh - elements from their planes, four at a time, and planes from
-// elements.
+// codec/cuda/frame/plane_merge.cuh - four elements from their planes, and planes from elements.
 #pragma once
 #include "codec/cuda/frame/tensor_access.cuh"
 
 namespace snug::cuda {
 
-// The first column of a 4x4 matrix of bytes given by rows, and so on.
+// The columns of a 4x4 matrix of bytes given by rows.
 __device__ __forceinline__ uint4 transpose_bytes(std::uint32_t r0, std::uint32_t r1,
                                                  std::uint32_t r2, std::uint32_t r3) {
   const std::uint32_t a = __byte_perm(r0, r1, 0x5140), b = __byte_perm(r2, r3, 0x5140);
@@ -37,7 +36,7 @@ __device__ __forceinline__ void merge_planes(const std::uint32_t (&planes)[kWidt
   }
 }
 
-// Rotates each element of kWidth bytes right by one bit: the sign goes back on top.
+// Rotates each element of kWidth bytes right by one bit: the sign becomes the top bit again.
 template <int kWidth>
 __device__ __forceinline__ void rotate_back(std::uint32_t (&words)[kWidth]) {
 #pragma unroll
@@ -54,7 +53,7 @@ __device__ __forceinline__ void rotate_back(std::uint32_t (&words)[kWidth]) {
   }
 }
 
-// The other way: left by one bit.
+// Rotates left by one bit.
 template <int kWidth>
 __device__ __forceinline__ void rotate_ahead(std::uint32_t (&words)[kWidth]) {
 #pragma unroll
@@ -91,7 +90,7 @@ __device__ __forceinline__ std::uint32_t plane_of(const std::uint32_t (&words)[k
   }
 }
 
-// Four elements of the tensor, and back; `pos` is a multiple of their size.
+// Four elements of the tensor; `pos` is a multiple of their size.
 template <int kWidth, class Access>
 __device__ __forceinline__ void load_four(const Access& src, std::uint64_t pos,
                                           std::uint32_t (&words)[kWidth]) {
@@ -113,13 +112,13 @@ __device__ __forceinline__ void load_four(const Access& src, std::uint64_t pos,
   }
 }
 
-// Words by value: an array that a call takes by reference lives in memory.
+// Words passed by value: an array passed by reference lives in local memory.
 template <int kWords>
 struct Words {
   std::uint32_t w[kWords];
 };
 
-// The first num_bytes of words that lie behind each other; the rest is zero.
+// The first num_bytes of consecutive words; the rest is zero.
 template <int kWords, class Access>
 __device__ __noinline__ Words<kWords> load_some(Access src, std::uint64_t pos,
                                                 std::int32_t num_bytes) {

@@ -1,6 +1,5 @@
-// codec/cuda/frame/tensor_access.cuh - reading and writing a tensor 16 bytes at a time,
-// wherever its bytes are. Positions count bytes of the tensor; vectors start at
-// multiples of 16.
+// codec/cuda/frame/tensor_access.cuh - reads and writes a tensor 16 bytes at a time, wherever its
+// bytes are. Positions are byte offsets in the tensor; vectors start at multiples of 16.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -9,21 +8,21 @@
 
 namespace snug::cuda {
 
-// One piece at a 16-byte aligned address: the usual case, one instruction.
+// A contiguous tensor at a 16-byte aligned address: one instruction.
 struct DirectAccess {
   std::uint8_t* data;
 
   __device__ __forceinline__ uint4 load16(std::uint64_t pos) const {
     return __ldcs(reinterpret_cast<const uint4*>(data + pos));
   }
-  // Keeps the data in the cache for a second look.
+  // Keeps the line in the cache: it is read again.
   __device__ __forceinline__ uint4 peek16(std::uint64_t pos) const {
     return *reinterpret_cast<const uint4*>(data + pos);
   }
   __device__ __forceinline__ void store16(std::uint64_t pos, uint4 v) const {
     __stcs(reinterpret_cast<uint4*>(data + pos), v);
   }
-  // The same with 2, 4 or 8 bytes, at multiples of their size; T is an integer or uint2.
+  // The same for 2, 4 or 8 bytes at multiples of their size; T is an integer or uint2.
   template <class T>
   __device__ __forceinline__ T peek(std::uint64_t pos) const {
     return *reinterpret_cast<const T*>(data + pos);
@@ -43,24 +42,24 @@ struct DirectAccess {
   __device__ __forceinline__ void prefetch(std::uint64_t pos) const { prefetch_l2(data + pos); }
 };
 
-// Any number of pieces of any length at any address.
+// Pieces of any number, length and address.
 struct ScatteredAccess {
   const Segment* segments;
   const std::uint64_t* starts;  // of each segment in the tensor, and the end
   std::uint32_t num_segments;
-  Segment only;              // used where `segments` is null
+  Segment only;              // where `segments` is null
   std::uint64_t origin = 0;  // of positions
 
   struct Piece {
     std::uint8_t* at;
     std::uint64_t left;
   };
-  // Calls, not inlined: there are many users, and the search is what takes time.
+  // These functions are not inlined: they have many users, and the search dominates.
   __device__ __noinline__ Piece find(std::uint64_t pos) const {
     pos += origin;
     if (segments == nullptr)
       return {static_cast<std::uint8_t*>(only.data) + pos, only.num_bytes - pos};
-    // Pages mostly have one size: guess, and search where that fails.
+    // Pages mostly have one size: guess first, then search.
     const std::uint64_t page = starts[1] == 0 ? 1 : starts[1];
     std::uint32_t i = (pos | page) >> 32 == 0
                           ? static_cast<std::uint32_t>(pos) / static_cast<std::uint32_t>(page)
@@ -140,7 +139,7 @@ struct ScatteredAccess {
   __device__ void prefetch(std::uint64_t) const {}
 };
 
-// The same tensor with positions counted from `pos` on.
+// The same tensor with positions relative to `pos`.
 __device__ __forceinline__ DirectAccess advanced(DirectAccess tensor, std::uint64_t pos) {
   return {tensor.data + pos};
 }
@@ -149,8 +148,8 @@ __device__ __forceinline__ ScatteredAccess advanced(ScatteredAccess tensor, std:
   return tensor;
 }
 
-// Where these bytes are if they lie in one piece at a 16-byte aligned address, as
-// blocks of a paged cache mostly do; else null.
+// The address of these bytes if they are contiguous and 16-byte aligned, as blocks of a paged cache
+// mostly are; else null.
 __device__ __forceinline__ std::uint8_t* in_one_piece(const DirectAccess& tensor, std::uint64_t pos,
                                                       std::uint64_t) {
   return tensor.data + pos;
@@ -179,7 +178,7 @@ __device__ void store_partial(const Access& tensor, std::uint64_t pos, uint4 v,
     tensor.store_byte(pos + i, static_cast<std::uint8_t>(words[i / 4] >> (i % 4 * 8)));
 }
 
-// Loads or stores as much of a vector as `left` bytes leave of it.
+// Loads or stores a vector, or its first `left` bytes.
 template <class Access>
 __device__ __forceinline__ uint4 load_upto16(const Access& tensor, std::uint64_t pos,
                                              std::int64_t left) {
@@ -195,7 +194,7 @@ __device__ __forceinline__ void store_upto16(const Access& tensor, std::uint64_t
     store_partial(tensor, pos, v, static_cast<unsigned>(left));
 }
 
-// The same for the end of a block, out of line.
+// The same, out of line, for the end of a block.
 template <class Access>
 __device__ __noinline__ void store_end(Access tensor, std::uint64_t pos, uint4 v,
                                        std::int32_t left) {

@@ -1,6 +1,6 @@
-// codec/cuda/frame/verdict.cuh - what the kernels have in common that end a call on one tensor: one
-// thread block each, which starts beside the kernel that does the work, waits for its end,
-// and writes the result. So thread blocks of the latter need not find out which is last.
+// codec/cuda/frame/verdict.cuh - what the verdict kernels share. A verdict ends a call on one
+// tensor: one thread block that starts beside the kernel that does the work, waits for its end and
+// writes the result. So the working thread blocks need not find out which of them is the last.
 #pragma once
 #include "codec/cuda/frame/device_frame.cuh"
 #include "gpu/launch.h"
@@ -9,7 +9,7 @@ namespace snug::cuda {
 
 inline constexpr unsigned kVerdictThreads = 256;
 
-// The sum of what all threads have.
+// The sum over all threads.
 __device__ __forceinline__ std::uint64_t sum_all(std::uint64_t v) {
   __shared__ std::uint64_t of_warps[kVerdictThreads / kWarpSize];
   v = warp_sum(v);

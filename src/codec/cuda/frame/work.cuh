@@ -1,4 +1,4 @@
-// codec/cuda/frame/work.cuh - the list of blocks one launch works on, and who takes which.
+// codec/cuda/frame/work.cuh - the blocks that one launch works on, and how warps take them.
 #pragma once
 #include "codec/cuda/frame/tensor_access.cuh"
 
@@ -10,10 +10,11 @@ __host__ __device__ constexpr std::uint64_t blocks_in(std::uint64_t elems, unsig
 
 inline constexpr unsigned kMaxErrors = 4096;
 
-// Kernel parameters. Blocks of all items are numbered through; warps (or thread
-// blocks) draw tickets, so that a block's predecessors have always started.
+// The first parameter of every kernel of the codec: CodecGraph relies on that. Blocks of all items
+// are numbered through. Encoding warps draw these numbers as tickets, so that all blocks before
+// theirs have been started.
 struct Work {
-  BatchItem single;  // used where `items` is null
+  BatchItem single;  // where `items` is null
   const BatchItem* items;
   std::uint32_t num_items;
   const std::uint64_t* first_block;  // of each item, and the end; batches only
@@ -26,14 +27,38 @@ struct Work {
   unsigned* ticket;
   ItemState* states;
   DeviceResult* results;
-  unsigned long long* sizes;      // encode: one a block, for the look-back
-  unsigned long long* head_sums;  // encode, one tensor: one a thread block
-  std::uint8_t* scratch;          // scratch_bytes a warp
+  unsigned long long* sizes;      // encode: one a block, see frame/look_back.cuh
+  unsigned long long* head_sums;  // encode of one tensor: one a thread block
+  std::uint8_t* scratch;          // encode: scratch_bytes a thread block
   std::uint64_t scratch_bytes;
-  unsigned long long*
-      errors;  // decode: at most kMaxErrors, see codec/cuda/frame/decode_verdict.cuh
-  const DeviceResult* upstream;  // encode only if this call went well, or null
+  unsigned long long* errors;    // decode of one tensor: one a thread block, at most kMaxErrors
+  const DeviceResult* upstream;  // null, or the call that this encode depends on
 };
+
+// A call as a launcher sees it.
+struct KernelCall {
+  Work work;
+  bool direct;               // the tensor is contiguous and 16-byte aligned: DirectAccess
+  std::uint64_t num_blocks;  // at least 1; an upper bound where only the device knows the number
+  std::uint64_t num_slots;   // encode: thread blocks that have scratch memory
+  unsigned num_sms;
+  cudaStream_t stream;
+};
+
+// Calls launch.operator()<Access, width>() with the access and the element width of a call.
+template <class Launch>
+cudaError_t with_access_and_width(const KernelCall& call, Launch launch) {
+  const auto with_width = [&]<class Access>() {
+    switch (width_of(call.work.dtype)) {
+      case 1: return launch.template operator()<Access, 1>();
+      case 2: return launch.template operator()<Access, 2>();
+      case 4: return launch.template operator()<Access, 4>();
+      default: return launch.template operator()<Access, 8>();
+    }
+  };
+  return call.direct ? with_width.template operator()<DirectAccess>()
+                     : with_width.template operator()<ScatteredAccess>();
+}
 
 struct WorkItem {
   BatchItem item;

@@ -1,5 +1,5 @@
-// codec/cuda/frame/workspace.cuh - what is where in a call's workspace, and the kernel that makes
-// it ready.
+// codec/cuda/frame/workspace.cuh - the layout of a call's workspace, drawn in docs/gpu.md, and the
+// kernel that prepares it.
 #pragma once
 #include "codec/cuda/frame/work.cuh"
 
@@ -9,30 +9,29 @@ inline constexpr unsigned kPrepareThreads = 512;
 
 constexpr std::uint64_t align256(std::uint64_t n) { return (n + 255) & ~std::uint64_t{255}; }
 
-// One struct computes every offset. The first part is zeroed before each call but decodes of
-// one tensor in one piece, which use `errors` alone.
+// Computes every offset. The parts up to `zeroed` are zeroed before each call, except before
+// decodes of one contiguous tensor, which use `errors` alone. num_slots is 0 for decoding.
 struct WorkspaceLayout {
   std::uint64_t ticket = 0, states, sizes, head_sums, zeroed, first_block, segment_starts, errors,
                 scratch, total;
 
   WorkspaceLayout(std::uint64_t num_items, std::uint64_t num_blocks, std::uint64_t num_segments,
-                  std::uint64_t all_scratch, std::uint64_t encode_ctas, bool encodes) {
+                  std::uint64_t num_slots, std::uint64_t scratch_bytes) {
     states = 256;
     sizes = align256(states + num_items * sizeof(ItemState));
-    head_sums = align256(sizes + (encodes ? num_blocks * 8 : 0));
-    zeroed = align16(head_sums + (encodes ? encode_ctas * 8 : 0));
+    head_sums = align256(sizes + (num_slots != 0 ? num_blocks * 8 : 0));
+    zeroed = align16(head_sums + num_slots * 8);
     first_block = align256(zeroed);
     segment_starts = align256(first_block + (num_items + 1) * 8);
     errors = align256(segment_starts + (num_segments + 1) * 8);
     scratch = align256(errors + kMaxErrors * 8);
-    total = scratch + all_scratch;
+    total = scratch + num_slots * scratch_bytes;
   }
 };
 
-// What precedes a call's kernel: zeroes the first part of the workspace, and the
-// first thread block makes running sums, of the blocks of a batch's items or of the
-// bytes of segments. Each thread sees to neighbours, so that the sums of all threads
-// are needed once.
+// Runs before the kernel of a call. Zeroes the first parts of the workspace; the first thread block
+// computes running sums, of the block counts of a batch's items or of the sizes of segments. Each
+// thread takes neighbouring items, so that the sums of the threads are scanned once.
 static __global__ void __launch_bounds__(kPrepareThreads)
     prepare_kernel(const Work work, uint4* zeroed, std::uint64_t num_vecs,
                    std::uint64_t* first_block, std::uint64_t* segment_starts, bool decodes,
@@ -84,7 +83,7 @@ static __global__ void __launch_bounds__(kPrepareThreads)
     next += size_of(i);
   }
   if (threadIdx.x != 0) return;
-  // More blocks than the caller's total_bytes allows: encode nothing, write nothing.
+  // More blocks than total_bytes promised: encode nothing, write nothing.
   if (batch && !decodes && all > max_blocks) {
     for (std::uint64_t i = 0; i < count; ++i)
       work.results[i] = {0, static_cast<std::uint32_t>(Code::kUsage), kReasonBatchRoom, kNowhere};

@@ -1,15 +1,15 @@
-// codec/cuda/encode_fixed/survey_block.cuh - what becomes of a block in the ring: its palette and
-// its escapes. The work of the surveyors of codec/cuda/encode_fixed/encode_fixed_kernel.cuh.
+// codec/cuda/encode_fixed/analyze_block.cuh - the analyzers of encode_fixed.cu: palette and number
+// of escapes of a block in the ring, and whether it is constant.
 #pragma once
 #include "codec/cuda/encode_fixed/encode_ring.cuh"
 #include "codec/sample.h"
 
 namespace snug::cuda {
 
-using SurveyTeam = BarrierTeam<kSurveyThreads>;
+using AnalyzerTeam = BarrierTeam<kAnalyzerThreads>;
 
-// Counts the upper exponent bits of the sampled values. Returns bits in which some
-// of them differ from the first value; not all such bits are found.
+// Counts the upper exponent bits of the sampled values. Returns bits in which sampled values differ
+// from the first one.
 template <int kWidth>
 __device__ __forceinline__ std::uint32_t sample_block(const RingBlock& block, std::uint32_t n,
                                                       std::uint32_t histogram, unsigned thread) {
@@ -25,20 +25,20 @@ __device__ __forceinline__ std::uint32_t sample_block(const RingBlock& block, st
   };
   if (n % 4096 != 0) {  // the last block of a tensor, value by value
 #pragma unroll 1
-    for (std::uint32_t i = thread; unit_start(i / 8) + i % 8 < n; i += kSurveyThreads)
+    for (std::uint32_t i = thread; unit_start(i / 8) + i % 8 < n; i += kAnalyzerThreads)
       count(load_shared_u8(block.at((unit_start(i / 8) + i % 8) * kWidth + kWidth - 1)));
     return 0;
   }
   std::uint32_t first = load_shared_u32(block.start), differs = 0;
   if constexpr (kWidth == 2) first = __byte_perm(first, 0, 0x1010);
-  // Two units at a time, so that the loads of both are under way together.
+  // Two units at a time: their loads overlap.
   const std::uint32_t num_units = n >> (3 + shift);
 #pragma unroll 1
-  for (std::uint32_t unit = thread; unit < num_units; unit += 2 * kSurveyThreads) {
+  for (std::uint32_t unit = thread; unit < num_units; unit += 2 * kAnalyzerThreads) {
     UnitVecs<kWidth> u[2];
-    const bool two = unit + kSurveyThreads < num_units;
+    const bool two = unit + kAnalyzerThreads < num_units;
     u[0].load(block.at(unit_start(unit) * kWidth), 0);
-    if (two) u[1].load(block.at(unit_start(unit + kSurveyThreads) * kWidth), 0);
+    if (two) u[1].load(block.at(unit_start(unit + kAnalyzerThreads) * kWidth), 0);
 #pragma unroll
     for (unsigned k = 0; k < 2; ++k) {
       if (k == 1 && !two) break;
@@ -54,7 +54,7 @@ __device__ __forceinline__ std::uint32_t sample_block(const RingBlock& block, st
   return differs;
 }
 
-// Bits in which values of a block of any type differ from the first value.
+// Bits in which values of a block of any type differ from the first one.
 inline __device__ __noinline__ std::uint32_t compare_values(RingBlock block,
                                                             std::uint32_t num_bytes, unsigned width,
                                                             unsigned thread) {
@@ -63,17 +63,17 @@ inline __device__ __noinline__ std::uint32_t compare_values(RingBlock block,
     first[i / 4] |= load_shared_u8(block.start + i % width) << (i % 4 * 8);
   std::uint32_t differs = 0;
 #pragma unroll 4
-  for (std::uint32_t vec = thread; vec < num_bytes / 16; vec += kSurveyThreads) {
+  for (std::uint32_t vec = thread; vec < num_bytes / 16; vec += kAnalyzerThreads) {
     const uint4 v = load_shared_b128(block.at(16 * vec));
     differs |= (v.x ^ first[0]) | (v.y ^ first[1]) | (v.z ^ first[0]) | (v.w ^ first[1]);
   }
-  for (std::uint32_t i = num_bytes / 16 * 16 + thread; i < num_bytes; i += kSurveyThreads)
+  for (std::uint32_t i = num_bytes / 16 * 16 + thread; i < num_bytes; i += kAnalyzerThreads)
     differs |= (load_shared_u8(block.at(i)) ^ load_shared_u8(block.start + i % width))
                << (i % width % 4 * 8);
   return differs;
 }
 
-// Whether a block with these differences is neither constant nor has constant planes.
+// Whether a block with these differences has no constant plane.
 template <int kWidth>
 __device__ __forceinline__ bool varies_everywhere(std::uint32_t differs) {
   if constexpr (kWidth == 4)
@@ -81,8 +81,8 @@ __device__ __forceinline__ bool varies_everywhere(std::uint32_t differs) {
   return differs != 0;
 }
 
-// What make_tables expects: every value an escape, and in each slot a value with other bits than
-// the slot, which is never met.
+// Before make_tables: every value is an escape, and each slot holds a value of another slot, which
+// never matches.
 __device__ __forceinline__ void clear_tables(BlockInfo& info, unsigned thread) {
   if (thread < 32) reinterpret_cast<std::uint32_t*>(info.lut)[thread] = 0x07070707u;
   if (thread - 32 < sizeof(info.tables) / 4)
@@ -91,7 +91,7 @@ __device__ __forceinline__ void clear_tables(BlockInfo& info, unsigned thread) {
                                                                                    : 0;
 }
 
-// Palette and tables, by one warp; so many values of a whole block were sampled.
+// Palette and tables, by one warp; `sampled` is the number of values in the histogram.
 __device__ __forceinline__ void make_tables(const std::uint32_t* histogram, std::uint32_t sampled,
                                             BlockInfo& info) {
   const unsigned lane = lane_id();
@@ -119,17 +119,17 @@ __device__ __forceinline__ void make_tables(const std::uint32_t* histogram, std:
   }
 }
 
-// Counts the escapes of this warp's parts, two at a time, kRows rows each. Most parts have none.
-// One or two tables hold the palette.
+// Counts the escapes of this warp's parts, two parts of kRows rows at a time. Most have none. One
+// or two tables hold the palette.
 template <int kWidth, unsigned kRows>
 __device__ __forceinline__ void count_escapes(const RingBlock& block, BlockInfo& info,
                                               unsigned warp, unsigned num_pieces) {
-  static_assert(kPartsOfSurveyor % 2 == 0);
+  static_assert(kPartsOfAnalyzer % 2 == 0);
   const uint2 first = info.tables[0].value;
-  const unsigned lane = lane_id(), last_part = kPartsOfSurveyor * (warp + 1) * num_pieces;
+  const unsigned lane = lane_id(), last_part = kPartsOfAnalyzer * (warp + 1) * num_pieces;
   std::uint32_t total = 0;
 #pragma unroll 1
-  for (unsigned part = kPartsOfSurveyor * warp * num_pieces; part < last_part; part += 2) {
+  for (unsigned part = kPartsOfAnalyzer * warp * num_pieces; part < last_part; part += 2) {
     // Both parts are in the same unit of the ring.
     const std::uint32_t rows = block.at(8 * kWidth * kWarpSize * kRows * part);
     std::uint32_t misses = 0, both = 0;
@@ -166,23 +166,23 @@ __device__ __forceinline__ void count_escapes(const RingBlock& block, BlockInfo&
   if (lane == 0 && total != 0) atomicAdd(&info.num_escapes, total);
 }
 
-// The same for blocks that are cut short or have a palette that needs a closer look. A block with
-// so many escapes that it becomes raw for sure need not be counted to the end (`may_stop`).
+// The same for partial blocks and for palettes that two tables do not hold. Counting may stop
+// (`may_stop`) when there are so many escapes that the block becomes raw.
 template <int kWidth>
-__device__ __forceinline__ void count_with_care(const RingBlock& block, BlockInfo& info,
-                                                unsigned warp, Pieces pieces, bool is_whole,
-                                                bool may_stop) {
+__device__ __forceinline__ void count_escapes_slow(const RingBlock& block, BlockInfo& info,
+                                                   unsigned warp, Pieces pieces, bool is_whole,
+                                                   bool may_stop) {
   const unsigned lane = lane_id();
   const std::uint32_t n = info.job.n, lut = kept_shared_address(info.lut);
-  // Of the values of a part of a whole block; sure_escapes has their escapes already.
+  // Values of a part that sure_escapes has counted already.
   const auto sampled = static_cast<int>(pieces.rows * 8 * kWarpSize / codec::sample_stride(n));
   const auto is_escape = [&](std::uint32_t top) {
     return load_shared_u8(lut + (top & 127)) == 7 ? 1u : 0u;
   };
   const uint2 value = info.tables[0].value;
 #pragma unroll 1
-  for (unsigned part = kPartsOfSurveyor * warp * pieces.num;
-       part < kPartsOfSurveyor * (warp + 1) * pieces.num; ++part) {
+  for (unsigned part = kPartsOfAnalyzer * warp * pieces.num;
+       part < kPartsOfAnalyzer * (warp + 1) * pieces.num; ++part) {
     std::uint32_t count = 0;
 #pragma unroll 1
     for (std::uint32_t row = part * pieces.rows; row < (part + 1) * pieces.rows; ++row) {
@@ -214,53 +214,53 @@ __device__ __forceinline__ void count_with_care(const RingBlock& block, BlockInf
   }
 }
 
-// Makes what is in the ring a whole block: loads it where bulk copies cannot, and writes zeros
-// behind the end of a partial one.
+// Completes a block in the ring: loads it where bulk copies cannot, and appends zeros to a partial
+// one.
 template <class Access>
 __device__ __noinline__ void complete_block(Access src, const BlockInfo& info, RingBlock block,
                                             std::uint32_t num_bytes, std::uint32_t block_bytes,
                                             unsigned thread) {
-  // Where bulk copies could, the bytes behind the last whole vector are still missing.
+  // Bulk copies move whole vectors: the bytes behind the last one are missing.
   const std::uint32_t start = info.by_hand ? 0 : num_bytes & ~15u;
-  for (std::uint32_t at = start + 16 * thread; at < block_bytes; at += 16 * kSurveyThreads)
+  for (std::uint32_t at = start + 16 * thread; at < block_bytes; at += 16 * kAnalyzerThreads)
     store_shared(block.at(at),
                  load_end(src, info.job.pos + at,
                           static_cast<std::int32_t>(num_bytes) - static_cast<std::int32_t>(at)));
-  fence_async_proxy();  // the next block comes by a bulk copy
+  fence_async_proxy();  // a bulk copy overwrites these bytes next
 }
 
 template <class Access, int kWidth>
-__device__ __forceinline__ void survey_blocks(const Work& work, RingCursor cursor, unsigned thread,
-                                              EncodeWideSmem& smem) {
+__device__ __forceinline__ void analyze_blocks(const Work& work, RingCursor cursor, unsigned thread,
+                                               EncodeFixedSmem& smem) {
   const unsigned warp = thread / kWarpSize, width = width_in<kWidth>(work);
   const std::uint32_t block_bytes = cursor.ring.block_units * kRingUnit;
   const std::uint32_t block_elems = 1u << work.log2_block;
   const Pieces pieces = Pieces::of<kWidth>(block_bytes);
   const auto sampled = static_cast<std::uint32_t>(block_elems / codec::sample_stride(block_elems));
   smem.totals[0].clear(thread);
-  SurveyTeam::sync();
+  AnalyzerTeam::sync();
   for (unsigned j = 0;; ++j, cursor.advance()) {
     BlockInfo& info = smem.infos[j % kBlockInfos];
     const RingBlock block = cursor.block();
     await_block(smem.full, j);
     if (info.ends) return;
-    SurveyTotals& totals = smem.totals[j % 2];
+    AnalyzerTotals& totals = smem.totals[j % 2];
     if constexpr (kWidth > 1) clear_tables(info, thread);
     const std::uint32_t n = info.job.n, num_bytes = n * width;
     if (info.by_hand || n != block_elems) {
-      // `full` does not say that there is room: the producer arrives there before it waits.
+      // `full` does not imply that there is room: the producer arrives there before it waits.
       for (unsigned unit = 0; unit < cursor.ring.block_units; ++unit)
         if (!cursor.is_new(unit))
           barrier_wait(shared_address(&smem.empty[cursor.barrier(unit)]), cursor.parity(unit));
       complete_block(access_item<Access>(work, info.job.w.item), info, block, num_bytes,
                      block_bytes, thread);
-      SurveyTeam::sync();
+      AnalyzerTeam::sync();
     }
     std::uint32_t differs = 0;
     const auto add_differences = [&](unsigned of) {
       differs = __reduce_or_sync(kAllLanes, differs);
       if (lane_id() == 0 && differs != 0) atomicOr(&totals.differs[of], differs);
-      SurveyTeam::sync();
+      AnalyzerTeam::sync();
       differs = totals.differs[of];
     };
     if constexpr (kWidth > 1) {
@@ -274,10 +274,10 @@ __device__ __forceinline__ void survey_blocks(const Work& work, RingCursor curso
       differs = compare_values(block, num_bytes, width, thread);
       add_differences(1);
     }
-    SurveyTeam::sync();
+    AnalyzerTeam::sync();
     if constexpr (kWidth > 1) {
       if (info.num_tables == 0 || info.may_be_raw || n != block_elems)
-        count_with_care<kWidth>(block, info, warp, pieces, n == block_elems, varies);
+        count_escapes_slow<kWidth>(block, info, warp, pieces, n == block_elems, varies);
       else
         pieces.rows == 2 ? count_escapes<kWidth, 2>(block, info, warp, pieces.num)
                          : count_escapes<kWidth, 1>(block, info, warp, pieces.num);
