@@ -38,11 +38,15 @@ TEST(Socket, MovesMoreThanBuffersHoldInPieces) {
   std::vector<std::byte> received(sent.size());
   std::thread sender([&] {
     auto* base = const_cast<std::byte*>(sent.data());
-    iovec pieces[] = {{base, 0}, {base, 1}, {base + 1, 5 << 20}, {base, 0},
+    iovec pieces[] = {{base, 0},
+                      {base, 1},
+                      {base + 1, 5 << 20},
+                      {base, 0},
                       {base + 1 + (5 << 20), sent.size() - 1 - (5 << 20)}};
     EXPECT_TRUE(pair.near.send_all(pieces, after(30s)).ok());
   });
-  iovec pieces[] = {{received.data(), 1 << 20}, {received.data() + (1 << 20), received.size() - (1 << 20)}};
+  iovec pieces[] = {{received.data(), 1 << 20},
+                    {received.data() + (1 << 20), received.size() - (1 << 20)}};
   EXPECT_TRUE(pair.far.recv_all(pieces, after(30s)).ok());
   sender.join();
   EXPECT_EQ(std::memcmp(sent.data(), received.data(), sent.size()), 0);
@@ -106,7 +110,8 @@ TEST(Address, Parses) {
   EXPECT_EQ(parse_address("[::1]:65535")->port, 65535);
   EXPECT_EQ(parse_address(":7000")->host, "127.0.0.1");
   EXPECT_EQ(to_string(*parse_address("[::1]:7000")), "[::1]:7000");
-  for (const char* bad : {"", "host", "host:", "host:x", "host:65536", "host:-1", "::1:80", "host:8 "}) {
+  for (const char* bad :
+       {"", "host", "host:", "host:x", "host:65536", "host:-1", "::1:80", "host:8 "}) {
     EXPECT_EQ(parse_address(bad).status().code, Code::kUsage) << bad;
   }
 }

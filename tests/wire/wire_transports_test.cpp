@@ -168,8 +168,8 @@ TEST(WireShm, TheRingGoesRound) {
 
 // Only what nobody else can reach is served without a token.
 TEST(WireAddresses, WhatIsLocal) {
-  for (const char* local : {"127.0.0.1:0", "127.9.9.9:1", ":0", "[::1]:0", "[0:0::1]:0",
-                            "localhost:0", "shm:name"})
+  for (const char* local :
+       {"127.0.0.1:0", "127.9.9.9:1", ":0", "[::1]:0", "[0:0::1]:0", "localhost:0", "shm:name"})
     EXPECT_TRUE(*wire::is_local(local)) << local;
   for (const char* open : {"0.0.0.0:0", "[::]:0", "10.0.0.1:0", "127.example.com:0",
                            "127.0.0.1.example.com:0", "[::ffff:10.0.0.1]:0"})
