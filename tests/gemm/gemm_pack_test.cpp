@@ -70,7 +70,7 @@ TEST(GemmPack, TilesWithManyEscapesComeBack) {
 }
 
 // A value outside of the palette takes the place of an entry that its lane does not
-// use; a lane that uses all eight needs a overflow.
+// use; a lane that uses all eight makes its tile overflow.
 TEST(GemmPack, EscapesTakeUnusedEntries) {
   const std::uint64_t n = 16, k = 2048;
   Weights w(n * k, 0x3C10);
