@@ -1,4 +1,4 @@
-// codec/avx512_decode-inl.h - rANS decoding, and that of BF16 in one loop with everything else.
+// codec/avx512_decode-inl.h - rANS decoding, and a fused loop that decodes whole BF16 blocks.
 #pragma once
 #include "codec/avx512_planes-inl.h"
 
@@ -213,7 +213,7 @@ unsigned decode_bf16_pair_impl(const Bf16Block (&blocks)[2], entropy::Prefetch h
   Bf16Writer write_a(blocks[0]), write_b(blocks[1]);
   const MergeIdx idx;
   Prefetcher prefetch(hint);
-  // The fused loop leaves whole groups only: no tail of either block in it.
+  // The fused loop handles whole groups only, not the tail of either block.
   std::size_t fused = std::min(blocks[0].num_elems, blocks[1].num_elems) / (2 * kGroupBytes);
   const std::uint8_t *from_a = blocks[0].stream.symbols, *from_b = blocks[1].stream.symbols;
   std::size_t done = 0;

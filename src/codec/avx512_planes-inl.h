@@ -57,8 +57,8 @@ __m512i even_bytes() {
   return load(idx);
 }
 
-// Stores that bypass the caches save reading the lines first: 1.5x on results
-// larger than the cache, where most blocks end. They need aligned addresses.
+// Non-temporal stores save reading the lines first: 1.5x on results larger than the cache, where
+// most blocks end. They need aligned addresses.
 bool is_aligned(const std::uint8_t* p) { return reinterpret_cast<std::uintptr_t>(p) % kVec == 0; }
 
 void put_past_caches(std::uint8_t* at, __m512i v) {

@@ -230,7 +230,7 @@ Status decode_simple(const BlockJob& job, DType dtype) noexcept {
   }
   if (job.entry.num_bytes != frame::kAlign)
     return in.corrupt("constant block of the wrong size", job.entry.num_bytes, 16);
-  with_width(width, [&](auto value) {
+  frame::with_width(width, [&](auto value) {
     std::memcpy(&value, job.payload, sizeof value);
     for (std::size_t i = 0; i < job.num_elems; ++i)
       std::memcpy(job.dst + i * sizeof value, &value, sizeof value);

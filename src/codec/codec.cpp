@@ -141,7 +141,7 @@ Result<std::size_t> decode_with(std::span<const std::byte> frame, std::span<std:
     return failure(Code::kDstTooSmall, "tensor does not fit", dst.size(), header->raw_bytes());
   const std::uint64_t num_blocks = header->num_blocks(), num_pairs = (num_blocks + 1) / 2;
   std::atomic<std::uint64_t> next{0};
-  codec::FirstError error;
+  codec::FirstError<> error;
   const auto work = [&](Workspace& space) {
     for (std::uint64_t pair; !error && (pair = next.fetch_add(1)) < num_pairs;) {
       const std::uint64_t first = 2 * pair, count = first + 1 < num_blocks ? 2 : 1;

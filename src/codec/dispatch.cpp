@@ -8,14 +8,6 @@
 #include "snug/codec.h"
 
 namespace snug::codec {
-
-#ifdef SNUG_HAVE_AVX512
-const Kernels* avx512_kernels() noexcept;  // nullptr where the CPU lacks it
-#endif
-#ifdef SNUG_HAVE_HWY
-void append_hwy_kernels(std::vector<const Kernels*>& tables);  // best first
-#endif
-
 namespace {
 
 struct Tables {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "codec/entropy/rans.h"
 
@@ -32,25 +33,23 @@ struct Kernels {
   // Sum of checksum terms (frame/checksum.h) of num_bytes, a multiple of 16.
   std::uint64_t (*checksum_terms)(const std::uint8_t* bytes, std::size_t num_bytes);
 
-  // copy_out, merge2 and decode_bf16_pair may write past the caches; call this
-  // before another thread may look at the result.
+  // copy_out, merge2 and decode_bf16_pair may use non-temporal stores; call this before another
+  // thread may look at the result.
   void (*finish_writes)();
 
-  // Copies num_bytes, a multiple of 16, to memory that will not be read soon, and
-  // may prefetch what comes next meanwhile. Returns their checksum_terms.
+  // Copies num_bytes, a multiple of 16, to memory that will not be read soon, and may prefetch
+  // `next` meanwhile. Returns their checksum_terms.
   std::uint64_t (*copy_out)(const std::uint8_t* src, std::size_t num_bytes, std::uint8_t* dst,
                             std::span<const std::uint8_t> next);
 
-  // 16-bit elements to byte planes and back; `rotate` moves the sign bit below
-  // the mantissa first.
+  // 16-bit elements to byte planes and back; `rotate` moves the sign bit below the mantissa first.
   void (*split2)(const std::uint8_t* src, std::size_t n, bool rotate, std::uint8_t* lo,
                  std::uint8_t* hi);
   void (*merge2)(const std::uint8_t* lo, const std::uint8_t* hi, std::size_t n, bool rotate,
                  std::uint8_t* dst);
 
-  // Bytes to 4-bit indices, low nibble first, through `lut`; bytes that map to
-  // `escape` are appended to `escapes` (slack). An odd last nibble is 0. Returns
-  // the number of escapes.
+  // Bytes to 4-bit indices, low nibble first, through `lut`; bytes that map to `escape` are
+  // appended to `escapes` (slack). An odd last nibble is 0. Returns the number of escapes.
   std::size_t (*map_palette)(const std::uint8_t* plane, std::size_t n, const std::uint8_t lut[256],
                              std::uint8_t escape, std::uint8_t* nibbles, std::uint8_t* escapes);
   // The inverse. Never reads more than num_escapes and returns how many the
@@ -66,11 +65,10 @@ struct Kernels {
   // Returns a bit mask of the streams that are intact.
   unsigned (*rans_decode)(const entropy::Stream* streams, int num_streams);
 
-  // The nibble plane of the `fixed` codec (docs/format.md): groups of 8
-  // high bytes to 4 bytes, n rounded up to whole groups (values past n are coded
-  // as 0). Values outside the palette get index
-  // 7 and are appended to `escapes` as position | byte << 24; stops writing at
-  // max_escapes. Returns how many there are in all.
+  // The nibble plane of the `fixed` codec (docs/format.md): groups of 8 high bytes to 4 bytes, n
+  // rounded up to whole groups (values past n are coded as 0). Values outside the palette get index
+  // 7 and are appended to `escapes` as position | byte << 24, at most max_escapes of them. Returns
+  // how many there are in all.
   std::size_t (*fixed_pack)(const std::uint8_t* high, std::size_t n, const std::uint8_t lut[128],
                             std::uint8_t* nibbles, std::uint8_t* escapes, std::size_t max_escapes);
   // The inverse, escapes left as palette[7].
@@ -84,6 +82,8 @@ struct Kernels {
 };
 
 extern const Kernels kScalarKernels;
+const Kernels* avx512_kernels() noexcept;                      // nullptr where the CPU lacks it
+void append_hwy_kernels(std::vector<const Kernels*>& tables);  // best first
 
 // The best table this CPU runs, or the one named in SNUG_FORCE. Chosen once.
 const Kernels& kernels() noexcept;

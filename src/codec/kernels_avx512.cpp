@@ -1,8 +1,8 @@
 // AVX-512 kernels (F, BW, VL, DQ, VBMI, VBMI2, IFMA: Ice Lake and Zen 4 onwards).
 //
 // Tables live in registers: a 256-entry symbol table is two two-register byte
-// permutes, 16-entry frequency tables are one permute. No gathers on the BF16
-// path; gathers are what binds other rANS decoders.
+// permutes, 16-entry frequency tables are one permute. The BF16 path has no gathers, which are the
+// bottleneck of other rANS decoders.
 #include "codec/avx512_decode-inl.h"
 #include "codec/avx512_encode-inl.h"
 #include "codec/avx512_planes-inl.h"

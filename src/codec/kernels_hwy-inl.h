@@ -32,12 +32,12 @@ using V32 = hn::Vec<D32>;
 using V64 = hn::Vec<D64>;
 
 constexpr std::size_t kVecBytes = HWY_LANES(std::uint8_t);
-// Merged elements in at least this number bypass the caches.
+// From this many elements on, merged elements are written with non-temporal stores.
 constexpr std::size_t kPastCachesFrom = 2048;
 
 // Checksum terms of consecutive stretches of kBytes that start at word first_word.
 struct ChecksumLanes {
-  static constexpr std::size_t kVecs = 4;  // so many sums grow independently
+  static constexpr std::size_t kVecs = 4;  // independent sums
   static constexpr std::size_t kBytes = kVecs * kVecBytes;
   V32 multiplier[kVecs];
   V64 sum[kVecs];
@@ -147,8 +147,8 @@ HWY_INLINE void put(V8 v, std::uint8_t* dst) {
   kPastCaches ? hn::Stream(v, D8(), dst) : hn::StoreU(v, D8(), dst);
 }
 
-// Stores what InterleaveLower and InterleaveUpper gave in memory order: they
-// work on each 16-byte part of a vector by itself.
+// Stores the results of InterleaveLower and InterleaveUpper in memory order: they work on each
+// 16-byte part of a vector separately.
 template <bool kPastCaches>
 HWY_INLINE void put_interleaved(V16 lower, V16 upper, std::uint8_t* dst) {
   const D8 d8;

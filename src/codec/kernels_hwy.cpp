@@ -1,11 +1,8 @@
 // Kernel tables by Google Highway: one source, one table a target.
-#include <vector>
-
 #include "codec/kernels.h"
 
-// AVX-512 has its own kernels (kernels_avx512.cpp); CPUs that have only the older
-// half of it run the AVX2 table. SVE vectors have no fixed length, and NEON runs
-// wherever SVE does.
+// AVX-512 has its own kernels (kernels_avx512.cpp); CPUs that have only the older half of it run
+// the AVX2 table. SVE vectors have no fixed length, and NEON runs wherever SVE does.
 #define HWY_DISABLED_TARGETS \
   (HWY_SSSE3 | HWY_AVX3 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
 #undef HWY_TARGET_INCLUDE
@@ -50,8 +47,6 @@ const Kernels kKernels = {
 
 #if HWY_ONCE
 namespace snug::codec {
-
-void append_hwy_kernels(std::vector<const Kernels*>& tables);
 
 void append_hwy_kernels(std::vector<const Kernels*>& tables) {
   [[maybe_unused]] const auto supported = hwy::SupportedTargets();

@@ -95,8 +95,8 @@ std::size_t map_palette(const std::uint8_t* plane, std::size_t n, const std::uin
     }
     std::uint64_t bits = equal_bits(idx, hn::Set(d8, escape));
     if (bits == 0) continue;
-    // Four at a time without asking how many there are: `escapes` has slack, and
-    // a branch on a number that varies costs more than the spare copies.
+    // Always four at a time: `escapes` has slack, and a branch that is mispredicted costs more than
+    // the spare copies.
     const auto count = static_cast<std::size_t>(std::popcount(bits));
     for (std::size_t done = 0; done < count; done += 4) {
       for (std::size_t k = 0; k < 4; ++k) {

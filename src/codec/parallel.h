@@ -6,6 +6,7 @@
 #include <mutex>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "snug/status.h"
@@ -44,9 +45,8 @@ class Turnstile {
 
   std::uint64_t take_ticket() noexcept { return next_ticket_.fetch_add(1); }
 
-  // Waits until all earlier tickets passed; false once anybody failed. Tasks are
-  // short and alike, so a turn mostly comes within microseconds: look again a few
-  // times before going to sleep.
+  // Waits until all earlier tickets passed; false once one failed. Tasks are short and alike, so a
+  // turn mostly comes within microseconds: spin a few times before going to sleep.
   bool wait_for(std::uint64_t ticket, std::uint64_t& position) noexcept {
     constexpr int kLooks = 64;
     const auto my_turn = [&] {
@@ -71,7 +71,7 @@ class Turnstile {
   std::uint64_t position() const noexcept { return position_.load(std::memory_order_relaxed); }
 
  private:
-  // A change under the lock cannot slip between a sleeper's look and its sleep.
+  // Without the lock a thread could miss the change between its look and its sleep.
   template <class Change>
   void wake(Change change) noexcept {
     {
@@ -90,26 +90,27 @@ class Turnstile {
 };
 
 // The error of the earliest task, whichever thread saw it first.
+template <class Why = Status>
 class FirstError {
  public:
   explicit operator bool() const noexcept { return any_.load(std::memory_order_relaxed); }
 
-  void keep(std::uint64_t task, const Status& status) noexcept {
+  void keep(std::uint64_t task, Why status) noexcept {
     if (status.ok()) return;
     const std::lock_guard lock(mutex_);
     if (!any_ || task < task_) {
       task_ = task;
-      status_ = status;
+      status_ = std::move(status);
     }
     any_ = true;
   }
-  Status status() const noexcept { return status_; }
+  const Why& status() const noexcept { return status_; }
 
  private:
   std::mutex mutex_;
   std::atomic<bool> any_{false};
   std::uint64_t task_ = 0;
-  Status status_;
+  Why status_;
 };
 
 }  // namespace snug::codec

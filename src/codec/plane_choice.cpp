@@ -58,10 +58,8 @@ bool worth_coding(const std::uint8_t* plane, std::size_t n) noexcept {
   for (const auto& counts : nibbles) {
     entropy::Table table;
     entropy::normalize(counts, 16, table);
-    for (int s = 0; s < 16; ++s) {
-      total += counts[s];
-      cost += std::uint64_t{counts[s]} * entropy::kCost[table.freq[s]];
-    }
+    cost += entropy::table_cost(counts, table);
+    for (const auto count : counts) total += count;
   }
   return cost < total * (4 * 256 - 4 * 256 / 32);
 }

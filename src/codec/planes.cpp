@@ -1,11 +1,13 @@
 #include "codec/planes.h"
 
+#include "frame/bytes.h"
+
 namespace snug::codec {
 
 void split_planes(const std::uint8_t* src, std::size_t n, std::size_t width, bool rotate,
                   std::uint8_t* const* planes) noexcept {
   if (width == 2) return kernels().split2(src, n, rotate, planes[0], planes[1]);
-  with_width(width, [&](auto zero) {
+  frame::with_width(width, [&](auto zero) {
     using U = decltype(zero);
     for (std::size_t i = 0; i < n; ++i) {
       U v;
@@ -20,7 +22,7 @@ void split_planes(const std::uint8_t* src, std::size_t n, std::size_t width, boo
 void merge_planes(const std::uint8_t* const* planes, std::size_t n, std::size_t width, bool rotate,
                   std::uint8_t* dst) noexcept {
   if (width == 2) return kernels().merge2(planes[0], planes[1], n, rotate, dst);
-  with_width(width, [&](auto zero) {
+  frame::with_width(width, [&](auto zero) {
     using U = decltype(zero);
     for (std::size_t i = 0; i < n; ++i) {
       U v = 0;

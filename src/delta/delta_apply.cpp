@@ -1,10 +1,10 @@
-// A delta applied to a whole tensor, here or elsewhere; hashes.
+// A delta applied to a whole tensor, in place or not, or inverted; hashes.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
 
 #include "codec/parallel.h"
-#include "delta/delta_tensor.h"
+#include "delta/delta_block.h"
 #include "snug/codec.h"
 #include "snug/delta.h"
 
@@ -17,7 +17,8 @@ constexpr std::size_t kHashChunkBytes = std::size_t{1} << 20;
 
 Status check_base_size(const Header& header, std::size_t base_bytes) noexcept {
   if (base_bytes == header.raw_bytes()) return {};
-  return failure(Code::kWrongBase, kOtherSize, base_bytes, header.raw_bytes());
+  return failure(Code::kWrongBase, "the tensor has another size than the delta was made for",
+                 base_bytes, header.raw_bytes());
 }
 
 Status check_target(const Header& header, std::uint64_t hash) noexcept {
@@ -103,7 +104,7 @@ class Decoder {
   bool hashing_ = true;
   std::atomic<std::uint64_t> next_idx_{0}, num_done_{0};
   HashSums sums_;
-  codec::FirstError error_;
+  codec::FirstError<> error_;
 };
 
 // Reads the header and checks all that does not need the base's content.
@@ -224,6 +225,19 @@ Status apply_in_place(std::span<const std::byte> delta, std::span<std::byte> ten
     return {};
   }
   return decoder.write(num_threads);
+}
+
+Result<std::size_t> invert(std::span<const std::byte> delta, std::span<const std::byte> base,
+                           std::span<std::byte> dst, int num_threads) noexcept {
+  const auto header = read_header(delta);
+  if (!header) return header.status();
+  // The sizes must agree before memory is taken for what a header claims.
+  if (Status s = check_base_size(*header, base.size()); !s.ok()) return s;
+  const std::unique_ptr<std::byte[]> target(new (std::nothrow) std::byte[base.size()]);
+  if (target == nullptr) return kNoMemory;
+  const std::span<std::byte> next(target.get(), base.size());
+  if (const auto done = apply(delta, base, next, num_threads); !done) return done;
+  return encode(next, base, dst, {header->dtype, header->log2_block, true, num_threads});
 }
 
 }  // namespace snug::delta

@@ -224,12 +224,9 @@ Status decode_any(std::span<const std::uint8_t> payload, const std::uint8_t* bas
   }
   if (payload[0] != static_cast<std::uint8_t>(BlockMode::kSparse))
     return corrupt("unknown mode of a block");
-  switch (elem_bytes(dtype)) {
-    case 1: return decode_sparse<std::uint8_t>(payload, base, n, dtype, dst, scratch);
-    case 2: return decode_sparse<std::uint16_t>(payload, base, n, dtype, dst, scratch);
-    case 4: return decode_sparse<std::uint32_t>(payload, base, n, dtype, dst, scratch);
-    default: return decode_sparse<std::uint64_t>(payload, base, n, dtype, dst, scratch);
-  }
+  return frame::with_width(elem_bytes(dtype), [&](auto zero) {
+    return decode_sparse<decltype(zero)>(payload, base, n, dtype, dst, scratch);
+  });
 }
 
 }  // namespace

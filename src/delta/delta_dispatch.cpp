@@ -6,11 +6,6 @@
 #include "delta/delta_kernels.h"
 
 namespace snug::delta {
-
-#if __has_include("hwy/highway.h")
-void append_hwy_kernels(std::vector<const Kernels*>& tables);  // best first
-#endif
-
 namespace {
 
 struct Tables {

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "codec/parallel.h"
-#include "delta/delta_tensor.h"
+#include "delta/delta_block.h"
 #include "snug/codec.h"
 #include "snug/delta.h"
 
@@ -79,7 +79,7 @@ class Encoder {
   codec::Turnstile turn_;
   HashSums sums_;
   std::atomic<std::uint64_t> num_changed_{0};
-  codec::FirstError error_;
+  codec::FirstError<> error_;
 };
 
 // Puts a frame of `next` where the blocks would be; header.delta_bytes is set on success.

@@ -254,12 +254,9 @@ BlockResult encode_width(const std::uint8_t* base, const std::uint8_t* next, std
 BlockResult encode_block(const std::uint8_t* base, const std::uint8_t* next, std::size_t num_elems,
                          DType dtype, Scratch& scratch) noexcept {
   if (std::memcmp(base, next, num_elems * elem_bytes(dtype)) == 0) return {};
-  switch (elem_bytes(dtype)) {
-    case 1: return encode_width<std::uint8_t>(base, next, num_elems, dtype, scratch);
-    case 2: return encode_width<std::uint16_t>(base, next, num_elems, dtype, scratch);
-    case 4: return encode_width<std::uint32_t>(base, next, num_elems, dtype, scratch);
-    default: return encode_width<std::uint64_t>(base, next, num_elems, dtype, scratch);
-  }
+  return frame::with_width(elem_bytes(dtype), [&](auto zero) {
+    return encode_width<decltype(zero)>(base, next, num_elems, dtype, scratch);
+  });
 }
 
 }  // namespace snug::delta

@@ -14,9 +14,7 @@ constexpr frame::ContainerRules kRules = {
     .max_raw_bytes = kMaxRawBytes,
     .tail_offset = 48,
     .checksum_offset = 56,
-    .too_short = "delta shorter than its header",
     .not_this = "not a Snug delta",
-    .newer = "delta version not known to this Snug; update it",
     .bad_log2_block = "log2_block must be 0 or 12 to 16",
 };
 

@@ -1,13 +1,11 @@
-// delta/delta_format.h - the bytes of a delta, and the integer rules that encoder and
-// decoder share. docs/delta.md is the normative description. CUDA kernels use
-// this file too.
+// delta/delta_format.h - the bytes of a delta, and the integer rules that encoder and decoder
+// share. docs/delta.md is the normative description. CUDA kernels use this file too.
 #pragma once
 #include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
-#include "frame/block_grid.h"
 #include "frame/container.h"
 #include "snug/delta.h"
 #include "snug/status.h"

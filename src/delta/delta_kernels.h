@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "delta/delta_format.h"
 
@@ -64,8 +65,7 @@ struct Kernels {
   std::uint64_t (*hash_terms)(const std::uint8_t* bytes, std::size_t num_bytes,
                               std::uint64_t first_pair);
 
-  // Fills groups of n elements and, if `next` is not null, one mask of changed elements a
-  // group.
+  // Fills groups of n elements and, if `next` is not null, one mask of changed elements a group.
   void (*classify[4])(const std::uint8_t* base, const std::uint8_t* next, std::size_t n,
                       const Classifier& classifier, Group* groups, std::uint64_t* changed);
 
@@ -83,6 +83,7 @@ struct Kernels {
 };
 
 extern const Kernels kScalarKernels;
+void append_hwy_kernels(std::vector<const Kernels*>& tables);  // best first
 
 // The table that goes with codec::kernels(), so that SNUG_FORCE chooses both.
 const Kernels& kernels() noexcept;

@@ -2,7 +2,6 @@
 #if __has_include("hwy/highway.h")
 #include <bit>
 #include <cstring>
-#include <vector>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -148,8 +147,6 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace snug::delta {
-
-void append_hwy_kernels(std::vector<const Kernels*>& tables);
 
 void append_hwy_kernels(std::vector<const Kernels*>& tables) {
   [[maybe_unused]] const auto supported = hwy::SupportedTargets();

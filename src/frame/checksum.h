@@ -1,9 +1,8 @@
 // frame/checksum.h - the 32-bit checksum of headers and block payloads.
 //
-// A sum of products, so that lanes, warps and atomics may add the terms in any
-// order and still agree: sum of word[i] * multiplier(i) modulo 2^64, then one
-// mix. Every changed word changes the sum, because multipliers are odd and
-// below 2^32. Not cryptographic.
+// A sum of products, so that lanes, warps and atomics may add the terms in any order and still
+// agree: sum of word[i] * multiplier(i) modulo 2^64, then one mix. Every changed word changes the
+// sum, because multipliers are odd and below 2^32. Not cryptographic.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -1,5 +1,5 @@
-// frame/container.h - what frames and deltas have in common: a header of 64 bytes, the first 16
-// of which have one layout, then an index, and one checksum over both.
+// frame/container.h - what frames and deltas have in common: blocks of a power of two elements, a
+// header of 64 bytes that starts with the same 16, an index, and one checksum over both.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 #include "frame/bytes.h"
 #include "frame/checksum.h"
-#include "frame/errors.h"
+#include "snug/status.h"
 #include "snug/tensor.h"
 
 namespace snug::frame {
@@ -16,13 +16,40 @@ namespace snug::frame {
 inline constexpr std::size_t kHeaderBytes = 64;
 inline constexpr int kMinLog2Block = 12;
 
+constexpr Status corrupt(const char* what, std::uint64_t byte = kNowhere,
+                         std::uint64_t found = kNowhere, std::uint64_t expected = kNowhere,
+                         std::uint64_t block = kNowhere) noexcept {
+  return {Code::kCorrupt, what, block, byte, found, expected};
+}
+
+// A failure that has no place in the data.
+constexpr Status failure(Code code, const char* what, std::uint64_t found = kNowhere,
+                         std::uint64_t expected = kNowhere) noexcept {
+  return {code, what, kNowhere, kNowhere, found, expected};
+}
+
+// Every block has 2^log2_block elements, except for the last, which has the rest.
+struct BlockGrid {
+  std::uint64_t num_elems;
+  int log2_block;
+
+  constexpr std::uint64_t block_elems() const noexcept { return std::uint64_t{1} << log2_block; }
+  constexpr std::uint64_t num_blocks() const noexcept {
+    return (num_elems + block_elems() - 1) >> log2_block;
+  }
+  constexpr std::uint64_t elems_in_block(std::uint64_t block_idx) const noexcept {
+    const std::uint64_t left = num_elems - (block_idx << log2_block);
+    return left < block_elems() ? left : block_elems();
+  }
+};
+
 struct ContainerRules {
   std::uint32_t magic;
   std::uint8_t version;
   int max_log2_block;
   std::uint64_t max_raw_bytes;
   std::size_t tail_offset, checksum_offset;  // in the header
-  const char *too_short, *not_this, *newer, *bad_log2_block;
+  const char *not_this, *bad_log2_block;     // messages
 };
 
 // Fills in the fields that describe the tensor. `tail` may be empty where only sizes matter.
@@ -62,13 +89,19 @@ void write_common(const ContainerRules& rules, const Header& header, std::uint8_
 template <class Header>
 Status read_common(const ContainerRules& rules, std::span<const std::byte> bytes,
                    Header& header) noexcept {
-  if (bytes.size() < kHeaderBytes) return corrupt(rules.too_short, 0, bytes.size(), kHeaderBytes);
+  if (bytes.size() < kHeaderBytes)
+    return corrupt("shorter than its header", 0, bytes.size(), kHeaderBytes);
   const std::uint8_t* p = bytes_of(bytes);
   const auto magic = load<std::uint32_t>(p);
   if (magic != rules.magic)
     return {Code::kBadMagic, rules.not_this, kNowhere, 0, magic, rules.magic};
   if (p[4] != rules.version)
-    return {Code::kUnsupportedVersion, rules.newer, kNowhere, 4, p[4], rules.version};
+    return {Code::kUnsupportedVersion,
+            "version not known to this Snug; update it",
+            kNowhere,
+            4,
+            p[4],
+            rules.version};
   header.dtype = static_cast<DType>(p[5]);
   header.log2_block = p[6];
   header.num_tail_bytes = p[7];

@@ -14,9 +14,7 @@ constexpr ContainerRules kRules = {
     .max_raw_bytes = kMaxRawBytes,
     .tail_offset = 24,
     .checksum_offset = 32,
-    .too_short = "frame shorter than its header",
     .not_this = "not a Snug frame",
-    .newer = "frame version not known to this Snug; update it",
     .bad_log2_block = "log2_block must be 0 or 12 to 17",
 };
 

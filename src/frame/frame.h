@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <span>
 
-#include "frame/block_grid.h"
 #include "frame/container.h"
 #include "snug/status.h"
 #include "snug/tensor.h"
@@ -88,9 +87,8 @@ Result<Header> read_header(std::span<const std::byte> frame) noexcept;
 // The checksum over header and index, `head` being payload_start() bytes.
 std::uint32_t head_checksum(std::span<const std::byte> head) noexcept;
 
-// Checks that `head`, the first payload_start() bytes of a frame of
-// header.frame_bytes, has a good checksum and that payloads follow each other
-// without gap or overlap up to the end of the frame.
+// Checks that `head`, the first payload_start() bytes of a frame of header.frame_bytes, has a good
+// checksum and that payloads follow each other without gap or overlap up to the end of the frame.
 Status check_index(const Header& header, std::span<const std::byte> head) noexcept;
 
 // Largest payload a block of `num_elems` may have: what it takes raw, or the

@@ -1,25 +1,28 @@
 #include "snug/status.h"
 
+#include <iterator>
+
 namespace snug {
 
 const char* code_name(Code code) noexcept {
-  switch (code) {
-    case Code::kOk: return "ok";
-    case Code::kUsage: return "usage";
-    case Code::kBadMagic: return "bad magic";
-    case Code::kUnsupportedVersion: return "unsupported version";
-    case Code::kCorrupt: return "corrupt";
-    case Code::kDstTooSmall: return "destination too small";
-    case Code::kIo: return "io";
-    case Code::kExists: return "exists";
-    case Code::kNotFound: return "not found";
-    case Code::kInternal: return "internal";
-    case Code::kNoDevice: return "no device";
-    case Code::kTimeout: return "timeout";
-    case Code::kPeer: return "peer";
-    case Code::kWrongBase: return "wrong base";
-  }
-  return "unknown";
+  static constexpr const char* kNames[] = {"ok",
+                                           "unknown",
+                                           "usage",
+                                           "bad magic",
+                                           "unsupported version",
+                                           "corrupt",
+                                           "destination too small",
+                                           "io",
+                                           "exists",
+                                           "not found",
+                                           "internal",
+                                           "no device",
+                                           "timeout",
+                                           "peer",
+                                           "wrong base"};
+  static_assert(std::size(kNames) == static_cast<int>(Code::kWrongBase) + 1);
+  const auto i = static_cast<std::size_t>(code);
+  return i < std::size(kNames) ? kNames[i] : "unknown";
 }
 
 std::string to_string(const Status& status) {

@@ -16,6 +16,7 @@ namespace {
 constexpr int kHeaderZstdLevel = 19;  // a header is small and compressed once
 constexpr int kLargeHeaderZstdLevel = 3;
 constexpr std::size_t kLargeHeaderBytes = std::size_t{1} << 20;
+
 void append_slot(std::string& json, const std::string& name, std::uint64_t begin, std::uint64_t end,
                  std::uint64_t num_bytes) {
   append_json_string(json, name);
@@ -74,11 +75,8 @@ class FileCompressor {
 
 std::string FileCompressor::header_tensor_name() const {
   std::string name = kHeaderTensor;
-  for (int i = 1; in_.plain().find(name) != nullptr; ++i) {
-    name = kHeaderTensor;
-    name += '.';
-    name += std::to_string(i);
-  }
+  for (int i = 1; in_.plain().find(name) != nullptr; ++i)
+    name = kHeaderTensor + ("." + std::to_string(i));
   return name;
 }
 
@@ -133,8 +131,8 @@ StoreStatus FileCompressor::plan() {
   // Frames are multiples of 16 bytes, so all of them start at such offsets.
   data_start_ = frame::align_up(kLengthBytes + json.size());
   if (data_start_ - kLengthBytes > kMaxHeaderBytes)
-    return {{Code::kUsage, "too many tensors for one safetensors header", kNowhere, kNowhere,
-             data_start_ - kLengthBytes, kMaxHeaderBytes},
+    return {frame::failure(Code::kUsage, "too many tensors for one safetensors header",
+                           data_start_ - kLengthBytes, kMaxHeaderBytes),
             in_.path()};
   return {};
 }
@@ -208,8 +206,8 @@ StoreStatus FileCompressor::finish() {
   return out_.write_at(0, header.data(), header.size());
 }
 
-// Reads the written file back and restores it in memory while the disk takes
-// it in; the hash to meet is the one taken from the input.
+// Reads the written file back and restores it in memory while the disk takes it in. The hash to
+// meet is the one taken from the input.
 StoreStatus sync_and_verify(const File& out, const std::string& hash, const StoreOptions& options,
                             ProgressMeter& meter, FileReport& report) {
   StoreStatus synced;
@@ -219,20 +217,15 @@ StoreStatus sync_and_verify(const File& out, const std::string& hash, const Stor
   } catch (const std::system_error&) {
     synced = out.sync();
   }
-  StoreStatus status;
-  try {
+  const StoreStatus status = guarded([&]() -> StoreStatus {
     auto written = TensorFile::open(out.path());
-    status = written.status();
-    if (status.ok()) {
-      auto verified = verify_file(**written, options, meter);
-      status = verified.status();
-      if (status.ok()) report = std::move(*verified);
-      if (status.ok() && (*written)->recorded_hash() != hash)
-        status = {{Code::kInternal, "written file does not restore the input"}, out.path()};
-    }
-  } catch (const std::bad_alloc&) {
-    status = {{Code::kInternal, "out of memory"}, out.path()};
-  }
+    if (!written) return written.status();
+    auto verified = verify_file(**written, options, meter);
+    if (!verified) return verified.status();
+    report = std::move(*verified);
+    if ((*written)->recorded_hash() == hash) return {};
+    return {{Code::kInternal, "written file does not restore the input"}, out.path()};
+  });
   if (syncing.joinable()) syncing.join();
   return synced.ok() ? status : synced;
 }

@@ -8,10 +8,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
-#include <filesystem>
-#include <random>
 #include <utility>
 
 namespace snug::store {
@@ -178,86 +175,6 @@ bool File::same_file(const std::string& other_path) const noexcept {
   struct stat mine, other;
   return ::fstat(fd_, &mine) == 0 && ::stat(other_path.c_str(), &other) == 0 &&
          mine.st_dev == other.st_dev && mine.st_ino == other.st_ino;
-}
-
-StoreResult<OutputFile> OutputFile::create(const std::string& path, bool force) {
-  if (!force)
-    if (StoreStatus s = refuse_existing(path); !s.ok()) return s;
-  struct stat info;
-  if (::lstat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode) && !S_ISLNK(info.st_mode))
-    return StoreStatus{{Code::kExists, "not a regular file; not replaced"}, path};
-  OutputFile output;
-  // Private until copy_attributes: the input may be.
-  const std::string temporary = temporary_name(path);
-  const int fd = ::open(temporary.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  if (fd < 0) return io_error("cannot create", path, errno);
-  output.file_.fd_ = fd;
-  output.file_.path_ = temporary;
-  output.final_path_ = path;
-  output.force_ = force;
-  return output;
-}
-
-OutputFile::~OutputFile() {
-  if (file_.fd_ >= 0 && !final_path_.empty()) ::unlink(file_.path().c_str());
-}
-
-StoreStatus OutputFile::commit() {
-  const std::string path = final_path_;
-  if (StoreStatus s = commit_unsynced(); !s.ok()) return s;
-  sync_parent(path);
-  return {};
-}
-
-StoreStatus OutputFile::commit_unsynced() {
-  if (StoreStatus s = rename_path(file_.path(), final_path_, force_); !s.ok()) return s;
-  final_path_.clear();  // nothing left to delete
-  return {};
-}
-
-StoreStatus refuse_existing(const std::string& path) {
-  struct stat info;
-  if (::lstat(path.c_str(), &info) == 0)
-    return {{Code::kExists, "already there; --force replaces it"}, path};
-  return {};
-}
-
-std::string temporary_name(const std::string& path) {
-  // Not the process id: in containers it is nearly always the same one, and a
-  // run that was killed leaves its name behind.
-  std::random_device random;
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string name = path + ".tmp-";
-  for (int i = 0; i < 8; ++i) name += kDigits[random() % 16];
-  return name;
-}
-
-StoreStatus rename_path(const std::string& from, const std::string& to, bool force) {
-#ifdef RENAME_NOREPLACE
-  if (!force) {
-    if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return {};
-    if (errno == EEXIST) return refuse_existing(to);
-    // File systems without this flag answer EINVAL: check, then rename.
-    if (errno != EINVAL && errno != ENOSYS) return io_error("cannot rename to", to, errno);
-  }
-#endif
-  if (!force)
-    if (StoreStatus s = refuse_existing(to); !s.ok()) return s;
-  if (::rename(from.c_str(), to.c_str()) != 0) return io_error("cannot rename to", to, errno);
-  return {};
-}
-
-void sync_parent(const std::string& path) noexcept {
-  try {
-    const std::string parent = std::filesystem::path(path).parent_path().string();
-    const int fd =
-        ::open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return;
-    ::fsync(fd);
-    ::close(fd);
-  } catch (const std::exception&) {
-    // The rename stands; only its durability is left to the system.
-  }
 }
 
 }  // namespace snug::store

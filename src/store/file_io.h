@@ -1,5 +1,4 @@
-// store/file_io.h - files with errors that name them, and outputs that appear
-// under their final name only when they are complete.
+// store/file_io.h - files with errors that name them.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -63,46 +62,5 @@ class File {
   std::int64_t modified_ = 0;  // nanoseconds
   std::string path_;
 };
-
-// A file under a temporary name until `commit`; deleted if that never comes.
-class OutputFile {
- public:
-  OutputFile() noexcept = default;
-  OutputFile(OutputFile&& other) noexcept = default;
-  ~OutputFile();
-
-  static StoreResult<OutputFile> create(const std::string& path, bool force);
-
-  const File& file() const noexcept { return file_; }
-  // Renames to the final name; the caller has synced the file. Fails with
-  // kExists if the name was taken meanwhile, unless created with force.
-  StoreStatus commit();
-  // The same inside a folder that has no name yet: sync_folder comes later, for all.
-  StoreStatus commit_unsynced();
-
- private:
-  File file_;
-  std::string final_path_;
-  bool force_ = false;
-};
-
-// kExists if `path` exists.
-StoreStatus refuse_existing(const std::string& path);
-
-// Unused name next to `path` for work in progress.
-std::string temporary_name(const std::string& path);
-
-// Renames; without `force` it never replaces anything.
-StoreStatus rename_path(const std::string& from, const std::string& to, bool force);
-
-// Gives a complete folder `from` its name. With `force` an older folder or file of that name is
-// deleted; where the file system can exchange names, the name exists at all times.
-StoreStatus rename_folder(const std::string& from, const std::string& to, bool force);
-
-// Makes the folder and all that lies below it survive a power cut.
-StoreStatus sync_folder(const std::string& root);
-
-// Makes names created or renamed in the folder of `path` survive a power cut.
-void sync_parent(const std::string& path) noexcept;
 
 }  // namespace snug::store

@@ -3,14 +3,15 @@
 #include <string>
 
 #include "store/block_scan.h"
-#include "store/file_io.h"
+#include "store/output.h"
 #include "store/tensor_file.h"
 
 namespace snug::store {
 
+enum class FileJob { kCompress, kRestore, kVerify };
+
 // Passes over the data that a job makes, for its progress.
-inline constexpr int kCompressPasses = 2;  // compress, verify
-inline constexpr int kRestorePasses = 1;
+inline int num_passes(FileJob job) noexcept { return job == FileJob::kCompress ? 2 : 1; }
 
 // Writes `in`, a plain file, compressed to `path`.
 StoreResult<FileReport> compress_file(const TensorFile& in, const std::string& path,
@@ -23,5 +24,9 @@ StoreResult<FileReport> restore_file(const TensorFile& in, const std::string& pa
 // Restores `in` in memory and compares it with the recorded hash.
 StoreResult<FileReport> verify_file(const TensorFile& in, const StoreOptions& options,
                                     ProgressMeter& meter);
+
+// One of the above; kVerify does not use `path`.
+StoreResult<FileReport> run_job(FileJob job, const TensorFile& in, const std::string& path,
+                                const StoreOptions& options, ProgressMeter& meter);
 
 }  // namespace snug::store

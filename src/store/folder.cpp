@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <set>
 
-#include "store/file_jobs.h"
 #include "store/json_reader.h"
-#include "store/output_folder.h"
+#include "store/output.h"
 
 namespace snug::store {
 namespace {
@@ -19,12 +19,8 @@ constexpr char kTensorsSuffix[] = ".safetensors";
 StoreStatus check_tensors(const Folder& folder, FolderFile& file, bool expect_compressed) {
   auto tensors = TensorFile::open(folder.path_of(file.name));
   if (!tensors) return tensors.status();
-  if ((*tensors)->compressed() != expect_compressed)
-    return {expect_compressed ? Status{Code::kBadMagic, "plain safetensors, not compressed by Snug"}
-                              : Status{Code::kUsage, "already compressed by Snug"},
-            (*tensors)->path()};
   file.raw_bytes = (*tensors)->plain().file_bytes;
-  return {};
+  return (*tensors)->check_kind(expect_compressed);
 }
 
 // The shard names of an index: {"weight_map": {tensor: shard, ...}, ...}.
@@ -33,8 +29,7 @@ StoreResult<std::set<std::string>> read_index(const std::string& path) {
   if (!file) return file.status();
   if (file->num_bytes() > kMaxHeaderBytes)
     return StoreStatus{
-        {Code::kCorrupt, "index too long", kNowhere, kNowhere, file->num_bytes(), kMaxHeaderBytes},
-        path};
+        frame::corrupt("index too long", kNowhere, file->num_bytes(), kMaxHeaderBytes), path};
   std::string text(file->num_bytes(), '\0');
   if (StoreStatus s = file->read_at(0, text.data(), text.size()); !s.ok()) return s;
   JsonReader json(text);
@@ -66,10 +61,8 @@ StoreStatus check_index(const Folder& folder, const std::string& index_name) {
     const bool found = std::any_of(folder.files.begin(), folder.files.end(),
                                    [&](const FolderFile& file) { return file.name == name; });
     if (!found)
-      return {{Code::kNotFound, "shard named by the index is missing"},
-              folder.path_of(index_name),
-              {},
-              shard};
+      return failure(Code::kNotFound, "shard named by the index is missing",
+                     folder.path_of(index_name), shard);
   }
   return {};
 }
@@ -90,13 +83,6 @@ StoreStatus copy_file(const std::string& from, const std::string& to) {
   out->file().copy_attributes(*in);
   if (StoreStatus s = in->check_unchanged(); !s.ok()) return s;
   return out->commit_unsynced();
-}
-
-void add_report(StoreReport& total, FileReport file, const std::string& name) {
-  file.name = name;
-  total.raw_bytes += file.raw_bytes;
-  total.stored_bytes += file.stored_bytes;
-  total.files.push_back(std::move(file));
 }
 
 }  // namespace
@@ -156,48 +142,42 @@ StoreResult<Folder> read_folder(const std::string& root, bool expect_compressed)
   return folder;
 }
 
-StoreResult<StoreReport> convert_folder(const Folder& in, const std::string& out, FolderJob job,
-                                        const StoreOptions& options) {
-  std::vector<std::string> names;
-  for (const FolderFile& file : in.files) names.push_back(file.name);
-  if (StoreStatus s = check_not_inside(in.root, out); !s.ok()) return s;
-  if (StoreStatus s = check_target_folder(out, names, options.force); !s.ok()) return s;
-  const bool compress = job == FolderJob::kCompress;
-  ProgressMeter meter(options, in.raw_bytes(), compress ? kCompressPasses : kRestorePasses);
-  OutputFolder output(out, in.root, in.sub_folders);
-  if (StoreStatus s = output.create(); !s.ok()) return s;
-  StoreReport report;
-  for (const FolderFile& file : in.files) {
-    const std::string from = in.path_of(file.name), to = output.path_of(file.name);
-    if (!file.is_tensors) {
-      if (StoreStatus s = copy_file(from, to); !s.ok()) return s;
-      ++report.num_copied_files;
-      continue;
-    }
-    auto tensors = TensorFile::open(from);
-    if (!tensors) return tensors.status();
-    auto done = compress ? compress_file(**tensors, to, options, meter)
-                         : restore_file(**tensors, to, options, meter);
-    if (!done) return done.status();
-    add_report(report, std::move(*done), file.name);
-  }
-  if (StoreStatus s = output.commit(options.force); !s.ok()) return s;
-  report.output = out;
-  return report;
+void add_report(StoreReport& total, FileReport file) {
+  total.raw_bytes += file.raw_bytes;
+  total.stored_bytes += file.stored_bytes;
+  total.files.push_back(std::move(file));
 }
 
-StoreResult<StoreReport> verify_folder(const Folder& in, const StoreOptions& options) {
-  ProgressMeter meter(options, in.raw_bytes(), 1);
-  meter.set_phase("verifying");
+StoreResult<StoreReport> run_folder_job(FileJob job, const Folder& in, const std::string& out,
+                                        const StoreOptions& options) {
+  std::optional<OutputFolder> output;
+  if (job != FileJob::kVerify) {
+    std::vector<std::string> names;
+    for (const FolderFile& file : in.files) names.push_back(file.name);
+    if (StoreStatus s = check_not_inside(in.root, out); !s.ok()) return s;
+    if (StoreStatus s = check_target_folder(out, names, options.force); !s.ok()) return s;
+    output.emplace(out, in.root, in.sub_folders);
+    if (StoreStatus s = output->create(); !s.ok()) return s;
+  }
+  ProgressMeter meter(options, in.raw_bytes(), num_passes(job));
   StoreReport report;
   for (const FolderFile& file : in.files) {
-    if (!file.is_tensors) continue;
-    auto tensors = TensorFile::open(in.path_of(file.name));
-    if (!tensors) return tensors.status();
-    auto done = verify_file(**tensors, options, meter);
-    if (!done) return done.status();
-    add_report(report, std::move(*done), file.name);
+    const std::string from = in.path_of(file.name), to = output ? output->path_of(file.name) : "";
+    if (file.is_tensors) {
+      auto tensors = TensorFile::open(from);
+      if (!tensors) return tensors.status();
+      auto done = run_job(job, **tensors, to, options, meter);
+      if (!done) return done.status();
+      done->name = file.name;
+      add_report(report, std::move(*done));
+    } else if (output) {
+      if (StoreStatus s = copy_file(from, to); !s.ok()) return s;
+      ++report.num_copied_files;
+    }
   }
+  if (output)
+    if (StoreStatus s = output->commit(options.force); !s.ok()) return s;
+  report.output = out;
   return report;
 }
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "snug/store.h"
+#include "store/file_jobs.h"
 
 namespace snug::store {
 
@@ -35,10 +35,10 @@ StoreStatus list_files(Folder& folder);
 // compressed or plain as the job needs them.
 StoreResult<Folder> read_folder(const std::string& root, bool expect_compressed);
 
-enum class FolderJob { kCompress, kRestore };
+void add_report(StoreReport& total, FileReport file);
 
-StoreResult<StoreReport> convert_folder(const Folder& in, const std::string& out, FolderJob job,
+// Writes a folder to `out`, or only verifies it.
+StoreResult<StoreReport> run_folder_job(FileJob job, const Folder& in, const std::string& out,
                                         const StoreOptions& options);
-StoreResult<StoreReport> verify_folder(const Folder& in, const StoreOptions& options);
 
 }  // namespace snug::store

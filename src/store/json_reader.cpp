@@ -1,5 +1,7 @@
 #include "store/json_reader.h"
 
+#include <charconv>
+
 namespace snug::store {
 namespace {
 
@@ -10,22 +12,10 @@ bool is_space(char c) noexcept { return c == ' ' || c == '\n' || c == '\t' || c 
 bool is_digit(char c) noexcept { return c >= '0' && c <= '9'; }
 
 void append_utf8(std::string& out, std::uint32_t code) {
-  const auto put = [&out](std::uint32_t byte) { out.push_back(static_cast<char>(byte)); };
-  if (code < 0x80) {
-    put(code);
-  } else if (code < 0x800) {
-    put(0xC0 | code >> 6);
-    put(0x80 | (code & 0x3F));
-  } else if (code < 0x10000) {
-    put(0xE0 | code >> 12);
-    put(0x80 | (code >> 6 & 0x3F));
-    put(0x80 | (code & 0x3F));
-  } else {
-    put(0xF0 | code >> 18);
-    put(0x80 | (code >> 12 & 0x3F));
-    put(0x80 | (code >> 6 & 0x3F));
-    put(0x80 | (code & 0x3F));
-  }
+  if (code < 0x80) return out.push_back(static_cast<char>(code));
+  const int num_more = code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
+  out.push_back(static_cast<char>((0xFF00u >> (num_more + 1) & 0xFF) | code >> 6 * num_more));
+  for (int i = num_more; i-- > 0;) out.push_back(static_cast<char>(0x80 | (code >> 6 * i & 0x3F)));
 }
 
 }  // namespace
@@ -98,18 +88,10 @@ bool JsonReader::read_string(std::string& out) {
 bool JsonReader::read_escape(std::string& out) {
   ++pos_;
   const char c = pos_ < text_.size() ? text_[pos_++] : '\0';
-  switch (c) {
-    case '"':
-    case '\\':
-    case '/': out.push_back(c); return true;
-    case 'b': out.push_back('\b'); return true;
-    case 'f': out.push_back('\f'); return true;
-    case 'n': out.push_back('\n'); return true;
-    case 'r': out.push_back('\r'); return true;
-    case 't': out.push_back('\t'); return true;
-    case 'u': break;
-    default: return fail("JSON: unknown escape");
-  }
+  constexpr std::string_view kLetters = "\"\\/bfnrt", kMeanings = "\"\\/\b\f\n\r\t";
+  if (const std::size_t i = kLetters.find(c); i != std::string_view::npos)
+    return out.push_back(kMeanings[i]), true;
+  if (c != 'u') return fail("JSON: unknown escape");
   std::uint32_t code, low;
   if (!read_hex4(code)) return false;
   if (code >= 0xD800 && code < 0xE000) {
@@ -124,17 +106,10 @@ bool JsonReader::read_escape(std::string& out) {
 }
 
 bool JsonReader::read_hex4(std::uint32_t& out) noexcept {
-  out = 0;
   if (text_.size() - pos_ < 4) return fail("JSON: string does not end");
-  for (int i = 0; i < 4; ++i) {
-    const char c = text_[pos_++];
-    const int digit = is_digit(c)            ? c - '0'
-                      : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                      : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                             : -1;
-    if (digit < 0) return fail("JSON: unknown escape");
-    out = out << 4 | static_cast<std::uint32_t>(digit);
-  }
+  const char *begin = text_.data() + pos_, *end = begin + 4;
+  if (std::from_chars(begin, end, out, 16).ptr != end) return fail("JSON: unknown escape");
+  pos_ += 4;
   return true;
 }
 

@@ -4,7 +4,7 @@
 
 #include "snug/store.h"
 #include "store/folder.h"
-#include "store/output_folder.h"
+#include "store/output.h"
 #include "store/patch_jobs.h"
 
 namespace snug {
@@ -57,10 +57,8 @@ StoreResult<std::vector<const PlainFile*>> match_base(const Manifest& manifest,
   for (const PatchFile& wanted : manifest.base) {
     const auto at = std::lower_bound(version.names.begin(), version.names.end(), wanted.name);
     if (at == version.names.end() || *at != wanted.name)
-      return StoreStatus{{Code::kWrongBase, "a file that the patch needs is missing"},
-                         version.root,
-                         {},
-                         wanted.name};
+      return failure(Code::kWrongBase, "a file that the patch needs is missing", version.root,
+                     wanted.name);
     const auto& file = version.files[static_cast<std::size_t>(at - version.names.begin())];
     if (file->num_bytes() != wanted.num_bytes)
       return StoreStatus{{Code::kWrongBase, "another size than the patch was made for", kNowhere,
@@ -72,66 +70,58 @@ StoreResult<std::vector<const PlainFile*>> match_base(const Manifest& manifest,
 }
 
 // After a failure: if a file of the base is not what it should be, that is the reason.
-StoreStatus explain(StoreStatus failure, const Manifest& manifest,
+StoreStatus explain(StoreStatus reason, const Manifest& manifest,
                     const std::vector<const PlainFile*>& base) {
-  const Code code = failure.status.code;
-  if (code != Code::kCorrupt && code != Code::kWrongBase) return failure;
+  const Code code = reason.status.code;
+  if (code != Code::kCorrupt && code != Code::kWrongBase) return reason;
   for (std::size_t i = 0; i < base.size(); ++i) {
     const auto hash = base[i]->hash();
     if (hash && *hash != manifest.base[i].hash)
-      return {{Code::kWrongBase, "another version than the patch was made for"},
-              base[i]->path(),
-              {},
-              "is " + *hash + ", needs " + manifest.base[i].hash};
+      return failure(Code::kWrongBase, "another version than the patch was made for",
+                     base[i]->path(), "is " + *hash + ", needs " + manifest.base[i].hash);
   }
-  return failure;
+  return reason;
 }
 
 // Whose permissions a new file gets: those of its predecessor, or of any file of BASE.
-const PlainFile* predecessor(const Manifest& manifest, const std::string& name,
-                             const std::vector<const PlainFile*>& base) {
-  for (std::size_t i = 0; i < base.size(); ++i)
-    if (manifest.base[i].name == name) return base[i];
-  return base.empty() ? nullptr : base[0];
+const PlainFile* predecessor(const OpenPatch& patch, const std::string& name) {
+  for (std::size_t i = 0; i < patch.base.size(); ++i)
+    if (patch.manifest.base[i].name == name) return patch.base[i];
+  return patch.base.empty() ? nullptr : patch.base[0];
 }
 
-StoreStatus write_file(const Manifest& manifest, std::size_t idx, std::uint64_t& pieces_offset,
-                       const File& patch, const std::vector<const PlainFile*>& base,
+StoreStatus write_file(const OpenPatch& patch, std::size_t idx, std::uint64_t& pieces_offset,
                        const std::string& path, const StoreOptions& options, ProgressMeter& meter) {
   auto output = OutputFile::create(path, options.force);
   if (!output) return output.status();
   const File& out = output->file();
-  if (StoreStatus s = apply_patch(manifest, idx, pieces_offset, patch, base, out, options, meter);
-      !s.ok())
-    return s;
-  for (const Piece& piece : manifest.files[idx].pieces) pieces_offset += piece.stored_bytes;
-  if (const PlainFile* like = predecessor(manifest, manifest.files[idx].name, base))
+  StoreStatus status = apply_patch(patch, idx, pieces_offset, out, options.num_threads, meter);
+  if (!status.ok()) return status;
+  for (const Piece& piece : patch.manifest.files[idx].pieces) pieces_offset += piece.stored_bytes;
+  if (const PlainFile* like = predecessor(patch, patch.manifest.files[idx].name))
     out.copy_permissions(like->file());
-  if (manifest.is_folder) return output->commit_unsynced();
+  if (patch.manifest.is_folder) return output->commit_unsynced();
   if (StoreStatus s = out.sync(); !s.ok()) return s;
   return output->commit();
 }
 
-StoreStatus write_version(const Manifest& manifest, const File& patch, const OpenVersion& version,
-                          const std::vector<const PlainFile*>& base, const std::string& out,
+StoreStatus write_version(const OpenPatch& patch, const std::string& root, const std::string& out,
                           const StoreOptions& options) {
+  const Manifest& manifest = patch.manifest;
   ProgressMeter meter(options, manifest.target_bytes(), 1);
   meter.set_phase("patching");
   std::uint64_t pieces_offset = kPatchHeaderBytes;
-  if (!manifest.is_folder)
-    return write_file(manifest, 0, pieces_offset, patch, base, out, options, meter);
+  if (!manifest.is_folder) return write_file(patch, 0, pieces_offset, out, options, meter);
   std::vector<std::string> names;
   for (const PatchFile& file : manifest.files) names.push_back(file.name);
   std::sort(names.begin(), names.end());
   if (StoreStatus s = check_target_folder(out, names, options.force); !s.ok()) return s;
-  OutputFolder folder(out, version.root, manifest.sub_folders);
-  if (StoreStatus s = folder.create(); !s.ok()) return s;
-  for (std::size_t i = 0; i < manifest.files.size(); ++i)
-    if (StoreStatus s = write_file(manifest, i, pieces_offset, patch, base,
-                                   folder.path_of(manifest.files[i].name), options, meter);
-        !s.ok())
-      return s;
-  return folder.commit(options.force);
+  OutputFolder folder(out, root, manifest.sub_folders);
+  StoreStatus status = folder.create();
+  for (std::size_t i = 0; status.ok() && i < manifest.files.size(); ++i)
+    status =
+        write_file(patch, i, pieces_offset, folder.path_of(manifest.files[i].name), options, meter);
+  return status.ok() ? folder.commit(options.force) : status;
 }
 
 StoreStatus refuse_input(const OpenVersion& version, const std::string& out) {
@@ -183,7 +173,8 @@ StoreResult<PatchReport> patch(const std::string& base_path, const std::string& 
   if (StoreStatus s = refuse_input(*version, target); !s.ok()) return s;
   if (file->same_file(target))
     return StoreStatus{{Code::kUsage, "input and output are the same file"}, target};
-  if (StoreStatus s = write_version(*manifest, *file, *version, *base, target, options); !s.ok())
+  if (StoreStatus s = write_version({*file, *manifest, *base}, version->root, target, options);
+      !s.ok())
     return explain(std::move(s), *manifest, *base);
   return PatchReport{target, info_of(*manifest, file->num_bytes()), 0};
 }

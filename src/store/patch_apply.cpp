@@ -54,12 +54,16 @@ struct ApplyBuffers {
 
 class Apply {
  public:
-  Apply(const PatchFile& file, std::uint64_t pieces_offset, const File& patch,
-        const std::vector<const PlainFile*>& base, const File& out, ProgressMeter& meter)
-      : queue_(file.pieces, pieces_offset), patch_(patch), base_(base), out_(out), meter_(meter) {}
+  Apply(const OpenPatch& patch, std::size_t idx, std::uint64_t pieces_offset, const File& out,
+        ProgressMeter& meter)
+      : queue_(patch.manifest.files[idx].pieces, pieces_offset),
+        patch_(patch.file),
+        base_(patch.base),
+        out_(out),
+        meter_(meter) {}
 
   StoreStatus run(int num_threads, std::string& hash) {
-    StoreStatus status = workers_.run(store_threads(num_threads), [this] {
+    StoreStatus status = workers_.run(num_threads, [this] {
       ApplyBuffers buffers;
       PieceQueue::Task task;
       StoreStatus s;
@@ -123,8 +127,8 @@ class Apply {
   }
 
   StoreStatus wrong_size(const PieceQueue::Task& task, std::uint64_t found) const {
-    return blame(task, {Code::kCorrupt, "piece of the wrong size", kNowhere, kNowhere, found,
-                        task.piece.num_bytes});
+    return blame(task, frame::failure(Code::kCorrupt, "piece of the wrong size", found,
+                                      task.piece.num_bytes));
   }
 
   StoreStatus blame(const PieceQueue::Task& task, Status status) const {
@@ -144,23 +148,16 @@ class Apply {
 
 }  // namespace
 
-StoreStatus apply_patch(const Manifest& manifest, std::size_t idx, std::uint64_t pieces_offset,
-                        const File& patch, const std::vector<const PlainFile*>& base,
-                        const File& out, const StoreOptions& options, ProgressMeter& meter) {
-  const PatchFile& file = manifest.files[idx];
+StoreStatus apply_patch(const OpenPatch& patch, std::size_t idx, std::uint64_t pieces_offset,
+                        const File& out, int num_threads, ProgressMeter& meter) {
+  const PatchFile& file = patch.manifest.files[idx];
   if (StoreStatus s = out.reserve(file.num_bytes); !s.ok()) return s;
+  const int n = codec::thread_count(store_threads(num_threads), file.num_bytes / kChunkBytes + 1);
   std::string hash;
-  const auto num_threads = static_cast<int>(
-      std::min<std::uint64_t>(static_cast<std::uint64_t>(store_threads(options.num_threads)),
-                              file.num_bytes / kChunkBytes + 1));
-  if (StoreStatus s = Apply(file, pieces_offset, patch, base, out, meter).run(num_threads, hash);
-      !s.ok())
-    return s;
-  if (hash == file.hash) return {};
-  return {{Code::kCorrupt, "result differs from NEW: hash does not match"},
-          patch.path(),
-          {},
-          file.name};
+  StoreStatus status = Apply(patch, idx, pieces_offset, out, meter).run(n, hash);
+  if (!status.ok() || hash == file.hash) return status;
+  return failure(Code::kCorrupt, "result differs from NEW: hash does not match", patch.file.path(),
+                 file.name);
 }
 
 }  // namespace snug::store

@@ -70,7 +70,7 @@ class ManifestReader {
 };
 
 StoreStatus bad(const File& patch, const char* what, const std::string& detail = {}) {
-  return {{Code::kCorrupt, what}, patch.path(), {}, detail};
+  return failure(Code::kCorrupt, what, patch.path(), detail);
 }
 
 std::string hash_of(std::string_view header, std::string_view manifest) {
@@ -260,11 +260,8 @@ StoreResult<Manifest> read_manifest(const File& patch) {
   std::memcpy(numbers, header.data() + 8, sizeof numbers);
   const auto [version, offset, packed_bytes, plain_bytes] = numbers;
   if (version != kVersion)
-    return StoreStatus{
-        {Code::kUnsupportedVersion, "patch version not known to this Snug; update it"},
-        patch.path(),
-        {},
-        std::to_string(version)};
+    return failure(Code::kUnsupportedVersion, "patch version not known to this Snug; update it",
+                   patch.path(), std::to_string(version));
   if (offset < kPatchHeaderBytes || offset > patch.num_bytes() ||
       packed_bytes != patch.num_bytes() - offset)
     return bad(patch, "patch cut short, or longer than it says");

@@ -36,10 +36,16 @@ StoreResult<PatchInfo> write_patch(const OpenVersion& base, const OpenVersion& n
                                    const File& patch, const StoreOptions& options,
                                    ProgressMeter& meter);
 
+// A patch, and the files of manifest.base in their order.
+struct OpenPatch {
+  const File& file;
+  const Manifest& manifest;
+  const std::vector<const PlainFile*>& base;
+};
+
 // Writes file `idx` of NEW, whose pieces start at `pieces_offset` of the patch, to `out`
-// and checks its hash. `base` has the files of manifest.base, in their order.
-StoreStatus apply_patch(const Manifest& manifest, std::size_t idx, std::uint64_t pieces_offset,
-                        const File& patch, const std::vector<const PlainFile*>& base,
-                        const File& out, const StoreOptions& options, ProgressMeter& meter);
+// and checks its hash.
+StoreStatus apply_patch(const OpenPatch& patch, std::size_t idx, std::uint64_t pieces_offset,
+                        const File& out, int num_threads, ProgressMeter& meter);
 
 }  // namespace snug::store

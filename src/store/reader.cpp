@@ -13,6 +13,7 @@ namespace snug {
 namespace {
 
 using namespace store;
+using frame::failure;
 
 const StoreStatus kNoMemory{{Code::kInternal, "out of memory"}};
 
@@ -125,12 +126,12 @@ struct Reader::Impl {
 
   // The entry's place among ours, or npos; entries may be copies.
   static constexpr std::size_t npos = ~std::size_t{0};
-  std::size_t index_of(const TensorEntry& entry) const noexcept {
-    const Slot* slot = file->plain().find(entry.name);
+  std::size_t index_of(std::string_view name) const noexcept {
+    const Slot* slot = file->plain().find(name);
     return slot == nullptr ? npos : static_cast<std::size_t>(slot - file->plain().slots.data());
   }
   StoreStatus not_found(const TensorEntry& entry) const {
-    return {{Code::kNotFound, "no such tensor"}, file->path(), entry.name, {}};
+    return {{Code::kNotFound, "no such tensor"}, file->path(), entry.name};
   }
 };
 
@@ -167,32 +168,27 @@ std::span<const std::pair<std::string, std::string>> Reader::metadata() const no
 }
 
 const TensorEntry* Reader::find(std::string_view name) const noexcept {
-  const Slot* slot = impl_->file->plain().find(name);
-  return slot == nullptr
-             ? nullptr
-             : &impl_->entries[static_cast<std::size_t>(slot - impl_->file->plain().slots.data())];
+  const std::size_t idx = impl_->index_of(name);
+  return idx == Impl::npos ? nullptr : &impl_->entries[idx];
 }
 
 StoreStatus Reader::read(const TensorEntry& tensor, std::span<std::byte> dst,
                          int num_threads) const noexcept {
   if (dst.size() != tensor.raw_bytes)
-    return {{Code::kUsage, "buffer is not as large as the tensor", kNowhere, kNowhere, dst.size(),
-             tensor.raw_bytes},
-            {},
-            tensor.name};
+    return {
+        failure(Code::kUsage, "buffer is not as large as the tensor", dst.size(), tensor.raw_bytes),
+        path(), tensor.name};
   return read_bytes(tensor, 0, dst, num_threads);
 }
 
 StoreStatus Reader::read_bytes(const TensorEntry& tensor, std::uint64_t first,
                                std::span<std::byte> dst, int num_threads) const noexcept try {
-  const std::size_t idx = impl_->index_of(tensor);
+  const std::size_t idx = impl_->index_of(tensor.name);
   if (idx == Impl::npos) return impl_->not_found(tensor);
   const std::uint64_t total = impl_->entries[idx].raw_bytes;
   if (first > total || dst.size() > total - first)
-    return {
-        {Code::kUsage, "range outside the tensor", kNowhere, kNowhere, first + dst.size(), total},
-        path(),
-        tensor.name};
+    return {failure(Code::kUsage, "range outside the tensor", first + dst.size(), total), path(),
+            tensor.name};
   if (dst.empty()) return {};
   return RangeRead(*impl_->file, idx, first, dst).run(num_threads);
 } catch (const std::bad_alloc&) {
@@ -203,22 +199,20 @@ StoreResult<std::pair<std::uint64_t, std::uint64_t>> Reader::row_bytes(
     const TensorEntry& tensor, std::uint64_t first_row, std::uint64_t last_row) const noexcept try {
   const std::uint64_t num_rows = tensor.num_rows();
   if (first_row > last_row || last_row > num_rows)
-    return StoreStatus{
-        {Code::kUsage, "rows outside the tensor", kNowhere, kNowhere, last_row, num_rows},
-        path(),
-        tensor.name};
-  if (num_rows == 0) return std::pair<std::uint64_t, std::uint64_t>{0, 0};
+    return StoreStatus{failure(Code::kUsage, "rows outside the tensor", last_row, num_rows), path(),
+                       tensor.name};
+  if (num_rows == 0) return std::pair{std::uint64_t{0}, std::uint64_t{0}};
   if (tensor.raw_bytes % num_rows != 0)
     return StoreStatus{
         {Code::kUsage, "rows of this tensor are no whole bytes"}, path(), tensor.name};
   const std::uint64_t row = tensor.raw_bytes / num_rows;
-  return std::pair<std::uint64_t, std::uint64_t>{first_row * row, (last_row - first_row) * row};
+  return std::pair{first_row * row, (last_row - first_row) * row};
 } catch (const std::bad_alloc&) {
   return kNoMemory;
 }
 
 StoreResult<FrameStats> Reader::frame_stats(const TensorEntry& tensor) const noexcept try {
-  const std::size_t idx = impl_->index_of(tensor);
+  const std::size_t idx = impl_->index_of(tensor.name);
   if (idx == Impl::npos) return impl_->not_found(tensor);
   if (!compressed())
     return StoreStatus{{Code::kUsage, "plain file: no frames in it"}, path(), tensor.name};

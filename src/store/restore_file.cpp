@@ -8,8 +8,7 @@ namespace {
 // Hashes the plain content and, if there is an output, writes it.
 StoreStatus restore(const TensorFile& in, const File* out, const StoreOptions& options,
                     ProgressMeter& meter) {
-  if (!in.compressed())
-    return {{Code::kBadMagic, "plain safetensors, not compressed by Snug"}, in.path()};
+  if (StoreStatus s = in.check_kind(true); !s.ok()) return s;
   const Layout& plain = in.plain();
   FileHash hash;
   hash.update(in.plain_header().data(), in.plain_header().size());
@@ -57,6 +56,15 @@ StoreResult<FileReport> verify_file(const TensorFile& in, const StoreOptions& op
                                     ProgressMeter& meter) {
   if (StoreStatus s = restore(in, nullptr, options, meter); !s.ok()) return s;
   return report_on(in, in.path());
+}
+
+StoreResult<FileReport> run_job(FileJob job, const TensorFile& in, const std::string& path,
+                                const StoreOptions& options, ProgressMeter& meter) {
+  switch (job) {
+    case FileJob::kCompress: return compress_file(in, path, options, meter);
+    case FileJob::kRestore: return restore_file(in, path, options, meter);
+    default: meter.set_phase("verifying"); return verify_file(in, options, meter);
+  }
 }
 
 }  // namespace snug::store

@@ -1,9 +1,8 @@
 // store/safetensors.h - the safetensors container: parse, check, describe.
 //
-// A file is 8 bytes little-endian header length, a JSON object of that length,
-// and the data. Checked here: the limits of the reference implementation (a
-// header of at most 100 MB, no holes, no overlaps, all data indexed), no
-// duplicate names, and sizes that agree with dtype and shape.
+// A file is 8 bytes little-endian header length, a JSON object of that length, and the data.
+// Checked here: the limits of the reference implementation (a header of at most 100 MB, no holes,
+// no overlaps, all data indexed), no duplicate names, and sizes that agree with dtype and shape.
 #pragma once
 #include <cstdint>
 #include <span>

@@ -4,7 +4,6 @@
 #include <cerrno>
 #include <filesystem>
 
-#include "store/file_jobs.h"
 #include "store/folder.h"
 
 namespace snug {
@@ -41,39 +40,27 @@ StoreResult<std::string> choose_output(const std::string& in, const std::string&
   return target.empty() ? by_rule : target + "/" + fs::path(by_rule).filename().string();
 }
 
-StoreStatus refuse_same(const TensorFile& in, const std::string& out) {
-  if (!in.file().same_file(out)) return {};
-  return {{Code::kUsage, "input and output are the same file"}, out};
-}
-
-StoreReport report_of(FileReport file, const std::string& output) {
-  StoreReport report;
-  report.output = output;
-  report.raw_bytes = file.raw_bytes;
-  report.stored_bytes = file.stored_bytes;
-  report.files.push_back(std::move(file));
-  return report;
-}
-
-StoreResult<StoreReport> convert(const std::string& in, const std::string& out, FolderJob job,
-                                 const StoreOptions& options) {
-  const bool compress = job == FolderJob::kCompress;
+// `out` is empty if nothing is written.
+StoreResult<StoreReport> run(FileJob job, const std::string& in, const std::string& out,
+                             const StoreOptions& options) {
+  const bool compress = job == FileJob::kCompress;
   if (is_folder(in)) {
     auto folder = read_folder(without_slashes(in), !compress);
     if (!folder) return folder.status();
-    return convert_folder(*folder, out, job, options);
+    return run_folder_job(job, *folder, out, options);
   }
   auto tensors = TensorFile::open(in);
   if (!tensors) return tensors.status();
-  if (compress && (*tensors)->compressed())
-    return StoreStatus{{Code::kUsage, "already compressed by Snug"}, in};
-  if (StoreStatus s = refuse_same(**tensors, out); !s.ok()) return s;
-  ProgressMeter meter(options, (*tensors)->plain().file_bytes,
-                      compress ? kCompressPasses : kRestorePasses);
-  auto done = compress ? compress_file(**tensors, out, options, meter)
-                       : restore_file(**tensors, out, options, meter);
+  if (StoreStatus s = (*tensors)->check_kind(!compress); !s.ok()) return s;
+  if (!out.empty() && (*tensors)->file().same_file(out))
+    return StoreStatus{{Code::kUsage, "input and output are the same file"}, out};
+  ProgressMeter meter(options, (*tensors)->plain().file_bytes, num_passes(job));
+  auto done = run_job(job, **tensors, out, options, meter);
   if (!done) return done.status();
-  return report_of(std::move(*done), out);
+  StoreReport report;
+  report.output = out;
+  add_report(report, std::move(*done));
+  return report;
 }
 
 }  // namespace
@@ -116,7 +103,7 @@ StoreResult<StoreReport> compress_path(const std::string& in, const std::string&
     if (static_cast<int>(options.codec) >= kNumCodecs)
       return StoreStatus{{Code::kUsage, "not a codec"}};
     const auto target = choose_output(in, out, default_compressed_path(in));
-    return target ? convert(in, *target, FolderJob::kCompress, options) : target.status();
+    return target ? run(FileJob::kCompress, in, *target, options) : target.status();
   });
 }
 
@@ -124,23 +111,12 @@ StoreResult<StoreReport> decompress_path(const std::string& in, const std::strin
                                          const StoreOptions& options) noexcept {
   return timed([&]() -> StoreResult<StoreReport> {
     const auto target = choose_output(in, out, default_restored_path(in));
-    return target ? convert(in, *target, FolderJob::kRestore, options) : target.status();
+    return target ? run(FileJob::kRestore, in, *target, options) : target.status();
   });
 }
 
 StoreResult<StoreReport> verify_path(const std::string& in, const StoreOptions& options) noexcept {
-  return timed([&]() -> StoreResult<StoreReport> {
-    if (is_folder(in)) {
-      auto folder = read_folder(without_slashes(in), true);
-      return folder ? verify_folder(*folder, options) : folder.status();
-    }
-    auto tensors = TensorFile::open(in);
-    if (!tensors) return tensors.status();
-    ProgressMeter meter(options, (*tensors)->plain().file_bytes, 1);
-    meter.set_phase("verifying");
-    auto done = verify_file(**tensors, options, meter);
-    return done ? report_of(std::move(*done), {}) : StoreResult<StoreReport>(done.status());
-  });
+  return timed([&] { return run(FileJob::kVerify, in, {}, options); });
 }
 
 }  // namespace snug

@@ -13,12 +13,19 @@ constexpr std::uint64_t kMaxZstdRatio = 1 << 17;
 }  // namespace
 
 StoreStatus TensorFile::bad(const char* what, const std::string& detail) const {
-  return {{Code::kCorrupt, what}, path(), {}, detail};
+  return failure(Code::kCorrupt, what, path(), detail);
+}
+
+StoreStatus TensorFile::check_kind(bool expect_compressed) const {
+  if (compressed_ == expect_compressed) return {};
+  return {compressed_ ? Status{Code::kUsage, "already compressed by Snug"}
+                      : Status{Code::kBadMagic, "plain safetensors, not compressed by Snug"},
+          path()};
 }
 
 StoreStatus TensorFile::blame(std::size_t idx, Status status) const {
   if (status.byte != kNowhere) status.byte += stored_offset(idx);
-  return {status, path(), plain().slots[idx].name, {}};
+  return {status, path(), plain().slots[idx].name};
 }
 
 StoreResult<std::unique_ptr<TensorFile>> TensorFile::open(const std::string& path) {
@@ -30,10 +37,8 @@ StoreResult<std::unique_ptr<TensorFile>> TensorFile::open(const std::string& pat
   const std::string* format = self->stored_.find_metadata(kFormatKey);
   if (format == nullptr) return self;
   if (*format != kFormatVersion)
-    return StoreStatus{{Code::kUnsupportedVersion, "file format not known to this Snug; update it"},
-                       path,
-                       {},
-                       *format};
+    return failure(Code::kUnsupportedVersion, "file format not known to this Snug; update it", path,
+                   *format);
   self->compressed_ = true;
   if (StoreStatus s = self->read_plain_header(); !s.ok()) return s;
   if (StoreStatus s = self->match_tensors(); !s.ok()) return s;
@@ -131,11 +136,11 @@ StoreResult<std::shared_ptr<const FrameHead>> TensorFile::load_head(std::size_t 
   auto header = frame::read_header({first, num_first});
   if (!header) return blame(idx, header.status());
   if (header->frame_bytes != size)
-    return blame(idx, {Code::kCorrupt, "frame size does not match the tensor's", kNowhere, 16,
-                       header->frame_bytes, size});
+    return blame(idx, frame::corrupt("frame size does not match the tensor's", 16,
+                                     header->frame_bytes, size));
   if (header->raw_bytes() != plain().slots[idx].num_bytes())
-    return blame(idx, {Code::kCorrupt, "frame holds another number of bytes", kNowhere, 8,
-                       header->raw_bytes(), plain().slots[idx].num_bytes()});
+    return blame(idx, frame::corrupt("frame holds another number of bytes", 8, header->raw_bytes(),
+                                     plain().slots[idx].num_bytes()));
   head->header = *header;
   head->bytes.resize(header->payload_start());
   if (StoreStatus s = file_.read_at(at, head->bytes.data(), head->bytes.size()); !s.ok()) return s;

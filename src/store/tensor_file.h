@@ -61,6 +61,9 @@ class TensorFile {
   // Reads and checks header and index of a frame; only for compressed files.
   StoreResult<std::shared_ptr<const FrameHead>> load_head(std::size_t idx) const;
 
+  // Fails if the file is compressed and should not be, or the other way round.
+  StoreStatus check_kind(bool expect_compressed) const;
+
   // Adds file and tensor to what went wrong inside the bytes of tensor `idx`.
   StoreStatus blame(std::size_t idx, Status status) const;
 

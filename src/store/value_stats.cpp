@@ -3,6 +3,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "frame/bytes.h"
+
 namespace snug::store {
 namespace {
 
@@ -45,12 +47,8 @@ void ValueCounter::add(std::span<const std::byte> raw) noexcept {
   const DTypeInfo& format = dtype_info(dtype_);
   const std::size_t width = elem_bytes(dtype_);
   if (format.exponent_bits != 0) {
-    switch (width) {
-      case 1: count_exponents<std::uint8_t>(raw, format, exponents_.data()); break;
-      case 2: count_exponents<std::uint16_t>(raw, format, exponents_.data()); break;
-      case 4: count_exponents<std::uint32_t>(raw, format, exponents_.data()); break;
-      default: count_exponents<std::uint64_t>(raw, format, exponents_.data()); break;
-    }
+    frame::with_width(
+        width, [&](auto zero) { count_exponents<decltype(zero)>(raw, format, exponents_.data()); });
   }
   for (std::size_t plane = 0; plane < planes_.size(); ++plane)
     for (std::size_t i = plane; i < raw.size() / width * width; i += width)

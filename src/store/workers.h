@@ -50,16 +50,10 @@ class Workers {
     codec::parallel(num_threads, [&] {
       if (StoreStatus s = guarded(work); !s.ok()) fail(0, std::move(s));
     });
-    return std::move(error_);
+    return error_.status();
   }
-  void fail(std::uint64_t ticket, StoreStatus status) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (error_.ok() || ticket < ticket_) {
-        error_ = std::move(status);
-        ticket_ = ticket;
-      }
-    }
+  void fail(std::uint64_t ticket, StoreStatus status) noexcept {
+    error_.keep(ticket, std::move(status));
     turn.fail();
   }
   bool failed() const noexcept { return turn.failed(); }
@@ -67,9 +61,7 @@ class Workers {
   codec::Turnstile turn;
 
  private:
-  std::mutex mutex_;
-  std::uint64_t ticket_ = 0;
-  StoreStatus error_;
+  codec::FirstError<StoreStatus> error_;
 };
 
 int store_threads(int asked) noexcept;

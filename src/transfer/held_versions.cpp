@@ -8,7 +8,7 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "store/file_io.h"
+#include "store/output.h"
 #include "transfer/file_identity.h"
 #include "transfer/part_folder.h"
 

@@ -14,6 +14,8 @@
 #include <thread>
 #include <utility>
 
+#include "store/output.h"
+
 namespace snug::transfer {
 namespace {
 

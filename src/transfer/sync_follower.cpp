@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "snug/store.h"
+#include "store/output.h"
 #include "transfer/dialogue.h"
 #include "transfer/file_buffers.h"
 #include "transfer/held_versions.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "store/file_io.h"
+#include "store/output.h"
 #include "transfer/manifest.h"
 
 namespace snug::transfer {

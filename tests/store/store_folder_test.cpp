@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "snug/store.h"
-#include "store/file_io.h"
+#include "store/output.h"
 #include "store/store_files.h"
 
 namespace snug::test {

@@ -1,5 +1,6 @@
 #include "codec/entropy/model.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -13,21 +14,7 @@ void set_uniform(Table& table) noexcept {
 }
 
 bool is_uniform(const Table& table) noexcept {
-  for (const auto f : table.freq)
-    if (f != kFreqTotal / 16) return false;
-  return true;
-}
-
-std::uint64_t table_cost(const std::uint32_t* counts, const Table& table) noexcept {
-  std::uint64_t cost = 0;
-  for (int s = 0; s < 16; ++s) cost += std::uint64_t{counts[s]} * kCost[table.freq[s]];
-  return cost;
-}
-
-int count_live(const Table& table) noexcept {
-  int live = 0;
-  for (const auto f : table.freq) live += f != 0;
-  return live;
+  return std::count(table.freq, table.freq + 16, kFreqTotal / 16) == 16;
 }
 
 // Stored as a 16-bit mask of the symbols in use, then freq - 1 of each.
@@ -67,6 +54,12 @@ std::size_t read_table(const std::uint8_t* src, std::size_t num_bytes, bool may_
 
 }  // namespace
 
+std::uint64_t table_cost(const std::uint32_t* counts, const Table& table) noexcept {
+  std::uint64_t cost = 0;
+  for (int s = 0; s < 16; ++s) cost += std::uint64_t{counts[s]} * kCost[table.freq[s]];
+  return cost;
+}
+
 void normalize(const std::uint32_t* counts, int n, Table& table) noexcept {
   std::uint64_t total = 0;
   for (int s = 0; s < n; ++s) total += counts[s];
@@ -78,7 +71,7 @@ void normalize(const std::uint32_t* counts, int n, Table& table) noexcept {
     table.freq[s] = static_cast<std::uint16_t>(f == 0 ? 1 : f);
     sum += table.freq[s];
   }
-  // Rounding left a few too many or too few: the most frequent symbol feels it least.
+  // Rounding left a few too many or too few: this costs least on the most frequent symbol.
   while (sum != static_cast<int>(kFreqTotal)) {
     int most = 0;
     for (int s = 1; s < n; ++s)
@@ -142,8 +135,8 @@ void make_byte_model(const std::uint32_t (&histogram)[256], Model& model,
     Table own;
     normalize(counts, 16, own);
     const std::uint64_t own_cost = table_cost(counts, own);
-    const std::uint64_t own_bytes_cost = static_cast<std::uint64_t>(count_live(own)) * 8 * 256;
-    if (own_cost + own_bytes_cost < uniform) {
+    const auto num_live = static_cast<std::uint64_t>(16 - std::count(own.freq, own.freq + 16, 0));
+    if (own_cost + num_live * 8 * 256 < uniform) {
       table = own;
       cost += own_cost;
     } else {

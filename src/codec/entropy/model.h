@@ -1,7 +1,6 @@
 // codec/entropy/model.h - statistics to frequency tables, and tables to bytes.
 //
-// Encoder decisions are integer arithmetic only: a GPU repeats them and arrives
-// at the same bytes.
+// Encoder decisions are integer arithmetic only: a GPU repeats them and arrives at the same bytes.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -42,6 +41,9 @@ inline constexpr std::array<std::uint16_t, 257> kCost = make_costs();  // in 1/2
 // Frequencies of `n` <= 16 symbols from their counts: proportional, at least 1
 // where the count is not 0, adding up to 256. The total must not be 0.
 void normalize(const std::uint32_t* counts, int n, Table& table) noexcept;
+
+// What symbols in these counts cost under a table, in 1/256 bit.
+std::uint64_t table_cost(const std::uint32_t* counts, const Table& table) noexcept;
 
 struct Palette {
   int size = 0;  // entries; `size` itself is the escape's index

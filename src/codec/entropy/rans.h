@@ -1,10 +1,9 @@
 // codec/entropy/rans.h - 32 interleaved rANS states over pairs of 4-bit symbols.
 //
-// A symbol byte holds two symbols: the low nibble comes first. Each has a
-// frequency out of 256, so that a table is 256 entries: four AVX-512 registers
-// or 1 KiB of a GPU's shared memory. One 16-bit renormalisation serves both
-// symbols of a pair. Symbol bytes come in groups of 128: byte 4*lane + step of
-// a group belongs to that lane, so that one lane's four steps are neighbours.
+// A symbol byte holds two symbols: the low nibble comes first. Each has a frequency out of 256, so
+// that a table is 256 entries: four AVX-512 registers or 1 KiB of a GPU's shared memory. One 16-bit
+// renormalisation serves both symbols of a pair. Symbol bytes come in groups of 128: byte 4*lane +
+// step of a group belongs to that lane, so that one lane's four steps are neighbours.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -1,7 +1,6 @@
 // Vector rANS decoding: which symbol a slot belongs to is found by comparing it
-// with the starts of all symbols, up to 32 lanes packed into one byte vector. To
-// gather one symbol of a pair from a table instead takes 40 % longer (Zen 4), and
-// NEON has no gathers.
+// with the starts of all symbols, up to 32 lanes packed into one byte vector. A gather of one
+// symbol of a pair from a table would take 40 % longer (Zen 4), and NEON has no gathers.
 #if defined(SNUG_CODEC_ENTROPY_RANS_DECODE_HWY_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SNUG_CODEC_ENTROPY_RANS_DECODE_HWY_INL_H_
 #undef SNUG_CODEC_ENTROPY_RANS_DECODE_HWY_INL_H_
@@ -129,8 +128,8 @@ struct SearchTable {
   }
 };
 
-// A symbol of frequency f at `start` was found in the low byte of x: what the
-// decoder goes on with is f * (x / 256) + x % 256 - start.
+// The next state after a symbol of frequency f at `start` was found in the low byte of x:
+// f * (x / 256) + x % 256 - start.
 HWY_INLINE V32 advance(V32 x, V32 complement, V32 start) {
   return hn::Sub(hn::Sub(x, start), hn::Mul(hn::ShiftRight<kFreqBits>(x), complement));
 }
@@ -169,7 +168,7 @@ struct ByteTables {
     for (unsigned s = 0; s < 16; ++s)
       if (model.first.freq[s] != 0) fill(model.second[s], second + s * kFreqTotal);
   }
-  // Whole vectors at a time: what they write beyond a symbol's slots the next one overwrites.
+  // Whole vectors at a time: the next symbol overwrites what they write beyond their slots.
   static void fill(const entropy::Table& from, std::uint32_t* slots) {
     const D32 d32;
     unsigned start = 0;
@@ -252,8 +251,7 @@ struct Decoder {
     cursor.words = stream.words;
   }
 
-  // Whether there is a group to decode; if so, one word for each of its symbol
-  // bytes may be read.
+  // Whether there is a group to decode; if so, one word for each of its symbol bytes may be read.
   bool prepare_group() {
     if (groups_left == 0 || words_left < 0) return false;
     if (words_left < static_cast<std::ptrdiff_t>(kGroupBytes) && !in_tail) {
@@ -322,7 +320,7 @@ unsigned decode_two(const entropy::Stream* streams) {
   Decoder<Tables> a(streams[0]), b(streams[1]);
   while (decode_group<2, Tables>({&a, &b})) {
   }
-  // What the longer one has left, or the good one if the other is not.
+  // The rest of the longer stream, or of the intact one if the other is not.
   while (decode_group<1, Tables>({&a})) {
   }
   while (decode_group<1, Tables>({&b})) {

@@ -1,0 +1,228 @@
+#include "store/output.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <random>
+
+#include "store/folder.h"
+
+namespace snug::store {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Beyond this many, one call for the whole file system takes less time than one each:
+// 1.3 s instead of 11 for a folder of 10,000 small files on ext4.
+constexpr std::size_t kMaxSingleSyncs = 64;
+
+// False with the reason in errno.
+bool sync_path(const std::string& path, int flags, int (*sync)(int)) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | flags);
+  if (fd < 0) return false;
+  const bool synced = sync(fd) == 0;
+  const int error = errno;
+  ::close(fd);
+  errno = error;
+  return synced;
+}
+
+StoreStatus sync_file_system(const std::string& root) {
+#ifdef __linux__
+  if (!sync_path(root, O_DIRECTORY, ::syncfs)) return io_error("cannot write", root, errno);
+#else
+  ::sync();
+#endif
+  return {};
+}
+
+bool exchange(const std::string& a, const std::string& b) {
+#ifdef RENAME_EXCHANGE
+  return ::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0;
+#else
+  return false;
+#endif
+}
+
+void copy_permissions(const std::string& from, const std::string& to) {
+  std::error_code error;
+  const fs::perms perms = fs::status(from, error).permissions();
+  if (!error && perms != fs::perms::unknown)
+    fs::permissions(to, perms | fs::perms::owner_all, error);
+}
+
+}  // namespace
+
+StoreStatus refuse_existing(const std::string& path) {
+  struct stat info;
+  if (::lstat(path.c_str(), &info) == 0)
+    return {{Code::kExists, "already there; --force replaces it"}, path};
+  return {};
+}
+
+std::string temporary_name(const std::string& path) {
+  // Not the process id: in containers it is nearly always the same one, and a
+  // run that was killed leaves its name behind.
+  std::random_device random;
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string name = path + ".tmp-";
+  for (int i = 0; i < 8; ++i) name += kDigits[random() % 16];
+  return name;
+}
+
+StoreStatus rename_path(const std::string& from, const std::string& to, bool force) {
+#ifdef RENAME_NOREPLACE
+  if (!force) {
+    if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return {};
+    if (errno == EEXIST) return refuse_existing(to);
+    // File systems without this flag answer EINVAL: check, then rename.
+    if (errno != EINVAL && errno != ENOSYS) return io_error("cannot rename to", to, errno);
+  }
+#endif
+  if (!force)
+    if (StoreStatus s = refuse_existing(to); !s.ok()) return s;
+  if (::rename(from.c_str(), to.c_str()) != 0) return io_error("cannot rename to", to, errno);
+  return {};
+}
+
+void sync_parent(const std::string& path) noexcept {
+  try {
+    const std::string parent = fs::path(path).parent_path().string();
+    sync_path(parent.empty() ? "." : parent, O_DIRECTORY, ::fsync);
+  } catch (const std::exception&) {
+    // The rename stands; only its durability is left to the system.
+  }
+}
+
+StoreStatus sync_folder(const std::string& root) {
+  std::vector<std::string> paths{root};
+  std::error_code error;
+  for (fs::recursive_directory_iterator it(root, error), end; !error && it != end;
+       it.increment(error))
+    paths.push_back(it->path().string());
+  if (error) return io_error("cannot list", root, error);
+  if (paths.size() > kMaxSingleSyncs) return sync_file_system(root);
+  // Contents before the folders that name them. If one cannot be synced alone, the call for the
+  // whole file system says why.
+  for (auto path = paths.rbegin(); path != paths.rend(); ++path)
+    if (!sync_path(*path, O_NOFOLLOW, ::fsync)) return sync_file_system(root);
+  return {};
+}
+
+StoreStatus rename_folder(const std::string& from, const std::string& to, bool force) {
+  std::error_code error;
+  const auto remove_old = [&](const std::string& old) {
+    sync_parent(to);
+    fs::remove_all(old, error);
+  };
+  const bool replace = force && fs::exists(fs::symlink_status(to, error));
+  if (replace && exchange(from, to)) return remove_old(from), StoreStatus{};
+  const std::string old = temporary_name(to);
+  if (replace)
+    if (StoreStatus s = rename_path(to, old, false); !s.ok()) return s;
+  if (StoreStatus s = rename_path(from, to, false); !s.ok()) {
+    if (replace) (void)rename_path(old, to, false);  // better the older one than none
+    return s;
+  }
+  if (replace) remove_old(old);
+  sync_parent(to);
+  return {};
+}
+
+StoreResult<OutputFile> OutputFile::create(const std::string& path, bool force) {
+  if (!force)
+    if (StoreStatus s = refuse_existing(path); !s.ok()) return s;
+  struct stat info;
+  if (::lstat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode) && !S_ISLNK(info.st_mode))
+    return StoreStatus{{Code::kExists, "not a regular file; not replaced"}, path};
+  OutputFile output;
+  // Private until copy_attributes: the input may be.
+  const std::string temporary = temporary_name(path);
+  const int fd = ::open(temporary.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (fd < 0) return io_error("cannot create", path, errno);
+  output.file_.fd_ = fd;
+  output.file_.path_ = temporary;
+  output.final_path_ = path;
+  output.force_ = force;
+  return output;
+}
+
+OutputFile::~OutputFile() {
+  if (file_.fd_ >= 0 && !final_path_.empty()) ::unlink(file_.path().c_str());
+}
+
+StoreStatus OutputFile::commit() {
+  const std::string path = final_path_;
+  if (StoreStatus s = commit_unsynced(); !s.ok()) return s;
+  sync_parent(path);
+  return {};
+}
+
+StoreStatus OutputFile::commit_unsynced() {
+  if (StoreStatus s = rename_path(file_.path(), final_path_, force_); !s.ok()) return s;
+  final_path_.clear();  // nothing left to delete
+  return {};
+}
+
+OutputFolder::OutputFolder(const std::string& path, const std::string& like,
+                           std::vector<std::string> sub_folders)
+    : like_(like),
+      final_(path),
+      temporary_(temporary_name(path)),
+      sub_folders_(std::move(sub_folders)) {}
+
+OutputFolder::~OutputFolder() {
+  std::error_code ignored;
+  if (!committed_) fs::remove_all(temporary_, ignored);
+}
+
+StoreStatus OutputFolder::create() {
+  std::error_code error;
+  if (!fs::create_directory(temporary_, error)) return io_error("cannot create", temporary_, error);
+  fs::permissions(temporary_, fs::perms::owner_all, error);
+  for (const std::string& name : sub_folders_)
+    if (!fs::create_directory(path_of(name), error))
+      return io_error("cannot create", path_of(name), error);
+  return {};
+}
+
+StoreStatus OutputFolder::commit(bool force) {
+  for (const std::string& name : sub_folders_) copy_permissions(like_ + "/" + name, path_of(name));
+  copy_permissions(like_, temporary_);
+  if (StoreStatus s = sync_folder(temporary_); !s.ok()) return s;
+  if (StoreStatus s = rename_folder(temporary_, final_, force); !s.ok()) return s;
+  committed_ = true;
+  return {};
+}
+
+StoreStatus check_target_folder(const std::string& out, std::span<const std::string> names,
+                                bool force) {
+  if (!force) return refuse_existing(out);
+  std::error_code error;
+  if (!fs::exists(fs::symlink_status(out, error))) return {};
+  if (!fs::is_directory(fs::symlink_status(out, error)))
+    return {{Code::kExists, "is no folder; not replaced"}, out};
+  Folder old;
+  old.root = out;
+  if (StoreStatus s = list_files(old); !s.ok()) return s;
+  for (const FolderFile& file : old.files)
+    if (!std::binary_search(names.begin(), names.end(), file.name))
+      return failure(Code::kExists, "holds a file that is not part of the output; not replaced",
+                     out, file.name);
+  return {};
+}
+
+StoreStatus check_not_inside(const std::string& in, const std::string& out) {
+  std::error_code error;
+  const fs::path inner = fs::weakly_canonical(out, error), outer = fs::weakly_canonical(in, error);
+  const auto [at, _] = std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end());
+  if (at == outer.end()) return {{Code::kUsage, "output lies inside the input folder"}, out};
+  return {};
+}
+
+}  // namespace snug::store

@@ -1,0 +1,81 @@
+// store/output.h - files and folders that appear under their final name only when they are
+// complete.
+#pragma once
+#include <span>
+#include <string>
+#include <vector>
+
+#include "store/file_io.h"
+
+namespace snug::store {
+
+// A file under a temporary name until `commit`; deleted if that never comes.
+class OutputFile {
+ public:
+  OutputFile() noexcept = default;
+  OutputFile(OutputFile&& other) noexcept = default;
+  ~OutputFile();
+
+  static StoreResult<OutputFile> create(const std::string& path, bool force);
+
+  const File& file() const noexcept { return file_; }
+  // Renames to the final name; the caller has synced the file. Fails with
+  // kExists if the name was taken meanwhile, unless created with force.
+  StoreStatus commit();
+  // The same inside a folder that has no name yet: sync_folder comes later, for all.
+  StoreStatus commit_unsynced();
+
+ private:
+  File file_;
+  std::string final_path_;
+  bool force_ = false;
+};
+
+// A folder under a temporary name; deleted with all it holds if not committed.
+class OutputFolder {
+ public:
+  // Permissions are taken from `like`, a folder with much the same sub_folders (parents first).
+  OutputFolder(const std::string& path, const std::string& like,
+               std::vector<std::string> sub_folders);
+  ~OutputFolder();
+  OutputFolder(const OutputFolder&) = delete;
+  OutputFolder& operator=(const OutputFolder&) = delete;
+
+  StoreStatus create();
+  StoreStatus commit(bool force);
+  std::string path_of(const std::string& name) const { return temporary_ + "/" + name; }
+
+ private:
+  const std::string like_, final_, temporary_;
+  const std::vector<std::string> sub_folders_;
+  bool committed_ = false;
+};
+
+// Whether a folder with files of these names (sorted) may be written to `out`. --force
+// replaces a folder only if that loses no file that has no successor.
+StoreStatus check_target_folder(const std::string& out, std::span<const std::string> names,
+                                bool force);
+
+// Output inside the input would be part of the next run's input.
+StoreStatus check_not_inside(const std::string& in, const std::string& out);
+
+// kExists if `path` exists.
+StoreStatus refuse_existing(const std::string& path);
+
+// Unused name next to `path` for work in progress.
+std::string temporary_name(const std::string& path);
+
+// Renames; without `force` it never replaces anything.
+StoreStatus rename_path(const std::string& from, const std::string& to, bool force);
+
+// Gives a complete folder `from` its name. With `force` an older folder or file of that name is
+// deleted; where the file system can exchange names, the name exists at all times.
+StoreStatus rename_folder(const std::string& from, const std::string& to, bool force);
+
+// Makes the folder and all that lies below it survive a power cut.
+StoreStatus sync_folder(const std::string& root);
+
+// Makes names created or renamed in the folder of `path` survive a power cut.
+void sync_parent(const std::string& path) noexcept;
+
+}  // namespace snug::store
