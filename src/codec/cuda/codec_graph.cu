@@ -7,8 +7,7 @@
 namespace snug::cuda {
 namespace {
 
-// The arguments of a kernel, the first of which is Work; 0 where it is not, as of no kernel of the
-// codec.
+// The number of arguments of a kernel of the codec, whose first one is Work; 0 for another kernel.
 std::size_t count_arguments(const void* kernel) {
   std::size_t count = 0, offset = 0, size = 0;
   while (cudaFuncGetParamInfo(kernel, count, &offset, &size) == cudaSuccess)

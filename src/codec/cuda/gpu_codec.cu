@@ -37,19 +37,19 @@ struct Call {
   int log2_block;
   int max_sms;
   DeviceResult* host_result;
-  std::uint64_t num_blocks;
-  std::uint64_t num_items = 1;
+  u64 num_blocks;
+  u64 num_items = 1;
   bool is_batch = false;
   BatchItem single{};
   const BatchItem* items = nullptr;
   const Segment* segments = nullptr;
-  std::uint64_t num_segments = 0;
+  u64 num_segments = 0;
   const DeviceResult* upstream = nullptr;
 };
 
 // A call with these options on one tensor, or on num_items tensors of raw_bytes in all.
 template <class Options>
-Call make_call(const Options& o, std::size_t raw_bytes, std::uint64_t num_items = 0) {
+Call make_call(const Options& o, std::size_t raw_bytes, u64 num_items = 0) {
   // A block size that decode cannot expect counts as not given; encode has refused it.
   const bool known = o.log2_block >= frame::kMinLog2Block && o.log2_block <= frame::kMaxLog2Block;
   Call call{std::is_same_v<Options, EncodeOptions> ? Operation::kEncode : Operation::kDecode,
@@ -74,7 +74,7 @@ Call make_call(const Options& o, std::size_t raw_bytes, std::uint64_t num_items 
 struct Plan {
   const Kernel& kernel;
   EncodeSlots slots;
-  std::uint64_t num_slots;
+  u64 num_slots;
   WorkspaceLayout layout;
 };
 
@@ -83,8 +83,8 @@ Plan plan_call(const Call& call, unsigned num_sms) {
       select_kernel(call.operation, call.dtype, call.codec, call.is_batch, call.log2_block);
   EncodeSlots slots{};
   if (kernel.slots != nullptr) slots = kernel.slots(call.dtype, call.codec, call.log2_block);
-  const std::uint64_t most = std::uint64_t{num_sms} * slots.per_sm,
-                      num_slots = call.num_blocks < most ? call.num_blocks : most;
+  const u64 most = u64{num_sms} * slots.per_sm,
+            num_slots = call.num_blocks < most ? call.num_blocks : most;
   return {kernel, slots, num_slots,
           WorkspaceLayout(call.num_items, call.num_blocks, call.num_segments, num_slots,
                           slots.scratch_bytes)};
@@ -98,22 +98,22 @@ Status enqueue(const Call& call, Target workspace, DeviceResult* result, Stream 
     return s;
   if (!is_aligned(call.single.frame, frame::kAlign)) return usage("frame is not 16-byte aligned");
   if (result == nullptr) return usage("no place for the result");
-  auto* base = static_cast<std::uint8_t*>(workspace.data);
-  auto* first_block = reinterpret_cast<std::uint64_t*>(base + layout.first_block);
-  auto* segment_starts = reinterpret_cast<std::uint64_t*>(base + layout.segment_starts);
-  const auto counters = [&](std::uint64_t offset) {
+  auto* base = static_cast<u8*>(workspace.data);
+  auto* first_block = reinterpret_cast<u64*>(base + layout.first_block);
+  auto* segment_starts = reinterpret_cast<u64*>(base + layout.segment_starts);
+  const auto counters = [&](u64 offset) {
     return reinterpret_cast<unsigned long long*>(base + offset);
   };
   const Work work{.single = call.single,
                   .items = call.items,
-                  .num_items = static_cast<std::uint32_t>(call.num_items),
+                  .num_items = static_cast<u32>(call.num_items),
                   .first_block = first_block,
                   .segments = call.segments,
                   .segment_starts = segment_starts,
-                  .num_segments = static_cast<std::uint32_t>(call.num_segments),
+                  .num_segments = static_cast<u32>(call.num_segments),
                   .dtype = call.dtype,
                   .codec = call.codec,
-                  .log2_block = static_cast<std::uint32_t>(call.log2_block),
+                  .log2_block = static_cast<u32>(call.log2_block),
                   .ticket = reinterpret_cast<unsigned*>(base + layout.ticket),
                   .states = reinterpret_cast<ItemState*>(base + layout.states),
                   .results = result,
@@ -127,7 +127,7 @@ Status enqueue(const Call& call, Target workspace, DeviceResult* result, Stream 
              decodes = call.operation == Operation::kDecode;
   cudaError_t error = cudaSuccess;
   if (!decodes || !in_one_piece) {
-    const std::uint64_t num_vecs = layout.zeroed / 16, ctas = num_vecs / kPrepareThreads + 1;
+    const u64 num_vecs = layout.zeroed / 16, ctas = num_vecs / kPrepareThreads + 1;
     prepare_kernel<<<static_cast<unsigned>(ctas < 64 ? ctas : 64), kPrepareThreads, 0, stream>>>(
         work, reinterpret_cast<uint4*>(base), num_vecs, first_block, segment_starts, decodes,
         call.num_blocks);
@@ -143,19 +143,19 @@ Status enqueue(const Call& call, Target workspace, DeviceResult* result, Stream 
 }
 
 Status check(const EncodeOptions& o, std::size_t raw_bytes) {
-  if (elem_bytes(o.dtype) == 0) return usage("not a dtype", static_cast<std::uint64_t>(o.dtype));
+  if (elem_bytes(o.dtype) == 0) return usage("not a dtype", static_cast<u64>(o.dtype));
   if (static_cast<int>(o.codec) >= kNumCodecs)
-    return usage("not a codec", static_cast<std::uint64_t>(o.codec));
+    return usage("not a codec", static_cast<u64>(o.codec));
   if (o.log2_block != 0 &&
       (o.log2_block < frame::kMinLog2Block || o.log2_block > frame::kMaxLog2Block))
-    return usage("log2_block must be 0 or 12 to 17", static_cast<std::uint64_t>(o.log2_block));
+    return usage("log2_block must be 0 or 12 to 17", static_cast<u64>(o.log2_block));
   if (raw_bytes > frame::kMaxRawBytes)
     return usage("tensor too large", raw_bytes, frame::kMaxRawBytes);
   return {};
 }
 
 Status check(const DecodeOptions& o, std::size_t) {
-  if (elem_bytes(o.dtype) == 0) return usage("not a dtype", static_cast<std::uint64_t>(o.dtype));
+  if (elem_bytes(o.dtype) == 0) return usage("not a dtype", static_cast<u64>(o.dtype));
   return {};
 }
 
@@ -338,8 +338,8 @@ Status transcode(Source frame, Target tensor, Target new_frame, Target workspace
   if (workspace.num_bytes < needed)
     return usage("workspace too small", workspace.num_bytes, needed);
   auto* between = static_cast<DeviceResult*>(workspace.data);
-  auto* base = static_cast<std::uint8_t*>(workspace.data) + 256;
-  const std::uint64_t decode_bytes = align256(workspace_of(make_call(d, tensor.num_bytes)));
+  auto* base = static_cast<u8*>(workspace.data) + 256;
+  const u64 decode_bytes = align256(workspace_of(make_call(d, tensor.num_bytes)));
   if (Status s = decode(frame, tensor, {base, decode_bytes}, between, d, stream); !s.ok()) return s;
   Call call = make_call(o, tensor.num_bytes);
   call.single = {tensor.data, tensor.num_bytes, new_frame.data, new_frame.num_bytes};

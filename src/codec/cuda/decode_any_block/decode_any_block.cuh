@@ -16,18 +16,17 @@ inline constexpr unsigned kRawStages = 8;
 // One warp copies a raw block. Loads in flight land in shared memory, kRawStages times 512 bytes at
 // `room`: L1 is small where shared memory is large, and would throttle them.
 
-__device__ __forceinline__ Reason copy_raw_block(const std::uint8_t* payload, const DeviceEntry& e,
-                                                 std::uint32_t n, unsigned width, DirectAccess dst,
-                                                 std::uint64_t pos, std::uint32_t room,
-                                                 std::uint64_t& sum) {
-  const std::uint32_t raw = n * width, full = raw / 16, mine = room + 16 * lane_id();
+__device__ __forceinline__ Reason copy_raw_block(const u8* payload, const DeviceEntry& e, u32 n,
+                                                 unsigned width, DirectAccess dst, u64 pos,
+                                                 u32 room, u64& sum) {
+  const u32 raw = n * width, full = raw / 16, mine = room + 16 * lane_id();
   if (e.plane_modes != 0 || e.num_bytes != align16(raw)) return kReasonPayload;
   const uint4* vecs = reinterpret_cast<const uint4*>(payload);
-  const auto fetch = [&](std::uint32_t vec, unsigned stage) {
+  const auto fetch = [&](u32 vec, unsigned stage) {
     if (vec < full) copy_async_b128(mine + 16 * kWarpSize * stage, vecs + vec);
     commit_copies();
   };
-  std::uint32_t vec = lane_id(), factor = checksum_factor(4 * vec);
+  u32 vec = lane_id(), factor = checksum_factor(4 * vec);
   dst = advanced(dst, pos);
 #pragma unroll
   for (unsigned s = 0; s < kRawStages; ++s) fetch(vec + kWarpSize * s, s);
@@ -39,7 +38,7 @@ __device__ __forceinline__ Reason copy_raw_block(const std::uint8_t* payload, co
       const uint4 v = load_shared_b128(mine + 16 * kWarpSize * s);
       fetch(vec + kWarpSize * kRawStages, s);
       if (vec < full) {
-        dst.store16(16 * std::uint64_t{vec}, v);
+        dst.store16(16 * u64{vec}, v);
         sum += checksum_terms(v, factor);
       }
       vec += kWarpSize;
@@ -49,36 +48,34 @@ __device__ __forceinline__ Reason copy_raw_block(const std::uint8_t* payload, co
   wait_copies<0>();
   if (raw % 16 != 0 && lane_id() == 0) {
     const uint4 last = __ldg(vecs + full);
-    store_end(dst, 16 * std::uint64_t{full}, last, static_cast<std::int32_t>(raw % 16));
+    store_end(dst, 16 * u64{full}, last, static_cast<i32>(raw % 16));
     sum += checksum_term(last, full);
   }
   return kReasonNone;
 }
 
 template <class Team, class Access>
-__device__ Reason decode_raw(const std::uint8_t* payload, const DeviceEntry& e, std::uint32_t n,
-                             unsigned width, const Access& dst, std::uint64_t pos,
-                             std::uint64_t& sum) {
-  const std::uint64_t raw = std::uint64_t{n} * width;
+__device__ Reason decode_raw(const u8* payload, const DeviceEntry& e, u32 n, unsigned width,
+                             const Access& dst, u64 pos, u64& sum) {
+  const u64 raw = u64{n} * width;
   if (e.plane_modes != 0 || e.num_bytes != align16(raw)) return kReasonPayload;
   const uint4* vecs = reinterpret_cast<const uint4*>(payload);
   constexpr int kUnroll = 4;
-  const std::uint32_t full = static_cast<std::uint32_t>(raw / 16);
-  std::uint32_t i = Team::idx();
+  const u32 full = static_cast<u32>(raw / 16);
+  u32 i = Team::idx();
   for (; i + (kUnroll - 1) * Team::kSize < full; i += kUnroll * Team::kSize) {
     uint4 v[kUnroll];
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) v[u] = __ldcs(vecs + i + u * Team::kSize);
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      dst.store16(pos + 16 * std::uint64_t{i + u * Team::kSize}, v[u]);
+      dst.store16(pos + 16 * u64{i + u * Team::kSize}, v[u]);
       sum += checksum_term(v[u], i + u * Team::kSize);
     }
   }
-  for (; 16 * std::uint64_t{i} < raw; i += Team::kSize) {
+  for (; 16 * u64{i} < raw; i += Team::kSize) {
     const uint4 v = __ldg(vecs + i);
-    store_upto16(dst, pos + 16 * std::uint64_t{i}, v,
-                 static_cast<std::int64_t>(raw - 16 * std::uint64_t{i}));
+    store_upto16(dst, pos + 16 * u64{i}, v, static_cast<i64>(raw - 16 * u64{i}));
     sum += checksum_term(v, i);
   }
   return kReasonNone;
@@ -95,41 +92,38 @@ __device__ __forceinline__ uint4 repeat_value(uint4 v, unsigned width) {
 }
 
 template <class Team, class Access>
-__device__ Reason decode_constant(const std::uint8_t* payload, const DeviceEntry& e,
-                                  std::uint32_t n, unsigned width, const Access& dst,
-                                  std::uint64_t pos, std::uint64_t& sum) {
+__device__ Reason decode_constant(const u8* payload, const DeviceEntry& e, u32 n, unsigned width,
+                                  const Access& dst, u64 pos, u64& sum) {
   if (e.plane_modes != 0 || e.num_bytes != 16) return kReasonPayload;
   const uint4 stored = __ldg(reinterpret_cast<const uint4*>(payload));
   if (Team::idx() == 0) sum += checksum_term(stored, 0);
   const uint4 v = repeat_value(stored, width);
-  const std::uint64_t raw = std::uint64_t{n} * width;
+  const u64 raw = u64{n} * width;
 #pragma unroll 1
-  for (std::uint64_t at = 16 * Team::idx(); at < raw; at += 16 * Team::kSize)
-    store_upto16(dst, pos + at, v, static_cast<std::int64_t>(raw - at));
+  for (u64 at = 16 * Team::idx(); at < raw; at += 16 * Team::kSize)
+    store_upto16(dst, pos + at, v, static_cast<i64>(raw - at));
   return kReasonNone;
 }
 
 template <class Access>
-__device__ Reason decode_fixed_general(const std::uint8_t* payload, const DeviceEntry& e,
-                                       std::uint32_t n, DType dtype, const Access& dst,
-                                       std::uint64_t pos) {
+__device__ Reason decode_fixed_general(const u8* payload, const DeviceEntry& e, u32 n, DType dtype,
+                                       const Access& dst, u64 pos) {
   if (dtype != DType::kBF16 && dtype != DType::kF32) return kReasonPayload;
   const unsigned width = width_of(dtype);
   FixedLayout layout;
   if (!open_fixed(payload, e.num_bytes, n, width, e, layout)) return kReasonPayload;
-  for (std::uint32_t i = lane_id(); i < n; i += kWarpSize) {
-    std::uint64_t v = 0;
+  for (u32 i = lane_id(); i < n; i += kWarpSize) {
+    u64 v = 0;
 #pragma unroll
     for (unsigned p = 0; p < 3; ++p)
       if (p + 1 < width)
-        v |= std::uint64_t{e.has(p, PlaneMode::kConstant) ? payload[layout.constants[p]]
-                                                          : payload[layout.planes[p] + i]}
+        v |= u64{e.has(p, PlaneMode::kConstant) ? payload[layout.constants[p]]
+                                                : payload[layout.planes[p] + i]}
              << (8 * p);
-    const std::uint32_t word =
-        reinterpret_cast<const std::uint32_t*>(payload + layout.nibbles)[i / 8];
+    const u32 word = reinterpret_cast<const u32*>(payload + layout.nibbles)[i / 8];
     const uint2 high = fixed_high_bytes(word, layout.palette);
-    v |= std::uint64_t{(i % 8 < 4 ? high.x : high.y) >> (i % 4 * 8) & 255} << (8 * (width - 1));
-    store_elem(dst, pos + std::uint64_t{i} * width, width, v);
+    v |= u64{(i % 8 < 4 ? high.x : high.y) >> (i % 4 * 8) & 255} << (8 * (width - 1));
+    store_elem(dst, pos + u64{i} * width, width, v);
   }
   return patch_fixed_escapes<WarpTeam>(payload, layout, n, width, dst, pos);
 }
@@ -137,9 +131,8 @@ __device__ Reason decode_fixed_general(const std::uint8_t* payload, const Device
 // The slow path. Arguments by value: what is passed by reference lives in local memory in the
 // callers' hot loops, too.
 template <int kWidth, class Access>
-__device__ __noinline__ BlockResult decode_any(const std::uint8_t* payload, DeviceEntry e,
-                                               std::uint32_t n, DType dtype, Access dst,
-                                               std::uint64_t pos, StreamRoom room) {
+__device__ __noinline__ BlockResult decode_any(const u8* payload, DeviceEntry e, u32 n, DType dtype,
+                                               Access dst, u64 pos, StreamRoom room) {
   const bool is_entropy = e.is(Codec::kEntropy);
   if constexpr (kWidth == 2)
     if (dtype == DType::kBF16 && is_entropy &&
@@ -147,20 +140,18 @@ __device__ __noinline__ BlockResult decode_any(const std::uint8_t* payload, Devi
       const BlockResult r = decode_coded_pair(payload, e.num_bytes, n, dst, pos, room);
       if (r.reason != kTooManyRows) return r;
     }
-  const std::uint64_t sum = checksum_range<WarpTeam>(payload, 0, e.num_bytes / 16);
+  const u64 sum = checksum_range<WarpTeam>(payload, 0, e.num_bytes / 16);
   __syncwarp();
   if (is_entropy) return {decode_entropy_planes<kWidth>(payload, e, n, dtype, dst, pos, room), sum};
   if (e.is(Codec::kFixed)) return {decode_fixed_general(payload, e, n, dtype, dst, pos), sum};
   return {kReasonPayload, sum};
 }
 
-// A block that its kernel has no loop for, by one warp. The room has at least 4 KiB from its slots
-// on.
+// A block that its kernel has no loop for, by one warp. The room's slots have 4 KiB or more.
 template <int kWidth, class Access>
-__device__ __forceinline__ BlockResult decode_other(const std::uint8_t* payload,
-                                                    const DeviceEntry& e, std::uint32_t n,
-                                                    DType dtype, const Access& dst,
-                                                    std::uint64_t pos, const StreamRoom& room) {
+__device__ __forceinline__ BlockResult decode_other(const u8* payload, const DeviceEntry& e, u32 n,
+                                                    DType dtype, const Access& dst, u64 pos,
+                                                    const StreamRoom& room) {
   BlockResult r{};
   if (e.is(Codec::kRaw)) {
     if constexpr (std::is_same_v<Access, DirectAccess>)

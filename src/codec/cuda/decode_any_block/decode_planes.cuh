@@ -13,7 +13,7 @@ namespace snug::cuda {
 // Shared memory of one warp that decodes streams.
 struct DecodeSmem {
   RowTables tables;
-  alignas(16) std::uint8_t small[StreamRoom::kSmall];
+  alignas(16) u8 small[StreamRoom::kSmall];
 
   __device__ __forceinline__ StreamRoom room() const {
     return {shared_address(tables.first), shared_address(tables.rows), shared_address(small)};
@@ -22,103 +22,97 @@ struct DecodeSmem {
 
 // Where a plane comes from. kOwn, the plane that is being decoded, loads nothing; so do planes that
 // have not been checked yet.
-enum class PlaneKind : std::uint8_t { kOwn, kRaw, kConstant, kParked };
+enum class PlaneKind : u8 { kOwn, kRaw, kConstant, kParked };
 
 // Merges the planes of one block into elements.
 template <class Access, int kWidth>
 struct PlaneMerger {
   Access dst;
-  std::uint64_t pos;  // of the block in the tensor
-  const std::uint8_t* payload;
-  std::uint32_t n;
+  u64 pos;  // of the block in the tensor
+  const u8* payload;
+  u32 n;
   bool rotate;
   PlaneKind kind[kWidth];
-  std::uint32_t at[kWidth];  // raw: offset; constant: the byte, four times; parked: number
-  std::uint32_t num_parked;
+  u32 at[kWidth];  // raw: offset; constant: the byte, four times; parked: number
+  u32 num_parked;
 
   // Parked planes: groups of 256 values, the planes of a group side by side.
-  __device__ __forceinline__ std::uint64_t parking(std::uint32_t number,
-                                                   std::uint32_t value) const {
-    const std::uint32_t first = value & ~255u, size = n - first < 256 ? n - first : 256;
-    return pos + std::uint64_t{kWidth - num_parked} * n + std::uint64_t{num_parked} * first +
-           number * size + (value - first);
+  __device__ __forceinline__ u64 parking(u32 number, u32 value) const {
+    const u32 first = value & ~255u, size = n - first < 256 ? n - first : 256;
+    return pos + u64{kWidth - num_parked} * n + u64{num_parked} * first + number * size +
+           (value - first);
   }
   __device__ __forceinline__ bool is_even() const { return n % 16 == 0; }
 
   template <int kWords>
-  __device__ __forceinline__ void park(std::uint32_t number, std::uint32_t value,
-                                       const std::uint32_t (&bytes)[kWords]) const {
+  __device__ __forceinline__ void park(u32 number, u32 value, const u32 (&bytes)[kWords]) const {
     if (value >= n) return;
     if (is_even())
       store_words<kWords>(dst, parking(number, value), bytes);
     else
       store_some<kWords>(dst, parking(number, value), by_value(bytes),
-                         static_cast<std::int32_t>(min(n - value, 4u * kWords)));
+                         static_cast<i32>(min(n - value, 4u * kWords)));
   }
 
   // The planes of four values from `value` on, except the own one.
-  __device__ __forceinline__ void fetch(std::uint32_t value,
-                                        std::uint32_t (&planes)[kWidth]) const {
+  __device__ __forceinline__ void fetch(u32 value, u32 (&planes)[kWidth]) const {
 #pragma unroll
     for (int p = 0; p < kWidth; ++p) {
       planes[p] = at[p];
       if (value >= n) continue;
       if (kind[p] == PlaneKind::kRaw)
-        planes[p] = __ldcs(reinterpret_cast<const std::uint32_t*>(payload + at[p] + value));
+        planes[p] = __ldcs(reinterpret_cast<const u32*>(payload + at[p] + value));
       else if (kind[p] == PlaneKind::kParked)
         planes[p] = fetch_parked(p, value);
     }
   }
-  __device__ __forceinline__ std::uint32_t fetch_parked(int p, std::uint32_t value) const {
-    const std::uint64_t from = parking(at[p], value);
-    if (is_even()) return dst.template peek<std::uint32_t>(from);
-    return load_some<1>(dst, from, static_cast<std::int32_t>(min(n - value, 4u))).w[0];
+  __device__ __forceinline__ u32 fetch_parked(int p, u32 value) const {
+    const u64 from = parking(at[p], value);
+    if (is_even()) return dst.template peek<u32>(from);
+    return load_some<1>(dst, from, static_cast<i32>(min(n - value, 4u))).w[0];
   }
 
   // Merges and stores 4 * kQuads values from `value` on.
   template <int kQuads>
-  __device__ __forceinline__ void put(std::uint32_t value,
-                                      const std::uint32_t (&planes)[kQuads][kWidth]) const {
-    std::uint32_t words[kQuads * kWidth];
+  __device__ __forceinline__ void put(u32 value, const u32 (&planes)[kQuads][kWidth]) const {
+    u32 words[kQuads * kWidth];
 #pragma unroll
     for (int q = 0; q < kQuads; ++q) {
-      std::uint32_t out[kWidth];
+      u32 out[kWidth];
       merge_planes<kWidth>(planes[q], out);
       if (rotate) rotate_back<kWidth>(out);
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) words[q * kWidth + i] = out[i];
     }
-    const std::uint64_t to = pos + std::uint64_t{value} * kWidth;
+    const u64 to = pos + u64{value} * kWidth;
     if (value + 4 * kQuads <= n)
       store_words<kQuads * kWidth>(dst, to, words);
     else if (value < n)
-      store_some<kQuads * kWidth>(dst, to, by_value(words),
-                                  static_cast<std::int32_t>((n - value) * kWidth));
+      store_some<kQuads * kWidth>(dst, to, by_value(words), static_cast<i32>((n - value) * kWidth));
   }
 };
 
-// Decodes a plane of bytes: parks it as `number`, or merges it as plane `own` where number is
-// kMergeNow.
-inline constexpr std::uint32_t kMergeNow = ~0u;
+// Decodes a plane of bytes: parks it as `number`, or with kMergeNow merges it as plane `own`.
+inline constexpr u32 kMergeNow = ~0u;
 
 template <class Access, int kWidth>
 __device__ __noinline__ bool decode_byte_plane(const PlaneMerger<Access, kWidth>& by_reference,
-                                               ByteSection section, unsigned own,
-                                               std::uint32_t number, StreamRoom room) {
+                                               ByteSection section, unsigned own, u32 number,
+                                               StreamRoom room) {
   const PlaneMerger<Access, kWidth> merger = by_reference;  // in registers
   const unsigned lane = lane_id();
   WordRing<uint2> words(merger.payload, section.words_at / 8, section.end / 8);
   const unsigned lanes_below = lanes_below_mask();
-  std::uint32_t x = stored_state(room.ring);
-  std::uint32_t planes[1][kWidth], ahead[kWidth];
+  u32 x = stored_state(room.ring);
+  u32 planes[1][kWidth], ahead[kWidth];
   merger.fetch(4 * lane, ahead);
-  for (std::uint32_t value = 4 * lane; value - 4 * lane < merger.n; value += 128) {
+  for (u32 value = 4 * lane; value - 4 * lane < merger.n; value += 128) {
 #pragma unroll
     for (int p = 0; p < kWidth; ++p) planes[0][p] = ahead[p];
     if (number == kMergeNow) merger.fetch(value + 128, ahead);
-    std::uint32_t next = words.refill(room.ring, [](uint2, std::uint32_t) {});
-    const std::uint32_t start = next;
-    std::uint32_t bytes[1];
+    u32 next = words.refill(room.ring, [](uint2, u32) {});
+    const u32 start = next;
+    u32 bytes[1];
     bytes[0] = decode_byte(x, room, next, lanes_below);
     bytes[0] |= decode_byte(x, room, next, lanes_below) << 8;
     bytes[0] |= decode_byte(x, room, next, lanes_below) << 16;
@@ -138,22 +132,22 @@ __device__ __noinline__ bool decode_byte_plane(const PlaneMerger<Access, kWidth>
 // The same for a palette plane.
 template <class Access, int kWidth>
 __device__ __noinline__ bool decode_palette_plane(const PlaneMerger<Access, kWidth>& by_reference,
-                                                  PaletteSection section, unsigned own,
-                                                  std::uint32_t number, StreamRoom room) {
+                                                  PaletteSection section, unsigned own, u32 number,
+                                                  StreamRoom room) {
   const PlaneMerger<Access, kWidth> merger = by_reference;
   const unsigned lane = lane_id();
-  const std::uint32_t n = merger.n;
+  const u32 n = merger.n;
   WordRing<uint4> words(merger.payload, section.first_vec, section.end_vec);
   const unsigned lanes_below = lanes_below_mask();
-  std::uint32_t x = section.state;
-  const std::uint8_t* escapes = merger.payload + section.escapes_at;
+  u32 x = section.state;
+  const u8* escapes = merger.payload + section.escapes_at;
   EscapeWindow window{0, 0, lane < section.num_escapes ? __ldg(escapes + lane) : 0u};
-  std::uint32_t ahead[2][kWidth];
+  u32 ahead[2][kWidth];
   merger.fetch(8 * lane, ahead[0]);
   merger.fetch(8 * lane + 4, ahead[1]);
-  for (std::uint32_t first = 0; first < n; first += kGroupElems) {
-    const std::uint32_t value = first + 8 * lane;
-    std::uint32_t planes[2][kWidth];
+  for (u32 first = 0; first < n; first += kGroupElems) {
+    const u32 value = first + 8 * lane;
+    u32 planes[2][kWidth];
 #pragma unroll
     for (int p = 0; p < 2 * kWidth; ++p)
       planes[p / kWidth][p % kWidth] = ahead[p / kWidth][p % kWidth];
@@ -161,12 +155,12 @@ __device__ __noinline__ bool decode_palette_plane(const PlaneMerger<Access, kWid
       merger.fetch(value + kGroupElems, ahead[0]);
       merger.fetch(value + kGroupElems + 4, ahead[1]);
     }
-    std::uint32_t next = words.refill(room.ring, [](uint4, std::uint32_t) {});
-    const std::uint32_t start = next;
-    std::uint32_t p0 = decode_pair(x, room.slots, next, lanes_below);
-    std::uint32_t p1 = decode_pair(x, room.slots, next, lanes_below);
-    std::uint32_t p2 = decode_pair(x, room.slots, next, lanes_below);
-    std::uint32_t p3 = decode_pair(x, room.slots, next, lanes_below);
+    u32 next = words.refill(room.ring, [](uint4, u32) {});
+    const u32 start = next;
+    u32 p0 = decode_pair(x, room.slots, next, lanes_below);
+    u32 p1 = decode_pair(x, room.slots, next, lanes_below);
+    u32 p2 = decode_pair(x, room.slots, next, lanes_below);
+    u32 p3 = decode_pair(x, room.slots, next, lanes_below);
     words.consumed += next - start;
     if (__any_sync(kAllLanes, (p0 | p1 | p2 | p3) & 0x00010001u)) {
       const Patched r =
@@ -177,7 +171,7 @@ __device__ __noinline__ bool decode_palette_plane(const PlaneMerger<Access, kWid
       p2 = r.pairs[2];
       p3 = r.pairs[3];
     }
-    const std::uint32_t bytes[2] = {__byte_perm(p0, p1, 0x7531), __byte_perm(p2, p3, 0x7531)};
+    const u32 bytes[2] = {__byte_perm(p0, p1, 0x7531), __byte_perm(p2, p3, 0x7531)};
     if (number == kMergeNow) {
 #pragma unroll
       for (unsigned p = 0; p < kWidth; ++p) {
@@ -195,12 +189,12 @@ __device__ __noinline__ bool decode_palette_plane(const PlaneMerger<Access, kWid
 
 // Decodes the section at `at`, and moves `at` to its end.
 template <class Access, int kWidth>
-__device__ Reason decode_section(const PlaneMerger<Access, kWidth>& merger, std::uint32_t num_bytes,
-                                 bool is_palette, unsigned own, std::uint32_t number,
-                                 StreamRoom room, std::uint32_t& at) {
-  const std::uint8_t* payload = merger.payload;
-  const std::uint32_t n = merger.n;
-  std::uint64_t unused_sum = 0;
+__device__ Reason decode_section(const PlaneMerger<Access, kWidth>& merger, u32 num_bytes,
+                                 bool is_palette, unsigned own, u32 number, StreamRoom room,
+                                 u32& at) {
+  const u8* payload = merger.payload;
+  const u32 n = merger.n;
+  u64 unused_sum = 0;
   __syncwarp();
   if (is_palette) {
     PaletteSection section;
@@ -219,12 +213,12 @@ __device__ Reason decode_section(const PlaneMerger<Access, kWidth>& merger, std:
 }
 
 template <int kWidth, class Access>
-__device__ __noinline__ Reason decode_entropy_planes(const std::uint8_t* payload, DeviceEntry e,
-                                                     std::uint32_t n, DType dtype, Access dst,
-                                                     std::uint64_t pos, StreamRoom room) {
+__device__ __noinline__ Reason decode_entropy_planes(const u8* payload, DeviceEntry e, u32 n,
+                                                     DType dtype, Access dst, u64 pos,
+                                                     StreamRoom room) {
   if (kWidth < 8 && e.plane_modes >> (2 * kWidth) != 0) return kReasonPayload;
   PlaneMerger<Access, kWidth> merger{dst, pos, payload, n, has_sign_bit(dtype), {}, {}, 0};
-  std::uint32_t at = 0, num_coded = 0, last = kWidth;
+  u32 at = 0, num_coded = 0, last = kWidth;
   for (unsigned p = 0; p < kWidth; ++p) {
     if (e.codes(p)) {
       ++num_coded;
@@ -234,10 +228,10 @@ __device__ __noinline__ Reason decode_entropy_planes(const std::uint8_t* payload
     merger.kind[p] = PlaneKind::kRaw;
     merger.at[p] = at;
     if (align16(n) > e.num_bytes - at) return kReasonPayload;
-    at += static_cast<std::uint32_t>(align16(n));
+    at += static_cast<u32>(align16(n));
   }
   merger.num_parked = num_coded == 0 ? 0 : num_coded - 1;
-  std::uint32_t number = 0;
+  u32 number = 0;
   for (unsigned p = 0; p < kWidth; ++p) {
     if (e.has(p, PlaneMode::kConstant)) {
       if (e.num_bytes - at < 16) return kReasonPayload;
@@ -247,13 +241,13 @@ __device__ __noinline__ Reason decode_entropy_planes(const std::uint8_t* payload
     } else if (e.codes(p)) {
       merger.kind[p] = PlaneKind::kOwn;
       // Constants may follow the last coded plane: the merge needs them.
-      std::uint32_t after = at;
+      u32 after = at;
       if (p == last) {
         if (e.num_bytes - at < codec::kTableOffset) return kReasonPayload;
-        std::uint32_t tail = 0;
+        u32 tail = 0;
         for (unsigned q = p + 1; q < kWidth; ++q) tail += e.has(q, PlaneMode::kConstant) ? 16 : 0;
         if (tail > e.num_bytes) return kReasonPayload;
-        std::uint32_t from = e.num_bytes - tail;
+        u32 from = e.num_bytes - tail;
         for (unsigned q = p + 1; q < kWidth; ++q) {
           if (!e.has(q, PlaneMode::kConstant)) continue;
           merger.kind[q] = PlaneKind::kConstant;
@@ -272,8 +266,8 @@ __device__ __noinline__ Reason decode_entropy_planes(const std::uint8_t* payload
   }
   if (at != e.num_bytes) return kReasonPayload;
   if (num_coded != 0) return kReasonNone;
-  for (std::uint32_t value = 4 * lane_id(); value < n; value += 128) {
-    std::uint32_t planes[1][kWidth];
+  for (u32 value = 4 * lane_id(); value < n; value += 128) {
+    u32 planes[1][kWidth];
     merger.fetch(value, planes[0]);
     merger.template put<1>(value, planes);
   }

@@ -7,18 +7,17 @@ namespace snug::cuda {
 
 // Escapes of a section, 32 of them in registers: loads would be too late.
 struct EscapeWindow {
-  std::uint32_t used;   // escapes so far
-  std::uint32_t first;  // the lane holds escape first + lane
-  std::uint32_t byte;
+  u32 used;   // escapes so far
+  u32 first;  // the lane holds escape first + lane
+  u32 byte;
 };
 
 struct Patched {
-  std::uint32_t pairs[4];
+  u32 pairs[4];
   EscapeWindow window;
 };
 
-__device__ __forceinline__ void put_escape(Patched& r, std::uint32_t byte, int k,
-                                           unsigned selector) {
+__device__ __forceinline__ void put_escape(Patched& r, u32 byte, int k, unsigned selector) {
   // Selects: a store to an element would put the array into local memory.
 #pragma unroll
   for (int i = 0; i < 4; ++i)
@@ -27,26 +26,23 @@ __device__ __forceinline__ void put_escape(Patched& r, std::uint32_t byte, int k
 
 // Puts escaped bytes into the four results of decode_pair, lane by lane. Out of line: it takes no
 // registers from the loop.
-inline __device__ __noinline__ Patched patch_escapes(std::uint32_t p0, std::uint32_t p1,
-                                                     std::uint32_t p2, std::uint32_t p3,
-                                                     const std::uint8_t* escapes,
-                                                     std::uint32_t num_escapes,
-                                                     std::uint32_t num_values,
-                                                     EscapeWindow window) {
+inline __device__ __noinline__ Patched patch_escapes(u32 p0, u32 p1, u32 p2, u32 p3,
+                                                     const u8* escapes, u32 num_escapes,
+                                                     u32 num_values, EscapeWindow window) {
   const unsigned lane = lane_id();
   Patched r{{p0, p1, p2, p3}, window};
   // Value 2k is bit k, value 2k + 1 is bit 16 + k.
-  constexpr std::uint32_t kFlag = 0x00010001u;
-  std::uint32_t flags = (p0 & kFlag) | (p1 & kFlag) << 1 | (p2 & kFlag) << 2 | (p3 & kFlag) << 3;
+  constexpr u32 kFlag = 0x00010001u;
+  u32 flags = (p0 & kFlag) | (p1 & kFlag) << 1 | (p2 & kFlag) << 2 | (p3 & kFlag) << 3;
   if (8 * lane + 8 > num_values) {
-    const std::uint32_t here = num_values > 8 * lane ? num_values - 8 * lane : 0;
+    const u32 here = num_values > 8 * lane ? num_values - 8 * lane : 0;
     flags &= ((1u << (here + 1) / 2) - 1) | ((1u << here / 2) - 1) << 16;
   }
   const unsigned holders = __ballot_sync(kAllLanes, flags != 0);
-  std::uint32_t before = __popc(holders & ((1u << lane) - 1)), total = __popc(holders);
+  u32 before = __popc(holders & ((1u << lane) - 1)), total = __popc(holders);
   const bool several = __any_sync(kAllLanes, (flags & (flags - 1)) != 0);
   if (several) {
-    const std::uint32_t count = __popc(flags);
+    const u32 count = __popc(flags);
     before = warp_inclusive_sum(count);
     total = __shfl_sync(kAllLanes, before, 31);
     before -= count;
@@ -55,13 +51,13 @@ inline __device__ __noinline__ Patched patch_escapes(std::uint32_t p0, std::uint
     r.window.first = window.used;
     r.window.byte = window.used + lane < num_escapes ? __ldg(escapes + window.used + lane) : 0;
   }
-  std::uint32_t next = window.used + before;
+  u32 next = window.used + before;
   r.window.used += total;
   const auto selector_of = [&](int k) {
     return flags == 0 ? 0x3210u : flags >> (k & 31) & 1 ? 0x3240u : 0x4210u;
   };
   if (!several) {
-    const std::uint32_t byte =
+    const u32 byte =
         __shfl_sync(kAllLanes, r.window.byte, static_cast<int>(next - r.window.first) & 31);
     const int k = __ffs(static_cast<int>(flags | flags >> 16)) - 1;
     put_escape(r, byte, k, selector_of(k));
@@ -69,8 +65,7 @@ inline __device__ __noinline__ Patched patch_escapes(std::uint32_t p0, std::uint
   }
 #pragma unroll 1
   while (__any_sync(kAllLanes, flags != 0)) {
-    std::uint32_t byte =
-        __shfl_sync(kAllLanes, r.window.byte, static_cast<int>(next - r.window.first) & 31);
+    u32 byte = __shfl_sync(kAllLanes, r.window.byte, static_cast<int>(next - r.window.first) & 31);
     if (next - r.window.first >= kWarpSize) byte = next < num_escapes ? __ldg(escapes + next) : 0;
     const int k = __ffs(static_cast<int>(flags | flags >> 16)) - 1;
     put_escape(r, byte, k, selector_of(k));

@@ -21,18 +21,16 @@ constexpr unsigned kJobsAhead = 3;
 // Shared memory of one warp; a uniform row for all of them comes first.
 struct WarpSmem {
   RowTables tables;
-  alignas(16) std::uint8_t ring[StreamRoom::kSmall];
+  alignas(16) u8 ring[StreamRoom::kSmall];
   DecodeJob jobs[kJobsAhead];
   DecodeReport report;
 };
 static_assert(sizeof(WarpSmem) == 7 * kRowBytes, "32 of them fill a multiprocessor");
 
 template <int kWidth, class Access>
-__device__ __forceinline__ BlockResult decode_block(const std::uint8_t* payload,
-                                                    const DeviceEntry& e, std::uint32_t n,
-                                                    DType dtype, const Access& dst,
-                                                    std::uint64_t pos, const StreamRoom& room,
-                                                    std::uint32_t uniform) {
+__device__ __forceinline__ BlockResult decode_block(const u8* payload, const DeviceEntry& e, u32 n,
+                                                    DType dtype, const Access& dst, u64 pos,
+                                                    const StreamRoom& room, u32 uniform) {
   if constexpr (kWidth <= 2)
     if (e.is(Codec::kEntropy) && e.plane_modes == mode_bits(PlaneMode::kBytes, kWidth - 1))
       return decode_byte_block<kWidth>(payload, e.num_bytes, n, has_sign_bit(dtype), dst, pos, room,
@@ -43,11 +41,11 @@ __device__ __forceinline__ BlockResult decode_block(const std::uint8_t* payload,
 template <class Access, int kWidth>
 __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 1)
     decode_entropy_bytes_kernel(const __grid_constant__ Work work) {
-  extern __shared__ __align__(kRowBytes) std::uint8_t shared[];
+  extern __shared__ __align__(kRowBytes) u8 shared[];
   __shared__ unsigned long long first_error;
-  const unsigned warp = threadIdx.x / kWarpSize, num_warps = blockDim.x / kWarpSize;
+  const unsigned warp = warp_id(), num_warps = blockDim.x / kWarpSize;
   WarpSmem& smem = reinterpret_cast<WarpSmem*>(shared + kRowBytes)[warp];
-  const std::uint32_t uniform = kept_shared_address(shared);
+  const u32 uniform = kept_shared_address(shared);
   const StreamRoom room{shared_address(smem.tables.first), shared_address(smem.tables.rows),
                         shared_address(smem.ring)};
   if (lane_id() == 0) smem.report = {};
@@ -56,12 +54,11 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 1)
   if (work.items == nullptr) let_next_kernel_start();  // the verdict
   if (work.items != nullptr || work.segments != nullptr) wait_for_previous_kernel();
   __syncthreads();
-  const std::uint64_t num_tickets = ticket_end(work);
-  // The first lanes open one of the warp's next blocks each: one wait for the index serves several
-  // blocks.
-  const std::uint64_t step = std::uint64_t{gridDim.x} * num_warps;
+  const u64 num_tickets = ticket_end(work);
+  // The first lanes open one of the warp's next blocks each: one wait for the index serves all.
+  const u64 step = u64{gridDim.x} * num_warps;
   unsigned next = kJobsAhead;
-  for (std::uint64_t ticket = std::uint64_t{blockIdx.x} * num_warps + warp;; ticket += step) {
+  for (u64 ticket = u64{blockIdx.x} * num_warps + warp;; ticket += step) {
     if (next == kJobsAhead) {
       if (lane_id() < kJobsAhead) {
         const DecodeJob mine = open_decode_job(work, ticket + lane_id() * step, num_tickets);
@@ -77,7 +74,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpSize, 1)
     Reason reason = job.reason;
     if (job.exists && reason == kReasonNone) {
       const Access dst = access_item<Access>(work, job.w.item);
-      std::uint8_t* piece = in_one_piece(dst, job.pos, std::uint64_t{job.n} * kWidth);
+      u8* piece = in_one_piece(dst, job.pos, u64{job.n} * kWidth);
       BlockResult r;
       if (std::is_same_v<Access, DirectAccess> || piece != nullptr)
         r = decode_block<kWidth>(job.payload, job.entry, job.n, work.dtype, DirectAccess{piece}, 0,
@@ -101,9 +98,9 @@ cudaError_t launch(const KernelCall& call) {
   room.num_bytes -= kRowBytes;
   const unsigned num_warps = warps_that_share((call.num_blocks + call.num_sms - 1) / call.num_sms,
                                               room.stages_of(sizeof(WarpSmem), kMaxWarps));
-  std::uint64_t num_ctas = (call.num_blocks + num_warps - 1) / num_warps;
+  u64 num_ctas = (call.num_blocks + num_warps - 1) / num_warps;
   if (num_ctas > call.num_sms) num_ctas = call.num_sms;
-  const auto smem_bytes = static_cast<std::uint32_t>(kRowBytes + num_warps * sizeof(WarpSmem));
+  const auto smem_bytes = static_cast<u32>(kRowBytes + num_warps * sizeof(WarpSmem));
   return launch_decoder<Access>(call, kernel, num_ctas, num_warps * kWarpSize, smem_bytes);
 }
 

@@ -27,25 +27,22 @@ struct WarpSmem {
     PaletteRoom<2, true> few_bf16;
     PaletteRoom<4, false> f32;
     struct {
-      std::uint8_t bytes[StreamRoom::kBytes];
-      alignas(16) std::uint8_t ring[StreamRoom::kSmall];
+      u8 bytes[StreamRoom::kBytes];
+      alignas(16) u8 ring[StreamRoom::kSmall];
     } stream;
   };
   DecodeJob jobs[kJobsAhead];
   DecodeReport report;
-  std::uint32_t position;  // of the warp's block among those of the thread block
-  std::uint32_t next;      // which of the jobs that is
+  u32 position;  // of the warp's block among those of the thread block
+  u32 next;      // which of the jobs that is
 };
-// The rooms of decode_palette_block start at the end of the slots; copy_raw_block's extends past
-// it.
+// The rooms of decode_palette_block start where the slots end; copy_raw_block uses both.
 static_assert(offsetof(WarpSmem, stream) == sizeof(SlotTable));
 
 template <int kWidth, bool kAhead, class Access>
-__device__ __forceinline__ BlockResult decode_block(const std::uint8_t* payload,
-                                                    const DeviceEntry& e, std::uint32_t n,
-                                                    DType dtype, const Access& dst,
-                                                    std::uint64_t pos, std::uint32_t slots,
-                                                    const WarpSmem& smem) {
+__device__ __forceinline__ BlockResult decode_block(const u8* payload, const DeviceEntry& e, u32 n,
+                                                    DType dtype, const Access& dst, u64 pos,
+                                                    u32 slots, const WarpSmem& smem) {
   // has_sign_bit is always true here, but without the test the compiler schedules the loop over
   // groups differently, which takes 1 to 2 % longer at 256 MiB. DeviceEntry::is() changes it, too.
   if constexpr (kWidth == 2 || kWidth == 4)
@@ -66,18 +63,16 @@ __device__ __forceinline__ BlockResult decode_block(const std::uint8_t* payload,
 
 // A block in several pieces. Out of line: it takes no registers from the others.
 template <int kWidth, bool kAhead, class Access>
-__device__ __noinline__ BlockResult decode_scattered(const std::uint8_t* payload, DeviceEntry e,
-                                                     std::uint32_t n, DType dtype, Access dst,
-                                                     std::uint64_t pos, std::uint32_t slots,
+__device__ __noinline__ BlockResult decode_scattered(const u8* payload, DeviceEntry e, u32 n,
+                                                     DType dtype, Access dst, u64 pos, u32 slots,
                                                      const WarpSmem* smem) {
   return decode_block<kWidth, kAhead>(payload, e, n, dtype, dst, pos, slots, *smem);
 }
 
-// The ticket at this position in the order of a thread block: it has `share` consecutive tickets in
-// every round.
-__device__ __forceinline__ std::uint64_t ticket_at(std::uint32_t position, std::uint32_t share) {
-  const std::uint32_t round = position < share ? 0 : position / share;
-  return (std::uint64_t{round} * gridDim.x + blockIdx.x) * share + (position - round * share);
+// The ticket at this position in a thread block, which has `share` consecutive tickets a round.
+__device__ __forceinline__ u64 ticket_at(u32 position, u32 share) {
+  const u32 round = position < share ? 0 : position / share;
+  return (u64{round} * gridDim.x + blockIdx.x) * share + (position - round * share);
 }
 
 // Few warps can have many registers.
@@ -95,19 +90,18 @@ __device__ __forceinline__ unsigned reread_lane_id() {
 // are few, and spills to local memory cost more.
 template <class Access, int kWidth, bool kAhead>
 __global__ void __launch_bounds__(kMostWarps<kAhead>* kWarpSize, 1)
-    decode_entropy_exponent_kernel(const __grid_constant__ Work work, std::uint32_t share) {
-  extern __shared__ __align__(1024) std::uint8_t shared[];
+    decode_entropy_exponent_kernel(const __grid_constant__ Work work, u32 share) {
+  extern __shared__ __align__(1024) u8 shared[];
   __shared__ unsigned long long first_error;
-  const std::uint32_t slots =
-      kept_shared_address(reinterpret_cast<WarpSmem*>(shared) + threadIdx.x / kWarpSize);
+  const u32 slots = kept_shared_address(reinterpret_cast<WarpSmem*>(shared) + warp_id());
   const auto own = [&]() -> WarpSmem& {
-    std::uint32_t at;
+    u32 at;
     asm volatile("mov.u32 %0, %1;" : "=r"(at) : "r"(slots));
     return *reinterpret_cast<WarpSmem*>(shared + (at - shared_address(shared)));
   };
   if (lane_id() == 0) {
     own().report = {};
-    own().position = threadIdx.x / kWarpSize;
+    own().position = warp_id();
   }
   if (threadIdx.x == 0) first_error = 0;
   if (work.items == nullptr) let_next_kernel_start();  // the verdict
@@ -118,7 +112,7 @@ __global__ void __launch_bounds__(kMostWarps<kAhead>* kWarpSize, 1)
     __syncwarp();
     const unsigned num_warps = blockDim.x / kWarpSize;
     if (const unsigned lane = reread_lane_id(); lane < kJobsAhead) {
-      const std::uint64_t ticket = ticket_at(own().position + lane * num_warps, share);
+      const u64 ticket = ticket_at(own().position + lane * num_warps, share);
       const DecodeJob mine = open_decode_job(work, ticket, ticket_end(work));
       own().jobs[lane] = mine;
       if (lane == 0) own().next = 0;
@@ -133,7 +127,7 @@ __global__ void __launch_bounds__(kMostWarps<kAhead>* kWarpSize, 1)
       Reason reason = job.reason;
       if (__all_sync(kAllLanes, job.exists && reason == kReasonNone)) {
         const Access dst = access_item<Access>(work, job.w.item);
-        std::uint8_t* piece = in_one_piece(dst, job.pos, std::uint64_t{job.n} * kWidth);
+        u8* piece = in_one_piece(dst, job.pos, u64{job.n} * kWidth);
         BlockResult r;
         if (std::is_same_v<Access, DirectAccess> || __all_sync(kAllLanes, piece != nullptr))
           r = decode_block<kWidth, kAhead>(job.payload, job.entry, job.n, work.dtype,
@@ -162,17 +156,17 @@ cudaError_t launch(const KernelCall& call) {
   const auto kernel = decode_entropy_exponent_kernel<Access, kWidth, kAhead>;
   StageRoom room;
   if (const cudaError_t error = find_stage_room(kernel, room); error != cudaSuccess) return error;
-  const std::uint64_t share = (call.num_blocks + call.num_sms - 1) / call.num_sms;
+  const u64 share = (call.num_blocks + call.num_sms - 1) / call.num_sms;
   const unsigned num_warps =
       warps_that_share(share, room.stages_of(sizeof(WarpSmem), kMostWarps<kAhead>));
   return launch_decoder<Access>(
       call, kernel, (call.num_blocks + share - 1) / share, num_warps * kWarpSize,
-      num_warps * static_cast<unsigned>(sizeof(WarpSmem)), static_cast<std::uint32_t>(share));
+      num_warps * static_cast<unsigned>(sizeof(WarpSmem)), static_cast<u32>(share));
 }
 
 template <class Access>
 cudaError_t launch(const KernelCall& call) {
-  const bool is_small = call.num_blocks <= std::uint64_t{kFewBlocks} * call.num_sms;
+  const bool is_small = call.num_blocks <= u64{kFewBlocks} * call.num_sms;
   const auto launcher = width_of(call.work.dtype) == 8   ? launch<Access, 8, false>
                         : width_of(call.work.dtype) == 4 ? launch<Access, 4, false>
                         : is_small                       ? launch<Access, 2, true>

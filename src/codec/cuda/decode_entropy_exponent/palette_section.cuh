@@ -16,26 +16,25 @@ inline constexpr unsigned kGroupElems = 256;  // 4 steps of 32 pairs
 // sign and mantissa. The value of an escape is 0. Aligned, because tables of byte streams, in the
 // same place, are addressed by a logical operation.
 struct alignas(1024) SlotTable {
-  std::uint32_t entry[256];
+  u32 entry[256];
 };
 
 // A parsed section. Vectors are counted from the start of the payload.
 struct PaletteSection {
-  std::uint32_t num_words;
-  std::uint32_t num_escapes;
-  std::uint32_t first_vec;  // of the words
-  std::uint32_t end_vec;    // of the section
-  std::uint32_t escapes_at;
-  std::uint32_t state;
+  u32 num_words;
+  u32 num_escapes;
+  u32 first_vec;  // of the words
+  u32 end_vec;    // of the section
+  u32 escapes_at;
+  u32 state;
 };
 
 inline constexpr unsigned kPaletteHeadVecs = (codec::kTableOffset + 32) / 16;
 
 // The palette, a symbol a lane: value, frequency and end of its slots. False if the 32 bytes, one a
 // lane, are no valid table.
-__device__ __forceinline__ bool read_palette(std::uint32_t byte, std::uint32_t size,
-                                             std::uint32_t& value, std::uint32_t& freq,
-                                             std::uint32_t& end_slot) {
+__device__ __forceinline__ bool read_palette(u32 byte, u32 size, u32& value, u32& freq,
+                                             u32& end_slot) {
   const unsigned lane = lane_id();
   value = __shfl_sync(kAllLanes, byte, lane & 15);
   freq = __shfl_sync(kAllLanes, byte, 16 | lane);
@@ -49,23 +48,22 @@ __device__ __forceinline__ bool read_palette(std::uint32_t byte, std::uint32_t s
 // and the number of bits up to a slot tells its symbol. `list` is room for 16 words. More steps at
 // once are faster, but take registers from loads in flight.
 template <unsigned kStepsAtOnce>
-__device__ __forceinline__ void fill_slot_entries(std::uint32_t slots, std::uint32_t list,
-                                                  std::uint32_t entry, std::uint32_t start,
+__device__ __forceinline__ void fill_slot_entries(u32 slots, u32 list, u32 entry, u32 start,
                                                   bool live) {
   static_assert(8 % kStepsAtOnce == 0);
   const unsigned lane = lane_id(), below = (1u << lane) - 1;
   const unsigned live_mask = __ballot_sync(kAllLanes, live);
   if (live) store_shared(list + 4 * __popc(live_mask & below), entry - start);
   __syncwarp();
-  std::uint32_t before = 0;
+  u32 before = 0;
 #pragma unroll 1
   for (unsigned step = 0; step < 8; step += kStepsAtOnce) {
-    std::uint32_t entries[kStepsAtOnce];
+    u32 entries[kStepsAtOnce];
 #pragma unroll
     for (unsigned i = 0; i < kStepsAtOnce; ++i) {
       const unsigned starts = __reduce_or_sync(
           kAllLanes, live && start / kWarpSize == step + i ? 1u << (start % kWarpSize) : 0u);
-      const std::uint32_t idx = before + __popc(starts & (below << 1 | 1)) - 1;
+      const u32 idx = before + __popc(starts & (below << 1 | 1)) - 1;
       entries[i] = load_shared_u32(list + 4 * idx) + kWarpSize * (step + i) + lane;
       before += __popc(starts);
     }
@@ -80,58 +78,54 @@ __device__ __forceinline__ void fill_slot_entries(std::uint32_t slots, std::uint
 // ring as scratch memory, and adds the checksum terms of header, states and table. False if the
 // section is not valid. All loads are issued before the first one is used.
 template <bool kInPlace = false, unsigned kStepsAtOnce = 2>
-__device__ __forceinline__ bool open_palette_section(const std::uint8_t* payload, std::uint32_t at,
-                                                     std::uint32_t num_bytes, std::uint32_t n,
-                                                     std::uint32_t slots, std::uint32_t ring,
-                                                     std::uint64_t& sum, PaletteSection& section) {
+__device__ __forceinline__ bool open_palette_section(const u8* payload, u32 at, u32 num_bytes,
+                                                     u32 n, u32 slots, u32 ring, u64& sum,
+                                                     PaletteSection& section) {
   const unsigned lane = lane_id();
   if (num_bytes < at || num_bytes - at < codec::kTableOffset + 32) return false;
   const uint4* vecs = reinterpret_cast<const uint4*>(payload + at);
   const uint4 head = __ldg(vecs);
-  const std::uint32_t byte =
-      __ldg(payload + at + codec::kTableOffset + lane);  // values, then frequencies
+  const u32 byte = __ldg(payload + at + codec::kTableOffset + lane);  // values, then frequencies
   const uint4 vec = __ldg(vecs + min(lane, kPaletteHeadVecs - 1));
-  section.state =
-      __ldg(reinterpret_cast<const std::uint32_t*>(payload + at + codec::kStatesOffset) + lane);
-  const std::uint32_t palette_size = head.z >> 16 & 0xFF;
-  const std::uint64_t words_at = at + codec::kTableOffset + 32;
-  const std::uint64_t escapes_at = words_at + std::uint64_t{head.x} * 2;
-  const std::uint64_t end = align16(escapes_at + head.y);
+  section.state = __ldg(reinterpret_cast<const u32*>(payload + at + codec::kStatesOffset) + lane);
+  const u32 palette_size = head.z >> 16 & 0xFF;
+  const u64 words_at = at + codec::kTableOffset + 32;
+  const u64 escapes_at = words_at + u64{head.x} * 2;
+  const u64 end = align16(escapes_at + head.y);
   const bool good = head.w == 0 && head.z >> 24 == 0 && (head.z & 0xFFFF) == 32 &&
                     palette_size >= 1 && palette_size <= 15 &&
                     head.x <= codec::padded_symbols((std::size_t{n} + 1) / 2) && head.y <= n &&
                     end <= num_bytes;
   // No branch before all loads are used: the compiler would move loads behind it.
   if (lane < kPaletteHeadVecs) sum += checksum_term(vec, at / 16 + lane);
-  std::uint32_t value, freq, end_slot;
+  u32 value, freq, end_slot;
   const bool is_table = read_palette(byte, palette_size, value, freq, end_slot);
   if (!__all_sync(kAllLanes, good && is_table)) return false;
   section.num_words = head.x;
   section.num_escapes = head.y;
-  section.first_vec = static_cast<std::uint32_t>(words_at / 16);
-  section.end_vec = static_cast<std::uint32_t>(end / 16);
-  section.escapes_at = static_cast<std::uint32_t>(escapes_at);
-  const std::uint32_t escape = kInPlace ? 1u << 31 : 1u << 16;
-  const std::uint32_t entry =
+  section.first_vec = static_cast<u32>(words_at / 16);
+  section.end_vec = static_cast<u32>(end / 16);
+  section.escapes_at = static_cast<u32>(escapes_at);
+  const u32 escape = kInPlace ? 1u << 31 : 1u << 16;
+  const u32 entry =
       freq << 8 | (lane == palette_size ? escape : 0u) | value << (kInPlace ? 23 : 24);
   fill_slot_entries<kStepsAtOnce>(slots, ring, entry, end_slot - freq, freq != 0);
   return true;
 }
 
 // The entry for a state's lowest byte. A dot product computes its address in one step.
-__device__ __forceinline__ std::uint32_t load_slot(std::uint32_t x, std::uint32_t slots) {
+__device__ __forceinline__ u32 load_slot(u32 x, u32 slots) {
   return load_shared_u32(__dp4a(x, 4u, slots));
 }
 
 // One step of one lane: two symbols, one renormalisation. Returns flag, value, flag, value from the
 // lowest byte up. Dot products extract frequencies: the multiply pipe has time, the logic pipe less
 // (2 % of the whole).
-__device__ __forceinline__ std::uint32_t decode_pair(std::uint32_t& x, std::uint32_t slots,
-                                                     std::uint32_t& next, unsigned lanes_below) {
-  const auto freq_of = [](std::uint32_t entry) { return __dp4a(entry, 0x100u, 0u); };
-  const std::uint32_t a = load_slot(x, slots);
+__device__ __forceinline__ u32 decode_pair(u32& x, u32 slots, u32& next, unsigned lanes_below) {
+  const auto freq_of = [](u32 entry) { return __dp4a(entry, 0x100u, 0u); };
+  const u32 a = load_slot(x, slots);
   x = freq_of(a) * (x >> 8) + (a & 255);
-  const std::uint32_t b = load_slot(x, slots);
+  const u32 b = load_slot(x, slots);
   x = freq_of(b) * (x >> 8) + (b & 255);
   take_word(x, next, lanes_below);
   return __byte_perm(a, b, 0x7632);

@@ -13,28 +13,27 @@ namespace snug::cuda {
 template <bool kAhead>
 struct PaletteStream {
   using Vec = std::conditional_t<kAhead, uint2, uint4>;
-  static constexpr std::uint32_t kWordRoom = kAhead ? 8 : 2;  // bytes of a word in shared memory
-  static constexpr std::uint32_t kChunk = kWarpSize * sizeof(Vec) / 2 * kWordRoom;
-  static constexpr std::uint32_t kRoom = 3 * kChunk;
+  static constexpr u32 kWordRoom = kAhead ? 8 : 2;  // bytes of a word in shared memory
+  static constexpr u32 kChunk = kWarpSize * sizeof(Vec) / 2 * kWordRoom;
+  static constexpr u32 kRoom = 3 * kChunk;
   // Groups that take at most one chunk.
   static constexpr unsigned kGroups = kChunk / kWordRoom / (kGroupElems / 2);
 
   const Vec* vecs;  // of the payload
-  std::uint32_t first_vec, next_vec, end_vec;
-  std::uint32_t slots;  // address of the table
+  u32 first_vec, next_vec, end_vec;
+  u32 slots;  // address of the table
   // Two chunks in turn, and a copy of the first behind the second: words stay contiguous.
-  std::uint32_t ring;   // address
-  std::uint32_t next;   // address of the next word
-  std::uint32_t limit;  // end of the words in the ring
+  u32 ring;   // address
+  u32 next;   // address of the next word
+  u32 limit;  // end of the words in the ring
   unsigned lanes_below;
   Vec ahead;
-  std::uint32_t x;
-  std::uint32_t entry, high, word;  // kAhead: the entry for x, x >> 8, and the word that x took
+  u32 x;
+  u32 entry, high, word;  // kAhead: the entry for x, x >> 8, and the word that x took
 
   // Loads the first words, bounded by the payload: the end of the section may not be known yet.
-  __device__ __forceinline__ PaletteStream(const std::uint8_t* payload, std::uint32_t words_at,
-                                           std::uint32_t num_bytes, std::uint32_t slots_at,
-                                           std::uint32_t ring_at)
+  __device__ __forceinline__ PaletteStream(const u8* payload, u32 words_at, u32 num_bytes,
+                                           u32 slots_at, u32 ring_at)
       : vecs(reinterpret_cast<const Vec*>(payload)),
         first_vec(words_at / sizeof(Vec)),
         next_vec(first_vec + lane_id()),
@@ -47,7 +46,7 @@ struct PaletteStream {
     load_ahead();
   }
   // When the table is filled.
-  __device__ __forceinline__ void start(std::uint32_t state) {
+  __device__ __forceinline__ void start(u32 state) {
     x = state;
     if constexpr (kAhead) {
       entry = load_slot(x, slots);
@@ -59,13 +58,13 @@ struct PaletteStream {
     // Lanes beyond the end load the last vector: a select would wait for the load.
     ahead = __ldcs(vecs + min(next_vec, end_vec - 1));
   }
-  __device__ __forceinline__ std::uint64_t ahead_terms() const {
+  __device__ __forceinline__ u64 ahead_terms() const {
     return next_vec < end_vec ? checksum_term(ahead, next_vec) : 0;
   }
 
   // Provides the words of kGroups groups. Adds the checksum terms of new ones.
-  __device__ __forceinline__ void refill(std::uint64_t& sum) {
-    if (static_cast<std::int32_t>(limit - next) >= static_cast<std::int32_t>(kChunk)) return;
+  __device__ __forceinline__ void refill(u64& sum) {
+    if (static_cast<i32>(limit - next) >= static_cast<i32>(kChunk)) return;
     __syncwarp();
     const bool is_second = limit == ring + kChunk || limit == ring + 3 * kChunk;
     store_chunk(is_second ? ring + kChunk : ring, !is_second);
@@ -80,9 +79,9 @@ struct PaletteStream {
     load_ahead();
     __syncwarp();
   }
-  __device__ __forceinline__ void store_chunk(std::uint32_t at, bool twice) const {
+  __device__ __forceinline__ void store_chunk(u32 at, bool twice) const {
     if constexpr (kAhead) {
-      const std::uint32_t mine = at + 32 * lane_id();
+      const u32 mine = at + 32 * lane_id();
       const uint4 a{ahead.x & 0xFFFF, load_slot(ahead.x, slots), ahead.x >> 16,
                     load_slot(ahead.x >> 16, slots)};
       const uint4 b{ahead.y & 0xFFFF, load_slot(ahead.y, slots), ahead.y >> 16,
@@ -98,30 +97,29 @@ struct PaletteStream {
   }
 
   // One step: two symbols, one renormalisation. Returns the upper halves of their entries.
-  __device__ __forceinline__ std::uint32_t decode_two() {
+  __device__ __forceinline__ u32 decode_two() {
     if constexpr (kAhead) {
-      const std::uint32_t a = entry;
+      const u32 a = entry;
       x = taken_out(a, high);
-      const std::uint32_t b = load_slot(x, slots);
+      const u32 b = load_slot(x, slots);
       x = taken_out(b, x >> 8);
       take_ahead(load_slot(x, slots));
       return __byte_perm(a, b, 0x7632);
     } else {
-      const std::uint32_t a = load_slot(x, slots);
+      const u32 a = load_slot(x, slots);
       x = taken_out(a, x >> 8);
-      const std::uint32_t b = load_slot(x, slots);
+      const u32 b = load_slot(x, slots);
       x = taken_out(b, x >> 8);
       take_word(x, next, lanes_below);
       return __byte_perm(a, b, 0x7632);
     }
   }
   // The state without a symbol. A dot product extracts the frequency, see decode_pair.
-  __device__ __forceinline__ std::uint32_t taken_out(std::uint32_t slot,
-                                                     std::uint32_t upper) const {
+  __device__ __forceinline__ u32 taken_out(u32 slot, u32 upper) const {
     return __dp4a(slot, 0x100u, 0u) * upper + (slot & 255);
   }
   // take_word() for words with entries; `own` is the entry for x as it is.
-  __device__ __forceinline__ void take_ahead(std::uint32_t own) {
+  __device__ __forceinline__ void take_ahead(u32 own) {
     asm volatile(
         "{\n\t"
         ".reg .pred p;\n\t"
@@ -145,8 +143,8 @@ struct PaletteStream {
   }
 
   // After the last group: terms of escapes, and of words that a corrupt stream did not use.
-  __device__ __forceinline__ std::uint64_t terms_left() {
-    std::uint64_t sum = ahead_terms();
+  __device__ __forceinline__ u64 terms_left() {
+    u64 sum = ahead_terms();
     for (next_vec += kWarpSize; next_vec < end_vec; next_vec += kWarpSize) {
       load_ahead();
       sum += ahead_terms();
@@ -154,9 +152,9 @@ struct PaletteStream {
     return sum;
   }
   // Whether this lane's stream ends as it must. Before terms_left().
-  __device__ __forceinline__ bool ends_well(std::uint32_t num_words) const {
-    const std::uint32_t loaded = (next_vec - lane_id() - first_vec) * (sizeof(Vec) / 2);
-    const std::uint32_t last = kAhead && x < kStateLow ? x << 16 | word : x;
+  __device__ __forceinline__ bool ends_well(u32 num_words) const {
+    const u32 loaded = (next_vec - lane_id() - first_vec) * (sizeof(Vec) / 2);
+    const u32 last = kAhead && x < kStateLow ? x << 16 | word : x;
     return loaded - (limit - next) / kWordRoom == num_words && last == kStateLow;
   }
 };

@@ -6,8 +6,7 @@ namespace snug::cuda {
 
 // Renormalisation: takes the lane's next word if its state is too low. `next` is the address of the
 // stream's next word; the words of a whole group are contiguous from there on.
-__device__ __forceinline__ void take_word(std::uint32_t& x, std::uint32_t& next,
-                                          unsigned lanes_below) {
+__device__ __forceinline__ void take_word(u32& x, u32& next, unsigned lanes_below) {
   asm volatile(
       "{\n\t"
       ".reg .pred p;\n\t"
@@ -17,8 +16,7 @@ __device__ __forceinline__ void take_word(std::uint32_t& x, std::uint32_t& next,
       "and.b32 at, needing, %2;\n\t"
       "popc.b32 at, at;\n\t"
       "mad.lo.u32 at, at, 2, %1;\n\t"
-      "ld.shared.u16 word, [at];\n\t"  // by all lanes: a predicated load would keep an old value
-                                       // alive
+      "ld.shared.u16 word, [at];\n\t"  // all lanes: a predicated load keeps the old value alive
       "@p prmt.b32 %0, %0, word, 0x1054;\n\t"
       "popc.b32 needing, needing;\n\t"
       "mad.lo.u32 %1, needing, 2, %1;\n\t"
@@ -33,19 +31,18 @@ __device__ __forceinline__ void take_word(std::uint32_t& x, std::uint32_t& next,
 // contiguous.
 template <class Vec>
 struct WordRing {
-  static constexpr std::uint32_t kChunkBytes = sizeof(Vec) * kWarpSize;
-  static constexpr std::uint32_t kRingBytes = 2 * kChunkBytes;
-  static constexpr std::uint32_t kGroupBytes = 256;  // most that a group consumes
-  static constexpr std::uint32_t kRoom = kRingBytes + kGroupBytes;
+  static constexpr u32 kChunkBytes = sizeof(Vec) * kWarpSize;
+  static constexpr u32 kRingBytes = 2 * kChunkBytes;
+  static constexpr u32 kGroupBytes = 256;  // most that a group consumes
+  static constexpr u32 kRoom = kRingBytes + kGroupBytes;
 
   const Vec* vecs;  // of the payload
-  std::uint32_t next_vec, end_vec;
-  std::uint32_t filled = 0, consumed = 0;  // bytes
+  u32 next_vec, end_vec;
+  u32 filled = 0, consumed = 0;  // bytes
   Vec ahead;
 
   // `past_vec` may be the payload's: the end of the section need not be known yet.
-  __device__ __forceinline__ WordRing(const std::uint8_t* payload, std::uint32_t first_vec,
-                                      std::uint32_t past_vec)
+  __device__ __forceinline__ WordRing(const u8* payload, u32 first_vec, u32 past_vec)
       : vecs(reinterpret_cast<const Vec*>(payload)), next_vec(first_vec), end_vec(past_vec) {
     load_ahead();
   }
@@ -56,10 +53,10 @@ struct WordRing {
   // Provides the words of a whole group at the address returned. Calls pass(vector, index) for what
   // is added to the ring.
   template <class Pass>
-  __device__ __forceinline__ std::uint32_t refill(std::uint32_t ring, Pass pass) {
-    if (static_cast<std::int32_t>(filled - consumed) < static_cast<std::int32_t>(kGroupBytes)) {
-      const std::uint32_t at = filled & kChunkBytes;
-      const std::uint32_t mine = ring + sizeof(Vec) * lane_id();
+  __device__ __forceinline__ u32 refill(u32 ring, Pass pass) {
+    if (static_cast<i32>(filled - consumed) < static_cast<i32>(kGroupBytes)) {
+      const u32 at = filled & kChunkBytes;
+      const u32 mine = ring + sizeof(Vec) * lane_id();
       __syncwarp();
       store_shared(mine + at, ahead);
       if (at == 0 && sizeof(Vec) * lane_id() < kGroupBytes) store_shared(mine + kRingBytes, ahead);

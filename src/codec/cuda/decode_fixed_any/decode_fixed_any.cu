@@ -14,7 +14,7 @@
 namespace snug::cuda {
 
 constexpr unsigned kMaxStages = 8;
-constexpr std::uint32_t kDecodeStageBytes = 64 * 1024;
+constexpr u32 kDecodeStageBytes = 64 * 1024;
 
 struct StageSmem {
   unsigned long long full[kMaxStages], empty[kMaxStages];  // barriers
@@ -36,10 +36,9 @@ __device__ __noinline__ BlockResult decode_unstaged(const Work& work, const Deco
 }
 
 // By a whole warp: its part of the result of a block.
-__device__ __forceinline__ void leave_result(StageInfo& info, BlockResult r,
-                                             std::uint32_t num_patched) {
-  const unsigned warp = threadIdx.x / kWarpSize;
-  const std::uint64_t sum = warp_sum(r.sum);
+__device__ __forceinline__ void leave_result(StageInfo& info, BlockResult r, u32 num_patched) {
+  const unsigned warp = warp_id();
+  const u64 sum = warp_sum(r.sum);
   num_patched = __reduce_add_sync(kAllLanes, num_patched);
   if (lane_id() != 0) return;
   info.sums[warp] = sum;
@@ -49,11 +48,11 @@ __device__ __forceinline__ void leave_result(StageInfo& info, BlockResult r,
 
 // Blocks that are not in rows. Out of line: it takes no registers from the usual ones.
 template <class Access, int kWidth>
-__device__ __noinline__ void restore_any(const Work& work, StageInfo& info, std::uint8_t* stage) {
+__device__ __noinline__ void restore_any(const Work& work, StageInfo& info, u8* stage) {
   const DecodeJob& job = info.job;
   const Access dst = access_item<Access>(work, job.w.item);
   BlockResult r{job.reason, 0};
-  std::uint32_t num_patched = 0;
+  u32 num_patched = 0;
   if (info.staged)
     r = expand_other<kWidth>(stage, info, dst, num_patched);
   else if (job.exists && job.reason == kReasonNone)
@@ -63,15 +62,14 @@ __device__ __noinline__ void restore_any(const Work& work, StageInfo& info, std:
 
 // Restores blocks from number `turn` on while they are in rows; returns the first that is not.
 template <class Access, int kWidth>
-__device__ __noinline__ unsigned consume_rows(const Work& work, std::uint8_t* stages,
-                                              std::uint32_t stage_bytes, unsigned num_stages,
-                                              unsigned turn, StageSmem& smem) {
+__device__ __noinline__ unsigned consume_rows(const Work& work, u8* stages, u32 stage_bytes,
+                                              unsigned num_stages, unsigned turn, StageSmem& smem) {
   for (;; ++turn) {
     const unsigned s = turn % num_stages;
     barrier_wait(shared_address(&smem.full[s]), turn / num_stages & 1);
     StageInfo& info = smem.stages[s];
     if (!info.in_rows) return turn;
-    std::uint32_t num_patched = 0;
+    u32 num_patched = 0;
     const Access dst = access_item<Access>(work, info.job.w.item);
     const BlockResult r = expand_rows<kWidth>(stages + s * stage_bytes, info, dst, num_patched);
     leave_result(info, r, num_patched);
@@ -81,9 +79,8 @@ __device__ __noinline__ unsigned consume_rows(const Work& work, std::uint8_t* st
 }
 
 template <class Access, int kWidth>
-__device__ __forceinline__ void consume_blocks(const Work& work, std::uint8_t* stages,
-                                               std::uint32_t stage_bytes, unsigned num_stages,
-                                               StageSmem& smem) {
+__device__ __forceinline__ void consume_blocks(const Work& work, u8* stages, u32 stage_bytes,
+                                               unsigned num_stages, StageSmem& smem) {
   for (unsigned turn = 0;; ++turn) {
     turn = consume_rows<Access, kWidth>(work, stages, stage_bytes, num_stages, turn, smem);
     const unsigned s = turn % num_stages;
@@ -107,31 +104,30 @@ __device__ __noinline__ Reason patch_all(const DecodeJob& job, const Access& dst
 // By the producer, when all consumers are done with a block.
 template <class Access, int kWidth>
 __device__ __forceinline__ void finish_block(const Work& work, const StageInfo& info,
-                                             const std::uint8_t* stage, DecodeReport& report) {
+                                             const u8* stage, DecodeReport& report) {
   const DecodeJob& job = info.job;
   const unsigned lane = lane_id();
   Reason reason = lane < kConsumers ? info.reasons[lane] : kReasonNone;
   reason = static_cast<Reason>(__reduce_max_sync(kAllLanes, static_cast<unsigned>(reason)));
   if constexpr (kHasFixed<kWidth>) {
-    const std::uint32_t patched =
+    const u32 patched =
         __reduce_add_sync(kAllLanes, lane < kConsumers ? info.num_patched[lane] : 0);
     if (info.staged && reason == kReasonNone && job.entry.is(Codec::kFixed) &&
-        patched != *reinterpret_cast<const std::uint32_t*>(stage + info.layout.escapes -
-                                                           codec::FixedHeader::kBytes))
+        patched !=
+            *reinterpret_cast<const u32*>(stage + info.layout.escapes - codec::FixedHeader::kBytes))
       reason = patch_all<kWidth>(job, access_item<Access>(work, job.w.item));
   }
-  const std::uint64_t sum = warp_sum(lane < kConsumers ? info.sums[lane] : 0);
+  const u64 sum = warp_sum(lane < kConsumers ? info.sums[lane] : 0);
   if (job.exists && job.reason == kReasonNone) reason = check_sum(reason, sum, job.entry);
   if (lane == 0) report.add<Access>(work, job, info.ticket, reason);
   __syncwarp();
 }
 
 template <class Access, int kWidth>
-__device__ __forceinline__ void produce_blocks(const Work& work, std::uint8_t* stages,
-                                               std::uint32_t stage_bytes, unsigned num_stages,
-                                               StageSmem& smem) {
+__device__ __forceinline__ void produce_blocks(const Work& work, u8* stages, u32 stage_bytes,
+                                               unsigned num_stages, StageSmem& smem) {
   const unsigned lane = lane_id();
-  const std::uint64_t num_tickets = ticket_end(work);
+  const u64 num_tickets = ticket_end(work);
   DecodeReport& report = smem.report;
   if (lane == 0) report = {};
   unsigned produced = 0, finished = 0;
@@ -143,7 +139,7 @@ __device__ __forceinline__ void produce_blocks(const Work& work, std::uint8_t* s
   };
   for (;; ++produced) {
     if (produced - finished == num_stages) finish_next();
-    const std::uint64_t ticket = blockIdx.x + std::uint64_t{produced} * gridDim.x;
+    const u64 ticket = blockIdx.x + u64{produced} * gridDim.x;
     if (produced % kWarpSize == 0) {
       DecodeJob mine = open_decode_job(work, ticket + lane * gridDim.x, num_tickets);
       FixedLayout layout{};
@@ -164,7 +160,7 @@ __device__ __forceinline__ void produce_blocks(const Work& work, std::uint8_t* s
     const bool plain = e.is(Codec::kRaw) || e.is(Codec::kConstant);
     const bool fixed = e.is(Codec::kFixed) && has_fixed_codec(work.dtype);
     const bool staged = !job.ends && job.exists && job.reason == kReasonNone && (plain || fixed) &&
-                        std::uint64_t{job.n} * kWidth <= stage_bytes;
+                        u64{job.n} * kWidth <= stage_bytes;
     if (lane == 0) {
       info.job = job;
       info.layout = smem.layouts[produced % kWarpSize];
@@ -173,7 +169,7 @@ __device__ __forceinline__ void produce_blocks(const Work& work, std::uint8_t* s
       info.in_rows = staged && divides_into_rows<kWidth>(job);
     }
     __syncwarp();
-    load_block(DirectAccess{const_cast<std::uint8_t*>(job.payload)}, 0, staged ? e.num_bytes : 0,
+    load_block(DirectAccess{const_cast<u8*>(job.payload)}, 0, staged ? e.num_bytes : 0,
                shared_address(stages + s * stage_bytes), shared_address(&smem.full[s]));
     // While the payload is loaded.
     if constexpr (!std::is_same_v<Access, DirectAccess>) {
@@ -194,9 +190,9 @@ __device__ __forceinline__ void produce_blocks(const Work& work, std::uint8_t* s
 
 template <class Access, int kWidth>
 __global__ void __launch_bounds__(kConsumerThreads + kWarpSize, 1)
-    decode_fixed_any_kernel(const __grid_constant__ Work work, std::uint32_t stage_bytes,
+    decode_fixed_any_kernel(const __grid_constant__ Work work, u32 stage_bytes,
                             unsigned num_stages) {
-  extern __shared__ __align__(1024) std::uint8_t stages[];
+  extern __shared__ __align__(1024) u8 stages[];
   __shared__ StageSmem smem;
   if (work.items == nullptr) let_next_kernel_start();  // the verdict
   if (threadIdx.x < num_stages) {
@@ -215,20 +211,20 @@ __global__ void __launch_bounds__(kConsumerThreads + kWarpSize, 1)
 
 namespace {
 
-// One thread block a multiprocessor: so many stages as its shared memory holds, and always so much
-// of it that two thread blocks do not fit.
+// As many stages as shared memory holds, and at least half of it: one thread block a
+// multiprocessor.
 template <class Access, int kWidth>
 cudaError_t launch(const KernelCall& call) {
   const auto kernel = decode_fixed_any_kernel<Access, kWidth>;
   StageRoom room;
   if (const cudaError_t error = find_stage_room(kernel, room); error != cudaSuccess) return error;
-  std::uint32_t stage_bytes = kWidth << call.work.log2_block;
+  u32 stage_bytes = kWidth << call.work.log2_block;
   if (stage_bytes > kDecodeStageBytes) stage_bytes = kDecodeStageBytes;
   if (stage_bytes < sizeof(DecodeSmem)) stage_bytes = sizeof(DecodeSmem);
   const unsigned num_stages = room.stages_of(stage_bytes, kMaxStages);
-  const std::uint32_t half = room.num_bytes / 2 + 1024,
-                      smem = num_stages * stage_bytes > half ? num_stages * stage_bytes : half;
-  const std::uint64_t num_ctas = call.num_blocks < call.num_sms ? call.num_blocks : call.num_sms;
+  const u32 half = room.num_bytes / 2 + 1024,
+            smem = num_stages * stage_bytes > half ? num_stages * stage_bytes : half;
+  const u64 num_ctas = call.num_blocks < call.num_sms ? call.num_blocks : call.num_sms;
   return launch_decoder<Access>(call, kernel, num_ctas, kConsumerThreads + kWarpSize, smem,
                                 stage_bytes, num_stages);
 }

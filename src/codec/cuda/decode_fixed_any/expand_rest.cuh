@@ -19,15 +19,14 @@ __device__ __forceinline__ void merge_unit(const uint2 (&lows)[kWidth - 1], uint
 
 // One row of units, 8 values a lane; covers the padding of both planes.
 template <int kWidth, class Access>
-__device__ __forceinline__ std::uint64_t expand_units(const FixedView& v, std::uint32_t row,
-                                                      const std::uint8_t* stage, const Access& dst,
-                                                      std::uint64_t pos) {
-  const std::uint32_t unit = row * kWarpSize + lane_id(), raw = v.n * kWidth;
-  const auto low_part = static_cast<std::uint32_t>(align16(v.n)),
-             nibble_part = static_cast<std::uint32_t>(align16(codec::fixed_nibble_bytes(v.n)));
-  std::uint64_t sum = 0;
+__device__ __forceinline__ u64 expand_units(const FixedView& v, u32 row, const u8* stage,
+                                            const Access& dst, u64 pos) {
+  const u32 unit = row * kWarpSize + lane_id(), raw = v.n * kWidth;
+  const auto low_part = static_cast<u32>(align16(v.n)),
+             nibble_part = static_cast<u32>(align16(codec::fixed_nibble_bytes(v.n)));
+  u64 sum = 0;
   uint2 lows[kWidth - 1];
-  std::uint32_t word = 0;
+  u32 word = 0;
 #pragma unroll
   for (int p = 0; p < kWidth - 1; ++p) {
     lows[p].x = lows[p].y = stage[v.layout.constants[p]] * 0x01010101u;
@@ -42,38 +41,35 @@ __device__ __forceinline__ std::uint64_t expand_units(const FixedView& v, std::u
   uint4 out[kWidth / 2];
   merge_unit<kWidth>(lows, fixed_high_bytes(word, v.layout.palette), out);
 #pragma unroll
-  for (std::uint32_t k = 0; k < kWidth / 2; ++k) {
-    const std::uint32_t at = 8 * kWidth * unit + 16 * k;
-    if (at < raw) store_upto16(dst, pos + at, out[k], static_cast<std::int64_t>(raw - at));
+  for (u32 k = 0; k < kWidth / 2; ++k) {
+    const u32 at = 8 * kWidth * unit + 16 * k;
+    if (at < raw) store_upto16(dst, pos + at, out[k], static_cast<i64>(raw - at));
   }
   return sum;
 }
 
 template <int kWidth, class Access>
-__device__ __forceinline__ BlockResult expand_other_fixed(const std::uint8_t* stage,
-                                                          const StageInfo& info, const Access& dst,
-                                                          std::uint32_t& num_patched) {
+__device__ __forceinline__ BlockResult expand_other_fixed(const u8* stage, const StageInfo& info,
+                                                          const Access& dst, u32& num_patched) {
   const DecodeJob& job = info.job;
-  const unsigned warp = threadIdx.x / kWarpSize;
+  const unsigned warp = warp_id();
   FixedView v{shared_address(stage), info.layout, job.entry.plane_modes, job.n};
-  const std::uint32_t num_bytes = job.entry.num_bytes;
-  const std::uint32_t head =
-      v.layout.escapes - static_cast<std::uint32_t>(codec::FixedHeader::kBytes);
+  const u32 num_bytes = job.entry.num_bytes;
+  const u32 head = v.layout.escapes - static_cast<u32>(codec::FixedHeader::kBytes);
   if (!read_fixed_header(load_shared_b128(v.base + head), num_bytes, v.n, v.layout))
     return {kReasonPayload, 0};
   // Both planes have the same number of rows, padding included.
-  const std::uint32_t rows = (static_cast<std::uint32_t>(align16(v.n)) + 255) / 256;
-  const std::uint32_t first = warp * rows / kConsumers, last = (warp + 1) * rows / kConsumers;
-  std::uint64_t sum = 0;
+  const u32 rows = (static_cast<u32>(align16(v.n)) + 255) / 256;
+  const u32 first = warp * rows / kConsumers, last = (warp + 1) * rows / kConsumers;
+  u64 sum = 0;
 #pragma unroll 1
-  for (std::uint32_t row = first; row < last; ++row)
-    sum += expand_units<kWidth>(v, row, stage, dst, job.pos);
+  for (u32 row = first; row < last; ++row) sum += expand_units<kWidth>(v, row, stage, dst, job.pos);
   if (v.layout.num_escapes != 0)
-    num_patched = patch_part<kWidth>(
-        v.base + v.layout.escapes, v.layout.num_escapes, first * 256, min(last * 256, v.n),
-        [&](std::uint32_t at, std::uint8_t b) { dst.store_byte(job.pos + at, b); });
-  const auto add_vecs = [&](std::uint32_t from, std::uint32_t to) {
-    for (std::uint32_t at = from + 16 * threadIdx.x; at < to; at += 16 * kConsumerThreads)
+    num_patched = patch_part<kWidth>(v.base + v.layout.escapes, v.layout.num_escapes, first * 256,
+                                     min(last * 256, v.n),
+                                     [&](u32 at, u8 b) { dst.store_byte(job.pos + at, b); });
+  const auto add_vecs = [&](u32 from, u32 to) {
+    for (u32 at = from + 16 * threadIdx.x; at < to; at += 16 * kConsumerThreads)
       sum += checksum_term(load_shared_b128(v.base + at), at / 16);
   };
   add_vecs(v.layout.constants[0], v.layout.nibbles);
@@ -82,29 +78,27 @@ __device__ __forceinline__ BlockResult expand_other_fixed(const std::uint8_t* st
 }
 
 template <class Access>
-__device__ __forceinline__ BlockResult expand_other_plain(const std::uint8_t* stage,
-                                                          const StageInfo& info, unsigned width,
-                                                          const Access& dst) {
+__device__ __forceinline__ BlockResult expand_other_plain(const u8* stage, const StageInfo& info,
+                                                          unsigned width, const Access& dst) {
   const DecodeJob& job = info.job;
-  const std::uint32_t base = shared_address(stage), raw = job.n * width;
+  const u32 base = shared_address(stage), raw = job.n * width;
   const bool constant = job.entry.is(Codec::kConstant);
   if (job.entry.plane_modes != 0 || job.entry.num_bytes != (constant ? 16 : align16(raw)))
     return {kReasonPayload, 0};
   const uint4 stored = load_shared_b128(base), value = repeat_value(stored, width);
-  std::uint64_t sum = constant && threadIdx.x == 0 ? checksum_term(stored, 0) : 0;
+  u64 sum = constant && threadIdx.x == 0 ? checksum_term(stored, 0) : 0;
 #pragma unroll 1
-  for (std::uint32_t at = 16 * threadIdx.x; at < raw; at += 16 * kConsumerThreads) {
+  for (u32 at = 16 * threadIdx.x; at < raw; at += 16 * kConsumerThreads) {
     const uint4 v = constant ? value : load_shared_b128(base + at);
     if (!constant) sum += checksum_term(v, at / 16);
-    store_upto16(dst, job.pos + at, v, static_cast<std::int64_t>(raw - at));
+    store_upto16(dst, job.pos + at, v, static_cast<i64>(raw - at));
   }
   return {kReasonNone, sum};
 }
 
 template <int kWidth, class Access>
-__device__ __forceinline__ BlockResult expand_other(const std::uint8_t* stage,
-                                                    const StageInfo& info, const Access& dst,
-                                                    std::uint32_t& num_patched) {
+__device__ __forceinline__ BlockResult expand_other(const u8* stage, const StageInfo& info,
+                                                    const Access& dst, u32& num_patched) {
   if constexpr (kHasFixed<kWidth>)
     if (info.job.entry.is(Codec::kFixed))
       return expand_other_fixed<kWidth>(stage, info, dst, num_patched);

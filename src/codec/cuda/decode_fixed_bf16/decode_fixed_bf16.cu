@@ -17,8 +17,8 @@ constexpr unsigned kSumsAhead = 4;  // blocks that warps can be ahead of the che
 
 // A block that a group has restored, for the warp that checks it.
 struct DoneBlock {
-  std::uint64_t block;
-  std::uint32_t num_bytes, checksum;
+  u64 block;
+  u32 num_bytes, checksum;
   Reason reason;  // the largest that a thread found
   bool exists;
   bool ends;  // the group has no more
@@ -27,17 +27,15 @@ struct DoneBlock {
 struct RowSmem {
   unsigned long long full[kMaxGroups][kSumsAhead], empty[kMaxGroups][kSumsAhead];  // barriers
   NextBlock next_blocks[kWorkerWarps][kWarpSize];
-  std::uint64_t sums[kSumsAhead][kWorkerThreads];  // checksum terms of done blocks
+  u64 sums[kSumsAhead][kWorkerThreads];  // checksum terms of done blocks
   DoneBlock done[kMaxGroups][kSumsAhead];
   unsigned long long first_error;  // of blocks not in rows
   bool left_over;                  // there are blocks not in rows
 };
 
 // The error_key() of a block, or 0.
-__device__ __forceinline__ unsigned long long find_error(Reason reason, std::uint64_t sum,
-                                                         std::uint32_t num_bytes,
-                                                         std::uint32_t checksum,
-                                                         std::uint64_t block) {
+__device__ __forceinline__ unsigned long long find_error(Reason reason, u64 sum, u32 num_bytes,
+                                                         u32 checksum, u64 block) {
   if (reason != kReasonIndex) reason = check_sum(reason, sum, {0, 0, 0, num_bytes, checksum});
   return reason == kReasonNone ? 0 : error_key(Code::kCorrupt, reason, block);
 }
@@ -45,8 +43,8 @@ __device__ __forceinline__ unsigned long long find_error(Reason reason, std::uin
 // By a whole warp: leaves its sums of the group's block number `turn` for the checking warp.
 // `ends`: this is the last one; `left_over`: there were blocks not in rows.
 __device__ __forceinline__ void leave_sums(RowSmem& smem, const WarpGroup& group, unsigned turn,
-                                           const NextBlock& b, std::uint64_t block, BlockResult r,
-                                           bool ends, bool left_over) {
+                                           const NextBlock& b, u64 block, BlockResult r, bool ends,
+                                           bool left_over) {
   const unsigned at = turn % kSumsAhead;
   if (turn == 0) __syncthreads();  // the barriers are initialized
   if (turn >= kSumsAhead)
@@ -77,8 +75,8 @@ __device__ __forceinline__ unsigned long long check_blocks(RowSmem& smem, unsign
       const unsigned at = turn % kSumsAhead;
       DoneBlock& done = smem.done[g][at];
       barrier_wait(shared_address(&smem.full[g][at]), turn / kSumsAhead & 1);
-      const std::uint64_t* sums = &smem.sums[at][(g << log2_warps) * kWarpSize + lane_id()];
-      std::uint64_t sum = 0;
+      const u64* sums = &smem.sums[at][(g << log2_warps) * kWarpSize + lane_id()];
+      u64 sum = 0;
 #pragma unroll 4
       for (unsigned w = 0; w < 1u << log2_warps; ++w) sum += sums[w * kWarpSize];
       sum = warp_sum(sum);
@@ -93,19 +91,18 @@ __device__ __forceinline__ unsigned long long check_blocks(RowSmem& smem, unsign
   return first_error;
 }
 
-// Restores the blocks of this warp's group that are in rows; the first kWarpSize are opened
-// already.
+// Restores the blocks of this warp's group that are in rows; the first kWarpSize are open.
 template <class Access, unsigned kBatch>
 __device__ __forceinline__ void restore_rows(const Work& work, const DeviceHeader& h,
                                              const WarpGroup& group, RowSmem& smem) {
-  NextBlock* next_blocks = smem.next_blocks[threadIdx.x / kWarpSize];
-  const auto* frame = static_cast<const std::uint8_t*>(work.single.frame);
+  NextBlock* next_blocks = smem.next_blocks[warp_id()];
+  const auto* frame = static_cast<const u8*>(work.single.frame);
   unsigned num_restored = 0;
   bool left_over = false;
-  std::uint64_t block = group.first_block();
+  u64 block = group.first_block();
   for (unsigned turn = 0;; ++turn, block += group.step()) {
     if (turn != 0 && turn % kWarpSize == 0) {
-      const std::uint64_t mine = block + lane_id() * group.step();
+      const u64 mine = block + lane_id() * group.step();
       __syncwarp();
       next_blocks[lane_id()] = open_block<Access>(work, h, group, mine, EntryPair(work, mine));
       __syncwarp();
@@ -137,21 +134,21 @@ __device__ __noinline__ void restore_others(const Work& work, unsigned log2_warp
   __shared__ DecodeSmem other;
   const DeviceHeader h = HeaderVecs(work).parse(work);
   const WarpGroup group(log2_warps);
-  for (std::uint64_t first = blockIdx.x * std::uint64_t{group.num_groups()}; first < h.num_blocks;
+  for (u64 first = blockIdx.x * u64{group.num_groups()}; first < h.num_blocks;
        first += group.step())
-    for (std::uint64_t block = first; block < first + group.num_groups(); ++block) {
+    for (u64 block = first; block < first + group.num_groups(); ++block) {
       const NextBlock b = open_block<Access>(work, h, group, block, EntryPair(work, block));
       if (b.kind != BlockKind::kOther) continue;
       DoneBlock& done = smem.done[0][0];  // free: all sums have been checked
-      const BlockResult r = decode_by_team<WorkerTeam, 2>(
-          open_decode_job(work, block, ~std::uint64_t{0}), DType::kBF16,
-          access_item<Access>(work, work.single), other);
+      const BlockResult r =
+          decode_by_team<WorkerTeam, 2>(open_decode_job(work, block, ~u64{0}), DType::kBF16,
+                                        access_item<Access>(work, work.single), other);
       smem.sums[0][threadIdx.x] = r.sum;
       if (r.reason != kReasonNone)
         atomicMax(reinterpret_cast<unsigned*>(&done.reason), static_cast<unsigned>(r.reason));
       WorkerTeam::sync();
       if (threadIdx.x < kWarpSize) {
-        std::uint64_t sum = 0;
+        u64 sum = 0;
         for (unsigned w = 0; w < kWorkerWarps; ++w) sum += smem.sums[0][w * kWarpSize + lane_id()];
         sum = warp_sum(sum);
         if (threadIdx.x == 0) {
@@ -196,11 +193,10 @@ __global__ void __launch_bounds__(kWorkerThreads + 4 * kWarpSize, 1)
   // Loads header and entries together; the header tells afterwards whether the entries exist.
   const HeaderVecs header(work);
   const WarpGroup group(log2_warps);
-  const std::uint64_t mine = group.first_block() + lane_id() * group.step();
+  const u64 mine = group.first_block() + lane_id() * group.step();
   const EntryPair entries(work, mine);
   const DeviceHeader h = header.parse(work);
-  smem.next_blocks[threadIdx.x / kWarpSize][lane_id()] =
-      open_block<Access>(work, h, group, mine, entries);
+  smem.next_blocks[warp_id()][lane_id()] = open_block<Access>(work, h, group, mine, entries);
   __syncwarp();
   if (((1u << (h.log2_block & 31)) / kRowValues >> log2_warps) % kBatch == 0)
     restore_rows<Access, kBatch>(work, h, group, smem);
@@ -219,8 +215,8 @@ namespace {
 // one as have eight rows each, or sixteen.
 template <class Access>
 cudaError_t launch(const KernelCall& call) {
-  const std::uint64_t num_blocks = call.num_blocks;
-  std::uint64_t num_ctas = num_blocks < call.num_sms ? num_blocks : call.num_sms;
+  const u64 num_blocks = call.num_blocks;
+  u64 num_ctas = num_blocks < call.num_sms ? num_blocks : call.num_sms;
   const unsigned rows = (1u << call.work.log2_block) / kRowValues;
   unsigned log2_warps = 4;
   static_assert(1u << 4 == kWorkerWarps && kWorkerWarps >> 1 == kMaxGroups);
@@ -229,8 +225,8 @@ cudaError_t launch(const KernelCall& call) {
          num_blocks << (log2_warps - 1) >= num_ctas * (kWorkerWarps - 1))
     --log2_warps;
   // The same number of blocks for all thread blocks, rather than one more for some.
-  const std::uint64_t groups = kWorkerWarps >> log2_warps;
-  const std::uint64_t turns = (num_blocks + num_ctas * groups - 1) / (num_ctas * groups);
+  const u64 groups = kWorkerWarps >> log2_warps;
+  const u64 turns = (num_blocks + num_ctas * groups - 1) / (num_ctas * groups);
   num_ctas = (num_blocks + turns * groups - 1) / (turns * groups);
   const auto kernel = rows >> log2_warps >= 8   ? decode_fixed_bf16_kernel<Access, 8>
                       : rows >> log2_warps >= 4 ? decode_fixed_bf16_kernel<Access, 4>

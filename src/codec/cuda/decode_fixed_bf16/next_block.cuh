@@ -7,11 +7,10 @@ namespace snug::cuda {
 
 inline constexpr unsigned kWorkerWarps = 16;  // of a thread block, which has one more that checks
 inline constexpr unsigned kWorkerThreads = kWorkerWarps * kWarpSize;
-inline constexpr std::uint32_t kRowValues = 8 * kWarpSize;  // of a warp's step, 8 of them a lane
+inline constexpr u32 kRowValues = 8 * kWarpSize;  // of a warp's step, 8 of them a lane
 inline constexpr unsigned kMaxGroups = 8;
 
-// Warps that share blocks. Numbers of warps and groups are powers of two: no division delays the
-// first load.
+// Warps that share blocks. All numbers are powers of two: no division delays the first load.
 struct WarpGroup {
   unsigned log2_warps;  // of the group
   unsigned warp;        // index of this warp in it
@@ -19,26 +18,24 @@ struct WarpGroup {
 
   __device__ __forceinline__ explicit WarpGroup(unsigned log2_warps)
       : log2_warps(log2_warps),
-        warp(threadIdx.x / kWarpSize & ((1u << log2_warps) - 1)),
-        idx(threadIdx.x / kWarpSize >> log2_warps) {}
+        warp(warp_id() & ((1u << log2_warps) - 1)),
+        idx(warp_id() >> log2_warps) {}
   __device__ __forceinline__ unsigned num_groups() const { return kWorkerWarps >> log2_warps; }
-  __device__ __forceinline__ std::uint64_t first_block() const {
-    return std::uint64_t{blockIdx.x} * num_groups() + idx;
+  __device__ __forceinline__ u64 first_block() const {
+    return u64{blockIdx.x} * num_groups() + idx;
   }
-  __device__ __forceinline__ std::uint64_t step() const {
-    return std::uint64_t{gridDim.x} * num_groups();
-  }
+  __device__ __forceinline__ u64 step() const { return u64{gridDim.x} * num_groups(); }
 };
 
-enum class BlockKind : std::uint32_t { kEnd, kInvalid, kFixedRows, kRawRows, kOther };
+enum class BlockKind : u32 { kEnd, kInvalid, kFixedRows, kRawRows, kOther };
 
 struct NextBlock {
-  std::uint64_t payload = 0;      // offset in the frame
-  std::uint8_t* place = nullptr;  // where the warp's part goes
+  u64 payload = 0;      // offset in the frame
+  u8* place = nullptr;  // where the warp's part goes
   BlockKind kind = BlockKind::kEnd;
-  std::uint32_t n = 0;
-  std::uint32_t num_bytes = 0;
-  std::uint32_t checksum = 0;
+  u32 n = 0;
+  u32 num_bytes = 0;
+  u32 checksum = 0;
 };
 
 struct HeaderVecs {
@@ -60,19 +57,17 @@ struct HeaderVecs {
 
 // The place of a warp's part, if the parts of all warps of the group are contiguous and 16-byte
 // aligned; else null.
-__device__ __forceinline__ std::uint8_t* find_part(const DirectAccess& dst, std::uint64_t pos,
-                                                   std::uint32_t part, const WarpGroup& group) {
+__device__ __forceinline__ u8* find_part(const DirectAccess& dst, u64 pos, u32 part,
+                                         const WarpGroup& group) {
   return dst.data + pos + group.warp * part;
 }
-inline __device__ __noinline__ std::uint8_t* find_part(const ScatteredAccess& dst,
-                                                       std::uint64_t pos, std::uint32_t part,
-                                                       const WarpGroup& group) {
-  const std::uint32_t all = part << group.log2_warps, mine = part * group.warp;
-  std::uint8_t* found = nullptr;
-  for (std::uint32_t at = 0; at < all;) {
+inline __device__ __noinline__ u8* find_part(const ScatteredAccess& dst, u64 pos, u32 part,
+                                             const WarpGroup& group) {
+  const u32 all = part << group.log2_warps, mine = part * group.warp;
+  u8* found = nullptr;
+  for (u32 at = 0; at < all;) {
     const ScatteredAccess::Piece piece = dst.find(pos + at);
-    const std::uint32_t here =
-        piece.left < all - at ? static_cast<std::uint32_t>(piece.left) : all - at;
+    const u32 here = piece.left < all - at ? static_cast<u32>(piece.left) : all - at;
     if (reinterpret_cast<std::uintptr_t>(piece.at) % 16 != 0 || here == 0 || here % part != 0)
       return nullptr;
     if (mine - at < here) found = piece.at + (mine - at);
@@ -86,10 +81,10 @@ struct EntryPair {
   uint4 packed{}, next{};
 
   // Only bounded by the frame's buffer: the header may not have been read yet.
-  __device__ __forceinline__ EntryPair(const Work& work, std::uint64_t block) {
+  __device__ __forceinline__ EntryPair(const Work& work, u64 block) {
     const uint4* entry =
         static_cast<const uint4*>(work.single.frame) + frame::kHeaderBytes / 16 + block;
-    const std::uint64_t end = frame::kHeaderBytes + (block + 1) * frame::kEntryBytes;
+    const u64 end = frame::kHeaderBytes + (block + 1) * frame::kEntryBytes;
     if (end <= work.single.frame_bytes) packed = load_read_only(entry);
     if (end + frame::kEntryBytes <= work.single.frame_bytes) next = load_read_only(entry + 1);
   }
@@ -97,14 +92,13 @@ struct EntryPair {
 
 template <class Access>
 __device__ __forceinline__ NextBlock open_block(const Work& work, const DeviceHeader& h,
-                                                const WarpGroup& group, std::uint64_t block,
+                                                const WarpGroup& group, u64 block,
                                                 const EntryPair& entries) {
   if (block >= h.num_blocks) return {};
   const DeviceEntry e = unpack_entry(entries.packed);
-  const std::uint32_t n = h.elems_in_block(block);
+  const u32 n = h.elems_in_block(block);
   NextBlock next{e.offset, nullptr, BlockKind::kInvalid, n, e.num_bytes, e.checksum};
-  const std::uint64_t end =
-      block + 1 < h.num_blocks ? unpack_entry(entries.next).offset : h.frame_bytes;
+  const u64 end = block + 1 < h.num_blocks ? unpack_entry(entries.next).offset : h.frame_bytes;
   if (!is_valid_entry(e, block, end, n, 2, h)) return next;
   next.kind = BlockKind::kOther;
   if (n != 1u << h.log2_block || e.plane_modes != 0) return next;
@@ -118,11 +112,9 @@ __device__ __forceinline__ NextBlock open_block(const Work& work, const DeviceHe
 }
 
 // Prefetches the index entries of blocks from this one on, `step` apart.
-__device__ __forceinline__ void prefetch_entries(const Work& work, std::uint64_t block,
-                                                 std::uint64_t step) {
-  const std::uint64_t at = frame::kHeaderBytes + (block + lane_id() * step) * frame::kEntryBytes;
-  if (at < work.single.frame_bytes)
-    prefetch_l2(static_cast<const std::uint8_t*>(work.single.frame) + at);
+__device__ __forceinline__ void prefetch_entries(const Work& work, u64 block, u64 step) {
+  const u64 at = frame::kHeaderBytes + (block + lane_id() * step) * frame::kEntryBytes;
+  if (at < work.single.frame_bytes) prefetch_l2(static_cast<const u8*>(work.single.frame) + at);
 }
 
 }  // namespace snug::cuda

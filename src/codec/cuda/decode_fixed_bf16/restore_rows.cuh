@@ -7,30 +7,27 @@ namespace snug::cuda {
 
 // Writes an escape if it is in the warp's part, values [from, from + count) of the block; false if
 // it is outside of the block.
-__device__ __forceinline__ bool patch_escape(std::uint32_t escape, std::uint32_t from,
-                                             std::uint32_t count, std::uint32_t n,
-                                             std::uint8_t* place) {
-  const std::uint32_t at = escape & 0xFFFFFF;
-  if (at - from < count) place[2 * (at - from) + 1] = static_cast<std::uint8_t>(escape >> 24);
+__device__ __forceinline__ bool patch_escape(u32 escape, u32 from, u32 count, u32 n, u8* place) {
+  const u32 at = escape & 0xFFFFFF;
+  if (at - from < count) place[2 * (at - from) + 1] = static_cast<u8>(escape >> 24);
   return at < n;
 }
 
 // The warp's part of a fixed block, kBatch rows at a time.
 template <unsigned kBatch>
-__device__ __forceinline__ BlockResult restore_fixed_rows(const NextBlock& b,
-                                                          const std::uint8_t* frame,
+__device__ __forceinline__ BlockResult restore_fixed_rows(const NextBlock& b, const u8* frame,
                                                           const WarpGroup& group) {
   constexpr unsigned kEscapes = 4;  // a lane, loaded before they are needed
   const unsigned lane = lane_id();
-  const std::uint8_t* payload = frame + b.payload;
-  const std::uint32_t n = b.n, count = n >> group.log2_warps, from = group.warp * count;
-  const std::uint32_t unit = from / 8 + lane;
-  const std::uint32_t head_vec = (n + n / 2) / 16, num_words = b.num_bytes / 4 - 4 * head_vec - 4;
+  const u8* payload = frame + b.payload;
+  const u32 n = b.n, count = n >> group.log2_warps, from = group.warp * count;
+  const u32 unit = from / 8 + lane;
+  const u32 head_vec = (n + n / 2) / 16, num_words = b.num_bytes / 4 - 4 * head_vec - 4;
   const uint2* lows = reinterpret_cast<const uint2*>(payload) + unit;
-  const std::uint32_t* words = reinterpret_cast<const std::uint32_t*>(payload + n) + unit;
-  const auto* list = reinterpret_cast<const std::uint32_t*>(payload) + 4 * head_vec + 4;
+  const u32* words = reinterpret_cast<const u32*>(payload + n) + unit;
+  const auto* list = reinterpret_cast<const u32*>(payload) + 4 * head_vec + 4;
   uint2 low[kBatch];
-  std::uint32_t word[kBatch], escapes[kEscapes];
+  u32 word[kBatch], escapes[kEscapes];
   const auto load_rows = [&] {
 #pragma unroll
     for (unsigned i = 0; i < kBatch; ++i) {
@@ -48,18 +45,18 @@ __device__ __forceinline__ BlockResult restore_fixed_rows(const NextBlock& b,
     if (i * kWarpSize + lane < num_words) escapes[i] = load_read_only(list + i * kWarpSize + lane);
   }
   FixedLayout layout;
-  layout.escapes = 16 * head_vec + static_cast<std::uint32_t>(codec::FixedHeader::kBytes);
+  layout.escapes = 16 * head_vec + static_cast<u32>(codec::FixedHeader::kBytes);
   if (!read_fixed_header(head, b.num_bytes, n, layout)) return {kReasonPayload, 0};
-  std::uint8_t* place = b.place + 16 * lane;
-  std::uint32_t low_factor = checksum_factor(2 * unit), word_factor = checksum_factor(n / 4 + unit);
-  std::uint64_t sum = 0;
+  u8* place = b.place + 16 * lane;
+  u32 low_factor = checksum_factor(2 * unit), word_factor = checksum_factor(n / 4 + unit);
+  u64 sum = 0;
 #pragma unroll 1
-  for (std::uint32_t done = 0;;) {
+  for (u32 done = 0;;) {
 #pragma unroll
     for (unsigned i = 0; i < kBatch; ++i) {
       store_global(place + i * 512,
                    merge_low_high(low[i], fixed_high_bytes(word[i], layout.palette)));
-      sum += checksum_terms(low[i], low_factor) + std::uint64_t{word[i]} * word_factor;
+      sum += checksum_terms(low[i], low_factor) + u64{word[i]} * word_factor;
       low_factor += 2 * kWarpSize * frame::kChecksumStep;
       word_factor += kWarpSize * frame::kChecksumStep;
     }
@@ -70,7 +67,7 @@ __device__ __forceinline__ BlockResult restore_fixed_rows(const NextBlock& b,
   }
   __syncwarp();  // escapes overwrite what other lanes stored
   Reason reason = kReasonNone;
-  const auto take = [&](std::uint32_t escape, std::uint32_t i) {
+  const auto take = [&](u32 escape, u32 i) {
     if ((i / kWarpSize & ((1u << group.log2_warps) - 1)) == group.warp)
       sum += checksum_term(escape, 4 * head_vec + 4 + i);
     if (i < layout.num_escapes && !patch_escape(escape, from, count, n, b.place))
@@ -80,25 +77,23 @@ __device__ __forceinline__ BlockResult restore_fixed_rows(const NextBlock& b,
   for (unsigned i = 0; i < kEscapes; ++i)
     if (i * kWarpSize < num_words) take(escapes[i], i * kWarpSize + lane);
 #pragma unroll 4
-  for (std::uint32_t i = kEscapes * kWarpSize + lane; i < num_words; i += kWarpSize)
-    take(__ldg(list + i), i);
+  for (u32 i = kEscapes * kWarpSize + lane; i < num_words; i += kWarpSize) take(__ldg(list + i), i);
   if (group.warp == 0 && lane == 0) sum += checksum_term(head, head_vec);
   return {reason, sum};
 }
 
 // The same for a raw block.
 template <unsigned kBatch>
-__device__ __forceinline__ BlockResult restore_raw_rows(const NextBlock& b,
-                                                        const std::uint8_t* frame,
+__device__ __forceinline__ BlockResult restore_raw_rows(const NextBlock& b, const u8* frame,
                                                         const WarpGroup& group) {
-  const std::uint32_t count = b.n >> group.log2_warps;
-  const std::uint32_t first = group.warp * count / 8 + lane_id();
+  const u32 count = b.n >> group.log2_warps;
+  const u32 first = group.warp * count / 8 + lane_id();
   const uint4* vecs = reinterpret_cast<const uint4*>(frame + b.payload) + first;
-  std::uint8_t* place = b.place + 16 * lane_id();
-  std::uint32_t factor = checksum_factor(4 * first);
-  std::uint64_t sum = 0;
+  u8* place = b.place + 16 * lane_id();
+  u32 factor = checksum_factor(4 * first);
+  u64 sum = 0;
 #pragma unroll 1
-  for (std::uint32_t done = 0; done < count; done += kBatch * kRowValues) {
+  for (u32 done = 0; done < count; done += kBatch * kRowValues) {
     uint4 v[kBatch];
 #pragma unroll
     for (unsigned i = 0; i < kBatch; ++i) v[i] = load_read_only(vecs + i * kWarpSize);

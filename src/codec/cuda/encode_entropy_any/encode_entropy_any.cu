@@ -33,7 +33,7 @@ template <int kWidth, class Access, class DoWork>
 __device__ __forceinline__ void with_access(const Work& work, const EncodeJob& job,
                                             DoWork do_work) {
   const Access src = access_item<Access>(work, job.w.item);
-  std::uint8_t* piece = in_one_piece(src, job.pos, std::uint64_t{job.n} * kWidth);
+  u8* piece = in_one_piece(src, job.pos, u64{job.n} * kWidth);
   if constexpr (std::is_same_v<Access, DirectAccess>) {
     do_work(DirectAccess{piece}, 0);
   } else {
@@ -47,9 +47,9 @@ __device__ __forceinline__ void with_access(const Work& work, const EncodeJob& j
 // Codes a block and publishes its size.
 template <int kWidth, class Access>
 __device__ __forceinline__ void code_and_publish(const Work& work, BlockInHand& block,
-                                                 PlaneSmem* smem, std::uint8_t* scratch) {
+                                                 PlaneSmem* smem, u8* scratch) {
   const EncodeJob& job = block.job;
-  with_access<kWidth, Access>(work, job, [&](const auto& src, std::uint64_t pos) {
+  with_access<kWidth, Access>(work, job, [&](const auto& src, u64 pos) {
     const Encoded e = encode_block_any<kWidth>(work, src, pos, job.n, smem, scratch);
     if (lane_id() == 0) {
       block.coded = e;
@@ -63,16 +63,16 @@ __device__ __forceinline__ void code_and_publish(const Work& work, BlockInHand& 
 // Finds the place of a coded block and writes it there.
 template <int kWidth, class Access>
 __device__ __forceinline__ void place_and_write(const Work& work, BlockInHand& block,
-                                                const std::uint8_t* scratch, EncodeReport& report) {
+                                                const u8* scratch, EncodeReport& report) {
   const EncodeJob& job = block.job;
   const Encoded& e = block.coded;
-  const std::uint64_t units = find_place(work.sizes + job.w.first_block, job.block,
-                                         e.entry.num_bytes / 16, job.payload_start() / 16);
-  const std::uint64_t offset = units * 16;
+  const u64 units = find_place(work.sizes + job.w.first_block, job.block, e.entry.num_bytes / 16,
+                               job.payload_start() / 16);
+  const u64 offset = units * 16;
   const bool written = job.fits && offset + e.entry.num_bytes <= job.w.item.frame_bytes;
-  std::uint8_t* payload = static_cast<std::uint8_t*>(job.w.item.frame) + offset;
-  std::uint64_t sum = 0;
-  with_access<kWidth, Access>(work, job, [&](const auto& src, std::uint64_t pos) {
+  u8* payload = static_cast<u8*>(job.w.item.frame) + offset;
+  u64 sum = 0;
+  with_access<kWidth, Access>(work, job, [&](const auto& src, u64 pos) {
     sum = write_block_any<kWidth>(work, src, pos, job.n, e, scratch, payload, written);
   });
   sum = warp_sum(sum);
@@ -90,19 +90,19 @@ __device__ __forceinline__ void place_and_write(const Work& work, BlockInHand& b
 template <class Access, int kWidth>
 __global__ void __launch_bounds__(kWarpSize, max_warps_per_sm(kWidth))
     encode_entropy_any_kernel(const __grid_constant__ Work work) {
-  extern __shared__ __align__(1024) std::uint8_t shared[];
+  extern __shared__ __align__(1024) u8 shared[];
   if (work.items == nullptr) let_next_kernel_start();  // the verdict
   wait_for_previous_kernel();
-  const std::uint64_t total = num_tickets(work);
+  const u64 total = num_tickets(work);
   const unsigned lane = lane_id();
-  std::uint8_t* scratch = work.scratch + blockIdx.x * work.scratch_bytes;
+  u8* scratch = work.scratch + blockIdx.x * work.scratch_bytes;
   auto* smem = reinterpret_cast<PlaneSmem*>(shared);
   auto& state = *reinterpret_cast<WarpState*>(smem + 1);
   if (lane == 0) state.report = {};
   __syncwarp();
   bool has_coded = false;
   for (unsigned now = 0;;) {
-    const std::uint64_t ticket = warp_ticket(work.ticket);
+    const u64 ticket = warp_ticket(work.ticket);
     const bool ends = ticket >= total || upstream_failed(work);
     BlockInHand &block = state.blocks[now], &before = state.blocks[1 - now];
     if (!ends) {
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(kWarpSize, max_warps_per_sm(kWidth))
   }
 }
 
-constexpr auto kSmemBytes = static_cast<std::uint32_t>(sizeof(PlaneSmem) + sizeof(WarpState));
+constexpr auto kSmemBytes = static_cast<u32>(sizeof(PlaneSmem) + sizeof(WarpState));
 
 }  // namespace
 

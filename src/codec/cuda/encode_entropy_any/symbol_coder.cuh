@@ -8,16 +8,16 @@
 namespace snug::cuda {
 
 struct CodedStream {
-  std::uint32_t num_words;
-  std::uint32_t num_escapes;
-  std::uint32_t state;
+  u32 num_words;
+  u32 num_escapes;
+  u32 state;
 };
 
 // Coding a symbol turns x into x + start + q * (256 - freq) with q = x / freq by multiplication:
 // x * multiplier >> 32 + shift. x is below freq * 2^24; the multiplier is rounded up, or, where
 // `exact` is false, rounded down and used with x + 1.
 struct Reciprocals {
-  std::uint32_t multiplier[257];
+  u32 multiplier[257];
   bool exact[257];
 };
 constexpr Reciprocals make_reciprocals() {
@@ -26,27 +26,24 @@ constexpr Reciprocals make_reciprocals() {
   r.exact[0] = true;
   r.multiplier[1] = 0xFFFFFFFFu;  // x * (2^32 - 1) / 2^32 is x - 1: make_symbol makes up for it
   r.exact[1] = true;
-  for (std::uint64_t f = 2; f <= 256; ++f) {
+  for (u64 f = 2; f <= 256; ++f) {
     unsigned shift = 0;
-    while ((std::uint64_t{2} << shift) < f) ++shift;  // ceil(log2) - 1
-    const std::uint64_t one = std::uint64_t{1} << (32 + shift);
-    const std::uint64_t multiplier = (one + f - 1) / f;
+    while ((u64{2} << shift) < f) ++shift;  // ceil(log2) - 1
+    const u64 one = u64{1} << (32 + shift);
+    const u64 multiplier = (one + f - 1) / f;
     // Checks the worst case, the largest x; products exceed 64 bits, so by halves.
-    const std::uint64_t x = (f << 24) - 1, low = (x & 0xFFFF) * multiplier,
-                        high = (x >> 16) * multiplier;
-    const std::uint64_t product_high = (high + (low >> 16)) >> 16;
+    const u64 x = (f << 24) - 1, low = (x & 0xFFFF) * multiplier, high = (x >> 16) * multiplier;
+    const u64 product_high = (high + (low >> 16)) >> 16;
     r.exact[f] = product_high >> shift == x / f;
-    r.multiplier[f] = static_cast<std::uint32_t>(r.exact[f] ? multiplier : one / f);
+    r.multiplier[f] = static_cast<u32>(r.exact[f] ? multiplier : one / f);
   }
   return r;
 }
 static __device__ const Reciprocals kReciprocals = make_reciprocals();
 
 // .x = multiplier; .y = shift | is_escape << 7 | freq - 1 << 8 | start << 16 | !exact << 31.
-__device__ __forceinline__ uint2 make_symbol(std::uint32_t freq, std::uint32_t start,
-                                             bool is_escape) {
-  const std::uint32_t shift =
-      freq <= 1 ? 0 : 31 - static_cast<std::uint32_t>(__clz(static_cast<int>(freq - 1)));
+__device__ __forceinline__ uint2 make_symbol(u32 freq, u32 start, bool is_escape) {
+  const u32 shift = freq <= 1 ? 0 : 31 - static_cast<u32>(__clz(static_cast<int>(freq - 1)));
   if (freq <= 1) start += 255;
   return {kReciprocals.multiplier[freq], shift | (is_escape ? 128u : 0u) | ((freq - 1) & 255) << 8 |
                                              start << 16 |
@@ -54,16 +51,15 @@ __device__ __forceinline__ uint2 make_symbol(std::uint32_t freq, std::uint32_t s
 }
 
 // Exclusive sum over the lower 16 lanes.
-__device__ __forceinline__ std::uint32_t start_of(std::uint32_t freq) {
-  std::uint32_t end = warp_inclusive_sum<16>(lane_id() < 16 ? freq : 0);
+__device__ __forceinline__ u32 start_of(u32 freq) {
+  u32 end = warp_inclusive_sum<16>(lane_id() < 16 ? freq : 0);
   return end - freq;
 }
 
 // A symbol for each of 256 plane bytes; value and freq belong to the lane's palette index. Returns
 // whether all frequencies are exact.
-template <uint2 (*kMakeSymbol)(std::uint32_t, std::uint32_t, bool)>
-__device__ __noinline__ bool fill_palette_lut(std::uint32_t freq, std::uint32_t value,
-                                              std::uint32_t size, uint2* lut) {
+template <uint2 (*kMakeSymbol)(u32, u32, bool)>
+__device__ __noinline__ bool fill_palette_lut(u32 freq, u32 value, u32 size, uint2* lut) {
   const unsigned lane = lane_id();
   freq = lane < 16 ? freq : 0;
   const uint2 own = kMakeSymbol(freq, start_of(freq), lane == size);
@@ -85,7 +81,7 @@ inline __device__ __noinline__ bool fill_byte_lut(const ByteModel& model, bool r
   __syncwarp();
 #pragma unroll 3
   for (unsigned i = lane_id(); i < 17 * 16; i += kWarpSize) {
-    const std::uint32_t freq = model.freq[i / 16][i % 16];
+    const u32 freq = model.freq[i / 16][i % 16];
     const uint2 symbol = make_symbol(freq, model.start[i / 16][i % 16], false);
     const unsigned byte = i - 16;
     lut[rotated && i >= 16 ? 16 + byte / 2 + byte % 2 * 128 : i] = symbol;
@@ -99,13 +95,13 @@ inline __device__ __noinline__ bool fill_byte_lut(const ByteModel& model, bool r
 // The words of a group are stored while the next group is coded: finding their places has a long
 // latency, and nothing waits for them.
 struct CoderState {
-  std::uint32_t x = codec::entropy::kStateLow;
-  std::uint32_t end;
+  u32 x = codec::entropy::kStateLow;
+  u32 end;
   unsigned lane_bit, lanes_from;  // this lane; this lane and those above, whose words come first
-  std::uint32_t words[4] = {};
+  u32 words[4] = {};
   unsigned masks[4] = {};  // of the lanes that have a word
 
-  __device__ __forceinline__ explicit CoderState(std::uint32_t words_end) : end(words_end) {
+  __device__ __forceinline__ explicit CoderState(u32 words_end) : end(words_end) {
     asm volatile("mov.u32 %0, %%lanemask_eq;" : "=r"(lane_bit));
     asm volatile("mov.u32 %0, %%lanemask_ge;" : "=r"(lanes_from));
   }
@@ -131,18 +127,18 @@ struct CoderState {
 
 // The same with words stored at once, for any frequencies.
 struct Coder {
-  std::uint32_t x = codec::entropy::kStateLow;
-  std::uint32_t end;
+  u32 x = codec::entropy::kStateLow;
+  u32 end;
   unsigned lanes_below;  // their words come before this lane's
 
-  __device__ __forceinline__ explicit Coder(std::uint32_t words_end)
+  __device__ __forceinline__ explicit Coder(u32 words_end)
       : end(words_end), lanes_below(lanes_below_mask()) {}
 
   template <bool kExact>
-  __device__ __forceinline__ void code_symbol(uint2 symbol, std::uint32_t freq) {
-    const std::uint32_t by = kExact ? x : x + (symbol.y >> 31);
-    const std::uint32_t start = kExact ? symbol.y >> 16 : symbol.y >> 16 & 0x1FF;
-    const std::uint32_t q = __funnelshift_r(__umulhi(by, symbol.x), 0, symbol.y);
+  __device__ __forceinline__ void code_symbol(uint2 symbol, u32 freq) {
+    const u32 by = kExact ? x : x + (symbol.y >> 31);
+    const u32 start = kExact ? symbol.y >> 16 : symbol.y >> 16 & 0x1FF;
+    const u32 q = __funnelshift_r(__umulhi(by, symbol.x), 0, symbol.y);
     x = q * (256 - freq) + (x + start);
   }
 
@@ -156,7 +152,7 @@ struct Coder {
         "setp.ne.u32 p, %2, 0;\n\t"
         "@p st.shared.u16 [%0], %1;\n\t"
         "}" ::"r"(end + 2 * __popc(mask & lanes_below)),
-        "r"(x), "r"(static_cast<std::uint32_t>(full))
+        "r"(x), "r"(static_cast<u32>(full))
         : "memory");
   }
 
@@ -168,9 +164,9 @@ struct Coder {
 #pragma unroll
     for (int step = 3; step >= 0; --step) {
       const uint2 first = symbols[2 * step], second = symbols[2 * step + 1];
-      const std::uint32_t first_freq = __dp4a(first.y, 0x100u, 1u),
-                          second_freq = __dp4a(second.y, 0x100u, 1u);
-      const std::uint32_t high = x >> 16;
+      const u32 first_freq = __dp4a(first.y, 0x100u, 1u),
+                second_freq = __dp4a(second.y, 0x100u, 1u);
+      const u32 high = x >> 16;
       const bool full = high >= first_freq * second_freq;
       put_words(full);
       x = full ? high : x;
@@ -183,22 +179,22 @@ struct Coder {
 
 // Words fill a buffer in shared memory from its end down and leave it in chunks; the rest then
 // moves back to the end.
-inline constexpr std::uint32_t kWordChunk = 1024;
-inline constexpr std::uint32_t kWordBuffer = kWordChunk + kWordChunk / 2;
+inline constexpr u32 kWordChunk = 1024;
+inline constexpr u32 kWordBuffer = kWordChunk + kWordChunk / 2;
 
 struct WordSink {
   Coder coder;
-  std::uint32_t top;  // address: the end of the buffer
-  std::uint8_t* words_end;
-  std::uint32_t num_flushed = 0;
+  u32 top;  // address: the end of the buffer
+  u8* words_end;
+  u32 num_flushed = 0;
 
-  __device__ WordSink(std::uint32_t buffer, std::uint8_t* end_at)
+  __device__ WordSink(u32 buffer, u8* end_at)
       : coder(buffer + kWordBuffer), top(buffer + kWordBuffer), words_end(end_at) {}
   __device__ __forceinline__ void write_out() {
     num_flushed += kWordChunk;
     __syncwarp();
     auto* out = reinterpret_cast<uint4*>(words_end - num_flushed) + lane_id();
-    const std::uint32_t mine = top + 16 * lane_id();
+    const u32 mine = top + 16 * lane_id();
     const uint4 low = load_shared_b128(mine - kWordChunk),
                 high = load_shared_b128(mine - kWordChunk / 2);
     out[0] = low;
@@ -206,10 +202,10 @@ struct WordSink {
   }
   // At least every two groups: each takes at most 256 bytes. False when more than `room` bytes have
   // left the buffer.
-  __device__ __forceinline__ bool flush_chunk(std::uint32_t room) {
+  __device__ __forceinline__ bool flush_chunk(u32 room) {
     if (top - coder.end < kWordChunk) return true;
     write_out();
-    const std::uint32_t mine = top + 16 * lane_id();
+    const u32 mine = top + 16 * lane_id();
     const uint4 rest = load_shared_b128(mine - kWordBuffer);
     __syncwarp();
     store_shared(mine - kWordChunk / 2, rest);
@@ -218,8 +214,8 @@ struct WordSink {
     return num_flushed <= room;
   }
   // Returns the number of words.
-  __device__ __forceinline__ std::uint32_t finish() {
-    const std::uint32_t all = num_flushed + (top - coder.end);
+  __device__ __forceinline__ u32 finish() {
+    const u32 all = num_flushed + (top - coder.end);
     if (top != coder.end) write_out();
     __syncwarp();
     return all / 2;
@@ -228,17 +224,16 @@ struct WordSink {
 
 // Stores the escaped bytes of a group, in order, below `used` bytes from the end; returns how many.
 // Bit i of `flags`: the lane's byte i is escaped.
-inline __device__ __noinline__ std::uint32_t push_escapes(uint2 bytes, unsigned flags,
-                                                          std::uint8_t* escapes_end,
-                                                          std::uint32_t used) {
+inline __device__ __noinline__ u32 push_escapes(uint2 bytes, unsigned flags, u8* escapes_end,
+                                                u32 used) {
   const unsigned lane = lane_id();
-  const std::uint32_t count = __popc(flags);
-  std::uint32_t before = warp_inclusive_sum(count);
-  const std::uint32_t total = __shfl_sync(kAllLanes, before, 31);
-  std::uint8_t* at = escapes_end - used - total + (before - count);
+  const u32 count = __popc(flags);
+  u32 before = warp_inclusive_sum(count);
+  const u32 total = __shfl_sync(kAllLanes, before, 31);
+  u8* at = escapes_end - used - total + (before - count);
   for (; flags != 0; flags &= flags - 1) {
     const int i = __ffs(static_cast<int>(flags)) - 1;
-    *at++ = static_cast<std::uint8_t>((i < 4 ? bytes.x : bytes.y) >> (i % 4 * 8));
+    *at++ = static_cast<u8>((i < 4 ? bytes.x : bytes.y) >> (i % 4 * 8));
   }
   __syncwarp();
   return total;

@@ -9,40 +9,40 @@ namespace snug::cuda {
 // copy, and read what others copied.
 template <class Access, int kWidth>
 struct ValueRing {
-  static constexpr std::int32_t kGroupBytes = 128 * kWidth;
-  static constexpr std::int32_t kPieceBytes = kGroupBytes < 512 ? 512 : kGroupBytes;
-  static constexpr std::int32_t kPieceGroups = kPieceBytes / kGroupBytes;
-  static constexpr std::int32_t kPieces = kRingBytes / kPieceBytes;
+  static constexpr i32 kGroupBytes = 128 * kWidth;
+  static constexpr i32 kPieceBytes = kGroupBytes < 512 ? 512 : kGroupBytes;
+  static constexpr i32 kPieceGroups = kPieceBytes / kGroupBytes;
+  static constexpr i32 kPieces = kRingBytes / kPieceBytes;
 
   Access mine;  // this lane's first vector
-  std::uint32_t ring;
+  u32 ring;
 
-  __device__ __forceinline__ ValueRing(const BlockValues<Access, kWidth>& values,
-                                       std::int32_t num_pieces, std::uint32_t address)
+  __device__ __forceinline__ ValueRing(const BlockValues<Access, kWidth>& values, i32 num_pieces,
+                                       u32 address)
       : mine(advanced(values.src, values.pos + 16 * lane_id())), ring(address) {
 #pragma unroll
-    for (std::int32_t i = 0; i + 1 < kPieces; ++i) fetch(num_pieces - 1 - i);
+    for (i32 i = 0; i + 1 < kPieces; ++i) fetch(num_pieces - 1 - i);
   }
-  __device__ __forceinline__ void fetch(std::int32_t piece) const {
+  __device__ __forceinline__ void fetch(i32 piece) const {
     if (piece >= 0) {
-      const std::uint32_t to = ring + kPieceBytes * (static_cast<unsigned>(piece) % kPieces);
+      const u32 to = ring + kPieceBytes * (static_cast<unsigned>(piece) % kPieces);
 #pragma unroll
-      for (std::int32_t at = 0; at < kPieceBytes; at += 512)
-        mine.fetch16(static_cast<std::uint32_t>(kPieceBytes * piece + at),
-                     to + static_cast<std::uint32_t>(at) + 16 * lane_id());
+      for (i32 at = 0; at < kPieceBytes; at += 512)
+        mine.fetch16(static_cast<u32>(kPieceBytes * piece + at),
+                     to + static_cast<u32>(at) + 16 * lane_id());
     }
     commit_copies();
   }
   // Waits for a piece, and starts the copy of the one that replaces the previous piece.
-  __device__ __forceinline__ void enter(std::int32_t piece) const {
+  __device__ __forceinline__ void enter(i32 piece) const {
     wait_copies<kPieces - 2>();
     __syncwarp();
     fetch(piece + 1 - kPieces);
   }
   // The lane's four values of a group. Below the first group they are undefined.
-  __device__ __forceinline__ void read(std::int32_t group, std::uint32_t (&words)[kWidth]) const {
-    const std::uint32_t at = ring + static_cast<std::uint32_t>(kGroupBytes * group) % kRingBytes +
-                             4 * kWidth * lane_id();
+  __device__ __forceinline__ void read(i32 group, u32 (&words)[kWidth]) const {
+    const u32 at =
+        ring + static_cast<u32>(kGroupBytes * group) % kRingBytes + 4 * kWidth * lane_id();
     if constexpr (kWidth == 1) {
       words[0] = load_shared_u32(at);
     } else if constexpr (kWidth == 2) {

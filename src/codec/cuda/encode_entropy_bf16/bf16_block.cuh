@@ -11,9 +11,7 @@ struct alignas(16) CodedBlock {
   SectionHead head;
   EncodeJob job;
 
-  __device__ __forceinline__ std::uint8_t* room() {
-    return reinterpret_cast<std::uint8_t*>(this + 1);
-  }
+  __device__ __forceinline__ u8* room() { return reinterpret_cast<u8*>(this + 1); }
   // The same room for encode_entropy_any's code.
   __device__ __forceinline__ PlaneSmem* plane_smem() {
     constexpr std::uintptr_t kAlign = kPlaneSmemAlign;
@@ -22,11 +20,11 @@ struct alignas(16) CodedBlock {
   }
 };
 
-constexpr std::uint32_t coded_block_bytes(int log2_block) {
-  constexpr std::uint32_t kAny = sizeof(PlaneSmem) + kPlaneSmemAlign - 16;
-  constexpr std::uint32_t kLeast = kAny > kSampleBytes ? kAny : kSampleBytes;
-  const std::uint32_t coded = coded_room(1u << log2_block);
-  return static_cast<std::uint32_t>(sizeof(CodedBlock)) + (coded > kLeast ? coded : kLeast);
+constexpr u32 coded_block_bytes(int log2_block) {
+  constexpr u32 kAny = sizeof(PlaneSmem) + kPlaneSmemAlign - 16;
+  constexpr u32 kLeast = kAny > kSampleBytes ? kAny : kSampleBytes;
+  const u32 coded = coded_room(1u << log2_block);
+  return static_cast<u32>(sizeof(CodedBlock)) + (coded > kLeast ? coded : kLeast);
 }
 
 // What became of a block: exponents coded in its room, something that write_block_any writes, or
@@ -34,16 +32,15 @@ constexpr std::uint32_t coded_block_bytes(int log2_block) {
 enum class Coding { kPalette, kOther, kGeneral };
 
 struct LowPlane {
-  std::uint32_t num_bytes;  // 0: too large
+  u32 num_bytes;  // 0: too large
   unsigned mode;
 };
 
 // Codes the low bytes of a block into scratch memory. Few blocks need it: out of line, it takes no
 // registers from the others.
 template <class Access>
-__device__ __noinline__ LowPlane code_low_plane(const Work& work, Access src, std::uint64_t pos,
-                                                std::uint32_t n, PlaneSmem* smem,
-                                                std::uint8_t* scratch) {
+__device__ __noinline__ LowPlane code_low_plane(const Work& work, Access src, u64 pos, u32 n,
+                                                PlaneSmem* smem, u8* scratch) {
   const BlockValues<Access, 2> values{src, pos, n, true};
   PlaneOut out{smem,
                reinterpret_cast<Section*>(scratch),
@@ -51,7 +48,7 @@ __device__ __noinline__ LowPlane code_low_plane(const Work& work, Access src, st
                nullptr,
                0,
                0,
-               static_cast<std::uint32_t>(align16(2 * n)),
+               static_cast<u32>(align16(2 * n)),
                0};
   unsigned mode = 2;
   if (!put_byte_plane(values, 0, false, out, mode)) return {};
@@ -60,9 +57,8 @@ __device__ __noinline__ LowPlane code_low_plane(const Work& work, Access src, st
 }
 
 template <class Access>
-__device__ __forceinline__ Coding try_palette(const Work& work, const Access& src,
-                                              std::uint64_t pos, std::uint32_t n, EncodeSmem& smem,
-                                              CodedBlock& block, std::uint8_t* scratch,
+__device__ __forceinline__ Coding try_palette(const Work& work, const Access& src, u64 pos, u32 n,
+                                              EncodeSmem& smem, CodedBlock& block, u8* scratch,
                                               Encoded& e) {
   sample_bf16(src, pos, n, &smem, block.room());
   prefetch_end(src, pos, n);
@@ -74,11 +70,11 @@ __device__ __forceinline__ Coding try_palette(const Work& work, const Access& sr
       return Coding::kOther;
     }
   }
-  const std::uint32_t nibbles = (&smem.nibbles[0][0])[lane_id()];
+  const u32 nibbles = (&smem.nibbles[0][0])[lane_id()];
   const bool codes_low = !is_surely_noise(nibbles) && worth_coding(nibbles);
   if (palette.cost >= palette.total * 5 * 256) {
     // Noise becomes raw here; everything between takes the general path.
-    const std::uint32_t limit = palette.total * (8 * 256 - 8 * 256 / 32);
+    const u32 limit = palette.total * (8 * 256 - 8 * 256 / 32);
     if (codes_low || palette.cost < limit ||
         (!palette.is_noise &&
          make_byte_model(smem.histogram, *reinterpret_cast<ByteModel*>(block.room())) < limit))
@@ -86,7 +82,7 @@ __device__ __forceinline__ Coding try_palette(const Work& work, const Access& sr
     set_raw(e, 2 * n);
     return Coding::kOther;
   }
-  e.raw_bytes = e.entry.num_bytes = static_cast<std::uint32_t>(align16(n));
+  e.raw_bytes = e.entry.num_bytes = static_cast<u32>(align16(n));
   e.entry.plane_modes = 0;
   if (codes_low) {
     const LowPlane low = code_low_plane(work, src, pos, n, block.plane_smem(), scratch);
@@ -101,7 +97,7 @@ __device__ __forceinline__ Coding try_palette(const Work& work, const Access& sr
   }
   if (!fill_palette_lut<make_pair_symbol>(palette.freq, palette.value, palette.size, smem.lut))
     return Coding::kGeneral;
-  const std::uint32_t commonest = __shfl_sync(kAllLanes, palette.value, 0);
+  const u32 commonest = __shfl_sync(kAllLanes, palette.value, 0);
   const CodedStream coded = n % 512 == 0
                                 ? encode_palette_bf16<true>(src, pos, n, 1u << work.log2_block,
                                                             commonest, &smem, block.room())
@@ -118,18 +114,17 @@ __device__ __forceinline__ Coding try_palette(const Work& work, const Access& sr
     return Coding::kOther;
   }
   block.head.fill(palette, coded);
-  e.entry.codec = static_cast<std::uint32_t>(Codec::kEntropy);
+  e.entry.codec = static_cast<u32>(Codec::kEntropy);
   e.entry.plane_modes |= mode_bits(PlaneMode::kPalette, 1);
   return Coding::kPalette;
 }
 
 // True: the exponents are coded in the block's room; else `e` says what it became.
 template <class Access>
-__device__ __forceinline__ bool code_bf16_block(const Work& work, const Access& src,
-                                                std::uint64_t pos, EncodeSmem& smem,
-                                                CodedBlock& block, std::uint8_t* scratch,
+__device__ __forceinline__ bool code_bf16_block(const Work& work, const Access& src, u64 pos,
+                                                EncodeSmem& smem, CodedBlock& block, u8* scratch,
                                                 Encoded& e) {
-  const std::uint32_t n = block.job.n;
+  const u32 n = block.job.n;
   const Coding coding = try_palette(work, src, pos, n, smem, block, scratch, e);
   if (coding == Coding::kPalette) return true;
   if (coding == Coding::kGeneral)
@@ -140,29 +135,27 @@ __device__ __forceinline__ bool code_bf16_block(const Work& work, const Access& 
 
 // Where a block goes that `units` of 16 bytes precede.
 struct Place {
-  std::uint8_t* payload;
+  u8* payload;
   bool fits;
 
-  __device__ __forceinline__ Place(const EncodeJob& job, DeviceEntry& entry, std::uint64_t units) {
+  __device__ __forceinline__ Place(const EncodeJob& job, DeviceEntry& entry, u64 units) {
     entry.offset = units * 16;
     fits = job.fits && entry.offset + entry.num_bytes <= job.w.item.frame_bytes;
-    payload = static_cast<std::uint8_t*>(job.w.item.frame) + entry.offset;
+    payload = static_cast<u8*>(job.w.item.frame) + entry.offset;
   }
 };
 
 // Writes a block that is coded in its room; its low bytes are raw, or coded in scratch memory.
 // Returns this lane's checksum terms.
 template <class Access>
-__device__ __forceinline__ std::uint64_t write_coded(const Work& work, const Access& src,
-                                                     std::uint64_t pos, CodedBlock& block,
-                                                     const Encoded& e, const std::uint8_t* scratch,
-                                                     const Place& place) {
+__device__ __forceinline__ u64 write_coded(const Work& work, const Access& src, u64 pos,
+                                           CodedBlock& block, const Encoded& e, const u8* scratch,
+                                           const Place& place) {
   if (!place.fits) return 0;
-  const std::uint32_t done = e.entry.num_bytes - block.head.section_bytes();
-  const std::uint64_t sum =
-      e.raw_bytes != 0
-          ? write_low_plane(src, pos, block.job.n, place.payload)
-          : copy_section(*reinterpret_cast<const Section*>(scratch), nullptr, place.payload, 0);
+  const u32 done = e.entry.num_bytes - block.head.section_bytes();
+  const u64 sum = e.raw_bytes != 0 ? write_low_plane(src, pos, block.job.n, place.payload)
+                                   : copy_section(*reinterpret_cast<const Section*>(scratch),
+                                                  nullptr, place.payload, 0);
   return sum + write_palette_section(place.payload, done, 1u << work.log2_block, &block.head,
                                      block.room());
 }

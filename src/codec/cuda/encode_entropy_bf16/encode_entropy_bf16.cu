@@ -17,16 +17,16 @@ constexpr unsigned kMaxWarps = 16;  // of a multiprocessor
 // payload did not fit.
 template <class Access>
 __device__ __forceinline__ DeviceEntry encode_and_write(const Work& work, const Access& src,
-                                                        std::uint64_t pos, EncodeSmem& smem,
-                                                        CodedBlock& block, std::uint8_t* scratch,
+                                                        u64 pos, EncodeSmem& smem,
+                                                        CodedBlock& block, u8* scratch,
                                                         bool& written) {
   const EncodeJob& job = block.job;
   Encoded e{};
   const bool coded = code_bf16_block(work, src, pos, smem, block, scratch, e);
-  const std::uint64_t units = place_block(work.sizes + job.w.first_block, job.block,
-                                          e.entry.num_bytes / 16, job.payload_start() / 16);
+  const u64 units = place_block(work.sizes + job.w.first_block, job.block, e.entry.num_bytes / 16,
+                                job.payload_start() / 16);
   const Place place(job, e.entry, units);
-  const std::uint64_t sum =
+  const u64 sum =
       coded ? write_coded(work, src, pos, block, e, scratch, place)
             : write_block_any<2>(work, src, pos, job.n, e, scratch, place.payload, place.fits);
   e.entry.checksum = checksum_finish(warp_sum(sum), e.entry.num_bytes);
@@ -37,12 +37,11 @@ __device__ __forceinline__ DeviceEntry encode_and_write(const Work& work, const 
 // Warps that start together stay in phase: all load, then all code, then all write. Where they have
 // many blocks, waves of thread blocks start with a delay.
 struct StaggeredStart {
-  std::uint32_t wave_ctas, clocks;
+  u32 wave_ctas, clocks;
 
   __device__ __forceinline__ void wait() const {
     if (clocks == 0) return;
-    const std::int64_t start = clock64(),
-                       delay = std::int64_t{blockIdx.x / wave_ctas} * std::int64_t{clocks};
+    const i64 start = clock64(), delay = i64{blockIdx.x / wave_ctas} * i64{clocks};
     while (clock64() - start < delay) __nanosleep(200);
     __syncwarp();
   }
@@ -51,19 +50,19 @@ struct StaggeredStart {
 template <class Access>
 __global__ void __launch_bounds__(kWarpSize, kMaxWarps)
     encode_entropy_bf16_kernel(const __grid_constant__ Work work, const StaggeredStart start) {
-  extern __shared__ __align__(1024) std::uint8_t shared[];
+  extern __shared__ __align__(1024) u8 shared[];
   const unsigned lane = lane_id();
   if (work.items == nullptr) let_next_kernel_start();  // the verdict
   wait_for_previous_kernel();
   start.wait();
-  const std::uint64_t total = num_tickets(work);
-  std::uint8_t* scratch = work.scratch + blockIdx.x * work.scratch_bytes;
+  const u64 total = num_tickets(work);
+  u8* scratch = work.scratch + blockIdx.x * work.scratch_bytes;
   auto& smem = *reinterpret_cast<EncodeSmem*>(shared);
   auto& block = *reinterpret_cast<CodedBlock*>(shared + sizeof(EncodeSmem));
   EncodeJob& job = block.job;
   EncodeReport report;
   for (;;) {
-    const std::uint64_t ticket = warp_ticket(work.ticket);
+    const u64 ticket = warp_ticket(work.ticket);
     const bool ends = ticket >= total || upstream_failed(work);
     // The report is lane 0's alone: the condition must not depend on that of other lanes.
     if (lane == 0 && report.done != 0 && (ends || report.is_of_another_item(work, ticket)))
@@ -77,7 +76,7 @@ __global__ void __launch_bounds__(kWarpSize, kMaxWarps)
       __syncwarp();
       continue;
     }
-    std::uint8_t* piece = in_one_piece(src, job.pos, 2 * std::uint64_t{job.n});
+    u8* piece = in_one_piece(src, job.pos, 2 * u64{job.n});
     DeviceEntry entry;
     bool written;
     if (std::is_same_v<Access, DirectAccess> || piece != nullptr)
@@ -89,8 +88,8 @@ __global__ void __launch_bounds__(kWarpSize, kMaxWarps)
   }
 }
 
-std::uint32_t encode_smem_bytes(int log2_block) {
-  return static_cast<std::uint32_t>(sizeof(EncodeSmem)) + coded_block_bytes(log2_block);
+u32 encode_smem_bytes(int log2_block) {
+  return static_cast<u32>(sizeof(EncodeSmem)) + coded_block_bytes(log2_block);
 }
 
 template <class Access>

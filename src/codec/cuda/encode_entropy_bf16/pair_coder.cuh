@@ -1,5 +1,4 @@
-// codec/cuda/encode_entropy_bf16/pair_coder.cuh - codes pairs of palette symbols, four steps at
-// once.
+// codec/cuda/encode_entropy_bf16/pair_coder.cuh - codes pairs of palette symbols, four at once.
 #pragma once
 #include "codec/cuda/encode_entropy_any/symbol_coder.cuh"
 
@@ -7,28 +6,26 @@ namespace snug::cuda {
 
 // As make_symbol, with .y = shift | is_escape << 7 | freq << 8 | start << 16. Frequencies are below
 // 256, because the escape has one, too.
-__device__ __forceinline__ uint2 make_pair_symbol(std::uint32_t freq, std::uint32_t start,
-                                                  bool is_escape) {
-  const std::uint32_t shift =
-      freq <= 1 ? 0 : 31 - static_cast<std::uint32_t>(__clz(static_cast<int>(freq - 1)));
+__device__ __forceinline__ uint2 make_pair_symbol(u32 freq, u32 start, bool is_escape) {
+  const u32 shift = freq <= 1 ? 0 : 31 - static_cast<u32>(__clz(static_cast<int>(freq - 1)));
   if (freq <= 1) start += 255;
   return {kReciprocals.multiplier[freq], shift | (is_escape ? 128u : 0u) | freq << 8 | start << 16};
 }
 
 struct PairCoder : CoderState {
   // Constants in registers: the compiler would load them at every use.
-  std::uint32_t minus_byte1, all;
+  u32 minus_byte1, all;
 
-  __device__ __forceinline__ explicit PairCoder(std::uint32_t words_end) : CoderState(words_end) {
+  __device__ __forceinline__ explicit PairCoder(u32 words_end) : CoderState(words_end) {
     asm volatile("mov.u32 %0, 0xFF00;" : "=r"(minus_byte1));
     asm volatile("mov.u32 %0, 256;" : "=r"(all));
   }
 
   // Dot products extract bytes: the multiply pipe has time, the logic pipe less.
   __device__ __forceinline__ void code_symbol(uint2 symbol) {
-    std::uint32_t c;  // 256 - freq
+    u32 c;  // 256 - freq
     asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(c) : "r"(symbol.y), "r"(minus_byte1), "r"(all));
-    const std::uint32_t q = __funnelshift_r(__umulhi(x, symbol.x), 0, symbol.y);
+    const u32 q = __funnelshift_r(__umulhi(x, symbol.x), 0, symbol.y);
     x = q * c + (x + (symbol.y >> 16));
   }
 
@@ -37,13 +34,13 @@ struct PairCoder : CoderState {
   // there is only arithmetic, and the compiler interleaves both.
   template <class Meanwhile>
   __device__ __forceinline__ void code_group(const uint2 (&symbols)[8], Meanwhile meanwhile) {
-    std::uint32_t new_words[4];
+    u32 new_words[4];
     unsigned new_masks[4];
 #pragma unroll
     for (int step = 3; step >= 0; --step) {
       const uint2 first = symbols[2 * step], second = symbols[2 * step + 1];
-      const std::uint32_t product = __dp4a(first.y, __byte_perm(second.y, 0, 0x4414), 0u);
-      const std::uint32_t high = x >> 16;
+      const u32 product = __dp4a(first.y, __byte_perm(second.y, 0, 0x4414), 0u);
+      const u32 high = x >> 16;
       const bool full = high >= product;  // of the two frequencies
       new_words[step] = x;
       new_masks[step] = __ballot_sync(kAllLanes, full);

@@ -21,7 +21,7 @@ constexpr unsigned kFirstPlacer = kWriters + kAnalyzers, kProducer = kFirstPlace
 
 // Whole elements of the single tensor.
 template <int kWidth>
-__device__ __forceinline__ std::uint64_t single_elems(const Work& work) {
+__device__ __forceinline__ u64 single_elems(const Work& work) {
   return kWidth > 1 ? work.single.tensor_bytes / kWidth
                     : elems_in(work.single.tensor_bytes, work.dtype);
 }
@@ -38,19 +38,18 @@ __device__ __forceinline__ EncodeJob make_single_job(const Work& work) {
   return job;
 }
 template <int kWidth>
-__device__ __forceinline__ void move_to_block(const Work& work, std::uint64_t block,
-                                              EncodeJob& job) {
-  const std::uint64_t first = block << work.log2_block, left = single_elems<kWidth>(work) - first;
+__device__ __forceinline__ void move_to_block(const Work& work, u64 block, EncodeJob& job) {
+  const u64 first = block << work.log2_block, left = single_elems<kWidth>(work) - first;
   job.block = block;
   job.pos = first * width_in<kWidth>(work);
-  job.n = static_cast<std::uint32_t>(left >> work.log2_block ? 1u << work.log2_block : left);
+  job.n = static_cast<u32>(left >> work.log2_block ? 1u << work.log2_block : left);
 }
 
 // The job of the ticket that lane 0 has drawn, or of the next one that has a block; false after the
 // last. The job of a single tensor was made for another block of it.
 template <class Access, int kWidth>
-__device__ __forceinline__ bool take_job(const Work& work, std::uint64_t num_tickets,
-                                         std::uint32_t ticket, EncodeJob& job) {
+__device__ __forceinline__ bool take_job(const Work& work, u64 num_tickets, u32 ticket,
+                                         EncodeJob& job) {
   for (;; ticket = warp_ticket(work.ticket)) {
     ticket = __shfl_sync(kAllLanes, ticket, 0);
     if (ticket >= num_tickets || upstream_failed(work)) return false;
@@ -69,20 +68,15 @@ __device__ __forceinline__ bool take_job(const Work& work, std::uint64_t num_tic
 
 // in_one_piece for a tensor whose segments mostly have the size `page`: start, end and address of
 // the guessed segment are loaded together, not one after the other.
-__device__ __forceinline__ const std::uint8_t* find_piece(const DirectAccess& tensor,
-                                                          std::uint64_t pos, std::uint32_t,
-                                                          std::uint64_t) {
+__device__ __forceinline__ const u8* find_piece(const DirectAccess& tensor, u64 pos, u32, u64) {
   return tensor.data + pos;
 }
-inline __device__ __noinline__ const std::uint8_t* find_piece(const ScatteredAccess& tensor,
-                                                              std::uint64_t pos,
-                                                              std::uint32_t num_bytes,
-                                                              std::uint64_t page) {
-  const std::uint64_t i = page == 0 ? tensor.num_segments : pos / page;
+inline __device__ __noinline__ const u8* find_piece(const ScatteredAccess& tensor, u64 pos,
+                                                    u32 num_bytes, u64 page) {
+  const u64 i = page == 0 ? tensor.num_segments : pos / page;
   if (i < tensor.num_segments) {
-    const std::uint64_t start = tensor.starts[i], end = tensor.starts[i + 1];
-    const std::uint8_t* at =
-        static_cast<const std::uint8_t*>(tensor.segments[i].data) + pos - start;
+    const u64 start = tensor.starts[i], end = tensor.starts[i + 1];
+    const u8* at = static_cast<const u8*>(tensor.segments[i].data) + pos - start;
     if (start <= pos && pos + num_bytes <= end)
       return reinterpret_cast<std::uintptr_t>(at) % 16 == 0 ? at : nullptr;
   }
@@ -92,26 +86,25 @@ inline __device__ __noinline__ const std::uint8_t* find_piece(const ScatteredAcc
 // By a whole warp: starts the load of a block, a unit a lane. Analyzers load what bulk copies
 // cannot move. Then prefetches into L2 the block that comes `ahead` blocks later (0: none).
 template <class Access, int kWidth>
-__device__ __forceinline__ void load_to_ring(const Work& work, const RingCursor& cursor,
-                                             std::uint64_t page, unsigned ahead, BlockInfo& info,
-                                             std::uint32_t full, EncodeFixedSmem& smem) {
+__device__ __forceinline__ void load_to_ring(const Work& work, const RingCursor& cursor, u64 page,
+                                             unsigned ahead, BlockInfo& info, u32 full,
+                                             EncodeFixedSmem& smem) {
   static_assert(kRingUnit == kPieceBytes && 2 * kMaxRingBlock <= kWarpSize * kRingUnit);
   const Access src = access_item<Access>(work, info.job.w.item);
   const unsigned lane = lane_id(), num_units = cursor.ring.block_units;
-  const std::uint32_t num_bytes = info.job.n * width_in<kWidth>(work) & ~15u,
-                      start = lane * kRingUnit;
-  std::uint32_t here = start < num_bytes ? min(num_bytes - start, kRingUnit) : 0;
-  std::uint64_t pos = info.job.pos + start;
+  const u32 num_bytes = info.job.n * width_in<kWidth>(work) & ~15u, start = lane * kRingUnit;
+  u32 here = start < num_bytes ? min(num_bytes - start, kRingUnit) : 0;
+  u64 pos = info.job.pos + start;
   // The next num_units lanes find the units of the later block at the same time.
   const bool is_later = lane >= num_units;
   if (is_later) {
-    pos += (std::uint64_t{ahead} - 1) * num_units * kRingUnit;
+    pos += (u64{ahead} - 1) * num_units * kRingUnit;
     const bool exists =
         ahead != 0 && lane < 2 * num_units && pos + kRingUnit <= info.job.w.item.tensor_bytes;
     here = exists ? kRingUnit : 0;
   }
   const RingBlock block = cursor.block();
-  const std::uint8_t* at = here == 0 ? nullptr : find_piece(src, pos, here, page);
+  const u8* at = here == 0 ? nullptr : find_piece(src, pos, here, page);
   bool one_copy = true, in_bulk = true;
   if constexpr (std::is_same_v<Access, ScatteredAccess>) {
     one_copy = __all_sync(kAllLanes, is_later || here == 0 || at != nullptr);
@@ -127,7 +120,7 @@ __device__ __forceinline__ void load_to_ring(const Work& work, const RingCursor&
   // Each unit as soon as there is room for it.
   bool waits = !is_later;
   const bool is_new = cursor.is_new(lane);
-  const std::uint32_t empty = shared_address(&smem.empty[cursor.barrier(lane)]);
+  const u32 empty = shared_address(&smem.empty[cursor.barrier(lane)]);
   while (__any_sync(kAllLanes, waits)) {
     if (!waits || !(is_new || barrier_test(empty, cursor.parity(lane)))) continue;
     waits = false;
@@ -135,10 +128,9 @@ __device__ __forceinline__ void load_to_ring(const Work& work, const RingCursor&
     if (one_copy)
       bulk_load<true>(block.at(start), at, here, full);
     else
-      for_each_piece(src, info.job.pos, num_bytes,
-                     [&](const std::uint8_t* from, std::uint32_t offset, std::uint32_t some) {
-                       bulk_load<true>(block.at(offset), from, some, full);
-                     });
+      for_each_piece(src, info.job.pos, num_bytes, [&](const u8* from, u32 offset, u32 some) {
+        bulk_load<true>(block.at(offset), from, some, full);
+      });
   }
   __syncwarp();
   if (lane == 0) barrier_loads_issued(full);
@@ -155,7 +147,7 @@ struct FrameWriter {
   template <class Access>
   __device__ __forceinline__ void add(const Work& work, const BlockInfo& info,
                                       const BlockInfo& before) {
-    const std::uint64_t sum = warp_sum(lane_id() < kWriters ? info.sums[lane_id()] : 0);
+    const u64 sum = warp_sum(lane_id() < kWriters ? info.sums[lane_id()] : 0);
     if (lane_id() == 0) {
       if (report.done != 0 && report.item != info.job.w.idx) flush<Access>(work, before);
       const DeviceEntry entry{info.offset, info.codec, info.plane_modes, info.payload_bytes,
@@ -174,10 +166,9 @@ template <class Access, int kWidth>
 __device__ __forceinline__ void produce_blocks(const Work& work, RingCursor cursor,
                                                unsigned num_placers, EncodeFixedSmem& smem) {
   const unsigned lane = lane_id(), num_ahead = cursor.ring.num_blocks();
-  const std::uint64_t num_tickets = work.items != nullptr
-                                        ? work.first_block[work.num_items]
-                                        : max(smem.infos[0].job.num_blocks, std::uint64_t{1});
-  const std::uint64_t page =
+  const u64 num_tickets = work.items != nullptr ? work.first_block[work.num_items]
+                                                : max(smem.infos[0].job.num_blocks, u64{1});
+  const u64 page =
       std::is_same_v<Access, DirectAccess> || work.segments == nullptr ? 0 : work.segment_starts[1];
   FrameWriter writer;
   unsigned finished = 0, num_jobs = ~0u;
@@ -193,7 +184,7 @@ __device__ __forceinline__ void produce_blocks(const Work& work, RingCursor curs
     // thread blocks wait for the size of a ticket that is drawn.
     if (j >= num_ahead) await_block(smem.placed, j - num_ahead);
     BlockInfo& info = info_of(j);
-    std::uint32_t ticket = 0;
+    u32 ticket = 0;
     if (num_jobs == ~0u && lane == 0) ticket = atomicAdd(work.ticket, 1u);
     if (j > num_ahead) finish_next();  // while the ticket arrives
     if (num_jobs == ~0u && !take_job<Access, kWidth>(work, num_tickets, ticket, info.job))
@@ -221,22 +212,21 @@ __device__ __forceinline__ void produce_blocks(const Work& work, RingCursor curs
   if (lane == 0 && finished != 0) writer.flush<Access>(work, info_of(finished - 1));
 }
 
-// kWidth 2 and 4 stand for BF16 and F32 with the fixed codec, 1 for raw and constant blocks of any
-// type.
+// kWidth 2 and 4 stand for the fixed codec of BF16 and F32, 1 for raw and constant blocks.
 template <class Access, int kWidth>
 __global__ void __launch_bounds__(kEncodeFixedThreads, 1)
     encode_fixed_kernel(const __grid_constant__ Work work, unsigned num_ring_units) {
-  extern __shared__ __align__(1024) std::uint8_t units[];
+  extern __shared__ __align__(1024) u8 units[];
   __shared__ EncodeFixedSmem smem;
   if (work.items == nullptr) let_next_kernel_start();  // the verdict
-  const std::uint32_t block_bytes = width_in<kWidth>(work) << work.log2_block;
+  const u32 block_bytes = width_in<kWidth>(work) << work.log2_block;
   const BlockRing ring{kept_shared_address(units), num_ring_units, block_bytes / kRingUnit};
-  const unsigned warp = threadIdx.x / kWarpSize, lane = lane_id();
+  const unsigned warp = warp_id(), lane = lane_id();
   // Some thread block starts with this block.
   if (std::is_same_v<Access, DirectAccess> && work.items == nullptr && warp == kProducer) {
-    const std::uint64_t pos = blockIdx.x * std::uint64_t{block_bytes} + lane * kRingUnit;
+    const u64 pos = blockIdx.x * u64{block_bytes} + lane * kRingUnit;
     if (lane < ring.block_units && pos + kRingUnit <= work.single.tensor_bytes)
-      bulk_prefetch(static_cast<const std::uint8_t*>(work.single.tensor) + pos, kRingUnit);
+      bulk_prefetch(static_cast<const u8*>(work.single.tensor) + pos, kRingUnit);
   }
   // Each warp initializes one kind of barrier, each lane one of them.
   const auto init = [&](unsigned long long& barrier, unsigned count) {

@@ -13,10 +13,10 @@ inline constexpr unsigned kWriters = 16;   // warps that write payloads
 inline constexpr unsigned kAnalyzers = 8;  // warps that analyze one block after the other
 inline constexpr unsigned kAnalyzerThreads = kAnalyzers * kWarpSize;
 inline constexpr unsigned kPartsOfAnalyzer = kWriters / kAnalyzers;  // of each piece, see Pieces
-inline constexpr unsigned kPlacers = 3;           // warps that look back, for one block each
-inline constexpr unsigned kBlockInfos = 16;       // blocks between producer and writers,
-inline constexpr unsigned kMaxBlocksAhead = 8;    // of which so many may be whole in the ring
-inline constexpr std::uint32_t kRingUnit = 8192;  // the ring consists of such pieces
+inline constexpr unsigned kPlacers = 3;         // warps that look back, for one block each
+inline constexpr unsigned kBlockInfos = 16;     // blocks between producer and writers,
+inline constexpr unsigned kMaxBlocksAhead = 8;  // of which so many may be whole in the ring
+inline constexpr u32 kRingUnit = 8192;          // the ring consists of such pieces
 inline constexpr unsigned kMaxRingUnits = 8 * kMaxBlocksAhead;
 inline constexpr unsigned kMaxPieces = 4, kMaxParts = kMaxPieces * kWriters;
 
@@ -30,22 +30,22 @@ __device__ __forceinline__ unsigned width_in(const Work& work) {
 // each piece every writer has a part of one or two rows.
 struct Pieces {
   unsigned num;
-  std::uint32_t rows;  // of a part
+  u32 rows;  // of a part
 
   template <int kWidth>
-  static __device__ __forceinline__ Pieces of(std::uint32_t block_bytes) {
-    const std::uint32_t rows = block_bytes / ((kWidth == 4 ? 32 : 16) * kWarpSize * kWriters);
+  static __device__ __forceinline__ Pieces of(u32 block_bytes) {
+    const u32 rows = block_bytes / ((kWidth == 4 ? 32 : 16) * kWarpSize * kWriters);
     return {rows < 2 ? 1 : rows / 2, rows < 2 ? 1u : 2u};
   }
   // Bytes of a part; a unit of the ring is a whole number of parts.
   template <int kWidth>
-  __device__ __forceinline__ std::uint32_t part_bytes() const {
+  __device__ __forceinline__ u32 part_bytes() const {
     return rows * (kWidth == 4 ? 32 : 16) * kWarpSize;
   }
 };
 
 struct BlockRing {
-  std::uint32_t address;  // shared memory
+  u32 address;  // shared memory
   unsigned num_units;
   unsigned block_units;  // of one block
 
@@ -54,11 +54,11 @@ struct BlockRing {
 
 // A block in the ring.
 struct RingBlock {
-  std::uint32_t start, end, wrap;
+  u32 start, end, wrap;
 
   // The shared memory address of a byte of the block.
-  __device__ __forceinline__ std::uint32_t at(std::uint32_t offset) const {
-    const std::uint32_t address = start + offset;
+  __device__ __forceinline__ u32 at(u32 offset) const {
+    const u32 address = start + offset;
     return address < end ? address : address - wrap;
   }
 };
@@ -70,7 +70,7 @@ struct RingCursor {
   unsigned round = 0;  // how often the end of the ring was passed
 
   __device__ __forceinline__ RingBlock block() const {
-    const std::uint32_t wrap = ring.num_units * kRingUnit;
+    const u32 wrap = ring.num_units * kRingUnit;
     return {ring.address + unit * kRingUnit, ring.address + wrap, wrap};
   }
   __device__ __forceinline__ void advance() {
@@ -100,31 +100,31 @@ struct BlockInfo {
   bool ends;     // there is no such block, nor a later one
   bool by_hand;  // analyzers load it, because bulk copies cannot
 
-  std::uint32_t differs;  // bits in which values differ from the first one
-  std::uint32_t num_escapes;
+  u32 differs;  // bits in which values differ from the first one
+  u32 num_escapes;
   int sure_escapes;  // a lower bound from values sampled or counted
-  std::uint16_t escapes_of[kMaxParts];
+  u16 escapes_of[kMaxParts];
   uint2 palette;
   PackTables tables[2];
-  std::uint8_t lut[128];  // index of a top byte without its sign; 7: escape
-  unsigned num_tables;    // that hold the whole palette; 0: two are not enough
-  bool may_be_raw;        // an eighth of the sampled values are escapes
+  u8 lut[128];          // index of a top byte without its sign; 7: escape
+  unsigned num_tables;  // that hold the whole palette; 0: two are not enough
+  bool may_be_raw;      // an eighth of the sampled values are escapes
 
-  std::uint64_t offset;  // of the payload in the frame
-  bool written;          // it fits into the frame
-  std::uint32_t codec;
-  std::uint32_t plane_modes;
-  std::uint32_t payload_bytes;
+  u64 offset;    // of the payload in the frame
+  bool written;  // it fits into the frame
+  u32 codec;
+  u32 plane_modes;
+  u32 payload_bytes;
 
-  std::uint64_t sums[kWriters];  // checksum terms of the payload
+  u64 sums[kWriters];  // checksum terms of the payload
 
-  __device__ bool is(Codec other) const { return codec == static_cast<std::uint32_t>(other); }
+  __device__ bool is(Codec other) const { return codec == static_cast<u32>(other); }
 };
 
 // What analyzers add up for a block.
 struct AnalyzerTotals {
-  alignas(16) std::uint32_t histogram[128 * kHistogramCopies];
-  std::uint32_t differs[2];  // after the sample, and after all values
+  alignas(16) u32 histogram[128 * kHistogramCopies];
+  u32 differs[2];  // after the sample, and after all values
 
   // Not by the first warp: the others wait for it meanwhile.
   __device__ __forceinline__ void clear(unsigned thread) {
@@ -136,8 +136,7 @@ struct AnalyzerTotals {
   }
 };
 
-// Every thread arrives at barriers for itself, because race checkers do not follow arrivals for
-// others.
+// Every thread arrives at barriers for itself: race checkers do not follow arrivals for others.
 struct EncodeFixedSmem {
   unsigned long long full[kBlockInfos];     // barriers: the block has arrived,
   unsigned long long counted[kBlockInfos];  // its escapes are counted,

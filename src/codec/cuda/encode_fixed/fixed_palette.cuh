@@ -1,5 +1,4 @@
-// codec/cuda/encode_fixed/fixed_palette.cuh - the palette of the `fixed` codec: the commonest upper
-// exponent bits.
+// codec/cuda/encode_fixed/fixed_palette.cuh - the `fixed` palette: commonest upper exponent bits.
 #pragma once
 #include "codec/cuda/frame/device_frame.cuh"
 
@@ -12,21 +11,20 @@ inline constexpr unsigned kHistogramCopies = 4;
 // By one warp: the 7 commonest values in falling order (of equal counts the smaller first), in two
 // registers. The histogram has 128 bins of kCopies counters. most_common gets the highest count.
 template <unsigned kCopies>
-__device__ inline uint2 make_fixed_palette(const std::uint32_t* histogram,
-                                           std::uint32_t* most_common = nullptr) {
+__device__ inline uint2 make_fixed_palette(const u32* histogram, u32* most_common = nullptr) {
   const unsigned lane = lane_id();
-  std::uint32_t keys[4];
+  u32 keys[4];
 #pragma unroll
   for (unsigned i = 0; i < 4; ++i) {
     const unsigned v = i * kWarpSize + lane;
-    std::uint32_t count = 0;
+    u32 count = 0;
 #pragma unroll
     for (unsigned c = 0; c < kCopies; ++c) count += histogram[v * kCopies + c];
     keys[i] = (count << 7 | (127 - v)) + 1;  // 0: none
   }
   // Sorts each lane's keys: the maximum is then among the lanes' first ones.
   const auto order = [&](unsigned i, unsigned k) {
-    const std::uint32_t high = max(keys[i], keys[k]);
+    const u32 high = max(keys[i], keys[k]);
     keys[k] = min(keys[i], keys[k]);
     keys[i] = high;
   };
@@ -35,11 +33,11 @@ __device__ inline uint2 make_fixed_palette(const std::uint32_t* histogram,
   order(0, 2);
   order(1, 3);
   order(1, 2);
-  std::uint64_t palette = 0;
+  u64 palette = 0;
 #pragma unroll
   for (int s = 0; s < 7; ++s) {
-    const std::uint32_t best = __reduce_max_sync(kAllLanes, keys[0]);
-    palette |= std::uint64_t{127 - ((best - 1) & 127)} << (8 * s);
+    const u32 best = __reduce_max_sync(kAllLanes, keys[0]);
+    palette |= u64{127 - ((best - 1) & 127)} << (8 * s);
     if (s == 0 && most_common != nullptr) *most_common = (best - 1) >> 7;
     if (keys[0] == best) {
       keys[0] = keys[1];
@@ -48,7 +46,7 @@ __device__ inline uint2 make_fixed_palette(const std::uint32_t* histogram,
       keys[3] = 0;
     }
   }
-  return {static_cast<std::uint32_t>(palette), static_cast<std::uint32_t>(palette >> 32)};
+  return {static_cast<u32>(palette), static_cast<u32>(palette >> 32)};
 }
 
 }  // namespace snug::cuda

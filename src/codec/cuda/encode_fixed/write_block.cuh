@@ -8,12 +8,11 @@ namespace snug::cuda {
 // Constant planes, header and the padding of the escapes, by one warp; `block` is the address of
 // the first value.
 template <int kWidth>
-__device__ __noinline__ std::uint64_t write_fixed_rest(std::uint32_t block, const BlockInfo& info,
-                                                       std::uint8_t* payload) {
+__device__ __noinline__ u64 write_fixed_rest(u32 block, const BlockInfo& info, u8* payload) {
   const unsigned lane = lane_id();
   const FixedParts parts(info.job.n, kWidth, info.plane_modes);
-  std::uint64_t sum = 0;
-  const auto put = [&](std::uint32_t at, uint4 v) {
+  u64 sum = 0;
+  const auto put = [&](u32 at, uint4 v) {
     store_streaming(payload + at, v);
     sum += checksum_term(v, at / 16);
   };
@@ -22,8 +21,8 @@ __device__ __noinline__ std::uint64_t write_fixed_rest(std::uint32_t block, cons
   for (unsigned p = 0; p + 1 < kWidth; ++p)
     if (lane == 0 && has_mode(info.plane_modes, p, PlaneMode::kConstant))
       put(parts.plane[p], {load_shared_u32(block) >> (8 * p) & 255, 0, 0, 0});
-  const std::uint32_t end = parts.head + static_cast<std::uint32_t>(codec::FixedHeader::kBytes) +
-                            4 * (info.num_escapes + lane);
+  const u32 end =
+      parts.head + static_cast<u32>(codec::FixedHeader::kBytes) + 4 * (info.num_escapes + lane);
   if (end < info.payload_bytes) store_streaming(payload + end, 0u);
   return sum;
 }
@@ -31,32 +30,32 @@ __device__ __noinline__ std::uint64_t write_fixed_rest(std::uint32_t block, cons
 // One warp's parts of a whole block, kRows rows each. Calls read(address) when the part at that
 // address of the ring is in registers.
 template <int kWidth, unsigned kRows, class Read>
-__device__ __forceinline__ std::uint64_t write_parts(const RingBlock& block, const BlockInfo& info,
-                                                     std::uint8_t* payload, unsigned warp,
-                                                     unsigned num_pieces, Read read) {
-  constexpr std::uint32_t kPartUnits = kRows * kWarpSize, kPieceUnits = kPartUnits * kWriters;
+__device__ __forceinline__ u64 write_parts(const RingBlock& block, const BlockInfo& info,
+                                           u8* payload, unsigned warp, unsigned num_pieces,
+                                           Read read) {
+  constexpr u32 kPartUnits = kRows * kWarpSize, kPieceUnits = kPartUnits * kWriters;
   const FixedParts parts(info.job.n, kWidth, info.plane_modes);
   const PackTables table = info.tables[0];
-  const std::uint32_t modes = info.plane_modes;
-  std::uint32_t unit = warp * kPartUnits + lane_id();
-  std::uint32_t rows = block.at(8 * kWidth * kPartUnits * warp);
-  std::uint8_t* low_at[kWidth - 1];
-  std::uint32_t low_factor[kWidth - 1];
+  const u32 modes = info.plane_modes;
+  u32 unit = warp * kPartUnits + lane_id();
+  u32 rows = block.at(8 * kWidth * kPartUnits * warp);
+  u8* low_at[kWidth - 1];
+  u32 low_factor[kWidth - 1];
 #pragma unroll
   for (int p = 0; p < kWidth - 1; ++p) {
     low_at[p] = payload + parts.plane[p] + 8 * unit;
     low_factor[p] = checksum_factor(parts.plane[p] / 4 + 2 * unit);
   }
-  std::uint8_t* word_at = payload + parts.nibbles + 4 * unit;
-  std::uint32_t word_factor = checksum_factor(parts.nibbles / 4 + unit);
-  std::uint64_t sum = 0;
+  u8* word_at = payload + parts.nibbles + 4 * unit;
+  u32 word_factor = checksum_factor(parts.nibbles / 4 + unit);
+  u64 sum = 0;
 #pragma unroll 1
   for (unsigned piece = 0; piece < num_pieces; ++piece) {
     UnitVecs<kWidth> u[kRows];
 #pragma unroll
     for (unsigned i = 0; i < kRows; ++i) u[i].load(rows, i * kWarpSize + lane_id());
     read(rows);
-    std::uint32_t words[kRows], misses = 0;
+    u32 words[kRows], misses = 0;
     Lookup look[kRows];
 #pragma unroll
     for (unsigned i = 0; i < kRows; ++i) {
@@ -71,12 +70,12 @@ __device__ __forceinline__ std::uint64_t write_parts(const RingBlock& block, con
       for (int p = 0; p < kWidth - 1; ++p) {
         if (kWidth == 4 && !has_mode(modes, p, PlaneMode::kRaw)) continue;
         store_streaming(low_at[p] + 8 * kWarpSize * i, lows[p]);
-        const std::uint32_t factor = low_factor[p] + 2 * kWarpSize * i * frame::kChecksumStep;
+        const u32 factor = low_factor[p] + 2 * kWarpSize * i * frame::kChecksumStep;
         sum = mad_wide(lows[p].y, factor + kNextFactor, mad_wide(lows[p].x, factor, sum));
       }
     }
     if (__any_sync(kAllLanes, misses != 0)) {
-      std::uint32_t flags[kRows], any = 0;
+      u32 flags[kRows], any = 0;
 #pragma unroll
       for (unsigned i = 0; i < kRows; ++i) {
         flags[i] = set_missed_indices(info, look[i], words[i]);
@@ -110,24 +109,22 @@ __device__ __forceinline__ std::uint64_t write_parts(const RingBlock& block, con
 
 // The same for a partial block: covers the padding of the planes, where it reads zeros.
 template <int kWidth>
-__device__ __noinline__ std::uint64_t write_part_of_partial(RingBlock block, const BlockInfo& info,
-                                                            std::uint8_t* payload, unsigned part,
-                                                            std::uint32_t rows) {
+__device__ __noinline__ u64 write_part_of_partial(RingBlock block, const BlockInfo& info,
+                                                  u8* payload, unsigned part, u32 rows) {
   const FixedParts parts(info.job.n, kWidth, info.plane_modes);
   EscapeList list = EscapeList::of<kWidth>(info, payload, part);
-  std::uint64_t sum = 0;
+  u64 sum = 0;
 #pragma unroll 1
-  for (std::uint32_t row = part * rows; row < (part + 1) * rows; ++row) {
-    const std::uint32_t unit = row * kWarpSize + lane_id();
-    const auto left = static_cast<std::int32_t>(info.job.n) - 8 * static_cast<std::int32_t>(unit);
+  for (u32 row = part * rows; row < (part + 1) * rows; ++row) {
+    const u32 unit = row * kWarpSize + lane_id();
+    const auto left = static_cast<i32>(info.job.n) - 8 * static_cast<i32>(unit);
     UnitVecs<kWidth> u;
     u.load(block.at(8 * kWidth * unit), 0);
     uint2 lows[kWidth - 1], high;
     u.split(lows, high);
     const Lookup look(high, info.tables[0].value);
-    std::uint32_t word = look.indices(info.tables[0].index);
-    const std::uint32_t flags =
-        resolve_misses(look, shared_address(info.lut), word) & existing_flags(left);
+    u32 word = look.indices(info.tables[0].index);
+    const u32 flags = resolve_misses(look, shared_address(info.lut), word) & existing_flags(left);
     word = with_signs(word, high) & ~rest_of_word(left);
 #pragma unroll
     for (int p = 0; p < kWidth - 1; ++p) {
@@ -148,11 +145,10 @@ __device__ __noinline__ std::uint64_t write_part_of_partial(RingBlock block, con
 
 // One warp's share of a fixed payload; returns its checksum terms.
 template <int kWidth, class Read>
-__device__ __forceinline__ std::uint64_t write_fixed(const RingBlock& block, const BlockInfo& info,
-                                                     std::uint8_t* payload, unsigned warp,
-                                                     Pieces pieces, std::uint32_t block_elems,
-                                                     Read read) {
-  std::uint64_t sum = 0;
+__device__ __forceinline__ u64 write_fixed(const RingBlock& block, const BlockInfo& info,
+                                           u8* payload, unsigned warp, Pieces pieces,
+                                           u32 block_elems, Read read) {
+  u64 sum = 0;
   if (warp == 0) sum = write_fixed_rest<kWidth>(block.start, info, payload);
   if (info.job.n != block_elems) {
 #pragma unroll 1
@@ -170,11 +166,10 @@ __device__ __forceinline__ std::uint64_t write_fixed(const RingBlock& block, con
 
 // One warp's share of a raw or a constant block.
 template <class Read>
-__device__ __forceinline__ std::uint64_t write_plain(const RingBlock& block, const BlockInfo& info,
-                                                     std::uint8_t* payload, unsigned warp,
-                                                     unsigned width, unsigned num_pieces,
-                                                     std::uint32_t block_bytes, Read read) {
-  const std::uint32_t rows = block_bytes / (16 * kWarpSize * kWriters) / num_pieces;
+__device__ __forceinline__ u64 write_plain(const RingBlock& block, const BlockInfo& info,
+                                           u8* payload, unsigned warp, unsigned width,
+                                           unsigned num_pieces, u32 block_bytes, Read read) {
+  const u32 rows = block_bytes / (16 * kWarpSize * kWriters) / num_pieces;
   const auto read_part = [&](unsigned p) {
     read(block.at((p * kWriters + warp) * rows * (16 * kWarpSize)));
   };
@@ -188,13 +183,13 @@ __device__ __forceinline__ std::uint64_t write_plain(const RingBlock& block, con
     store_streaming(payload, v);
     return checksum_term(v, 0);
   }
-  const std::uint32_t num_vecs = info.payload_bytes / 16;
-  std::uint64_t sum = 0;
+  const u32 num_vecs = info.payload_bytes / 16;
+  u64 sum = 0;
 #pragma unroll 1
   for (unsigned p = 0; p < num_pieces; ++p) {
-    std::uint32_t vec = (p * kWriters + warp) * rows * kWarpSize + lane_id();
+    u32 vec = (p * kWriters + warp) * rows * kWarpSize + lane_id();
 #pragma unroll 1
-    for (std::uint32_t row = 0; row < rows; row += kBatch, vec += kBatch * kWarpSize) {
+    for (u32 row = 0; row < rows; row += kBatch, vec += kBatch * kWarpSize) {
       uint4 v[kBatch];
       const auto exists = [&](unsigned i) {
         return row + i < rows && vec + i * kWarpSize < num_vecs;
@@ -217,11 +212,11 @@ __device__ __forceinline__ std::uint64_t write_plain(const RingBlock& block, con
 template <int kWidth>
 __device__ __forceinline__ void write_blocks(const Work& work, RingCursor cursor,
                                              EncodeFixedSmem& smem) {
-  const unsigned warp = threadIdx.x / kWarpSize;
-  const std::uint32_t block_bytes = cursor.ring.block_units * kRingUnit;
+  const unsigned warp = warp_id();
+  const u32 block_bytes = cursor.ring.block_units * kRingUnit;
   const Pieces pieces = Pieces::of<kWidth>(block_bytes);
-  const std::uint32_t part_bytes = pieces.part_bytes<kWidth>();
-  const std::uint32_t empty = kept_shared_address(smem.empty);
+  const u32 part_bytes = pieces.part_bytes<kWidth>();
+  const u32 empty = kept_shared_address(smem.empty);
   for (unsigned j = 0;; ++j, cursor.advance()) {
     await_block(smem.placed, j);
     // These have passed long since, but they are the barriers that the block's bytes came with.
@@ -230,11 +225,11 @@ __device__ __forceinline__ void write_blocks(const Work& work, RingCursor cursor
     BlockInfo& info = smem.infos[j % kBlockInfos];
     if (info.ends) return;
     const RingBlock block = cursor.block();
-    std::uint8_t* payload = static_cast<std::uint8_t*>(info.job.w.item.frame) + info.offset;
-    const auto read = [&](std::uint32_t address) {
+    u8* payload = static_cast<u8*>(info.job.w.item.frame) + info.offset;
+    const auto read = [&](u32 address) {
       barrier_arrive(empty + (address - cursor.ring.address) / kRingUnit * 8);
     };
-    std::uint64_t sum = 0;
+    u64 sum = 0;
     if (info.written) {
       bool fixed = false;
       if constexpr (kWidth > 1) {

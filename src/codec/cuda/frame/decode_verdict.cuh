@@ -11,18 +11,18 @@ namespace snug::cuda {
 template <class Access>
 __global__ void __launch_bounds__(kVerdictThreads)
     decode_verdict_kernel(const __grid_constant__ Work work, unsigned num_errors) {
-  const auto* frame = static_cast<const std::uint8_t*>(work.single.frame);
+  const auto* frame = static_cast<const u8*>(work.single.frame);
   const DeviceHeader h =
       read_device_header(frame, work.single.frame_bytes, work.single.tensor_bytes, work.dtype);
-  std::uint64_t sum = 0;
+  u64 sum = 0;
   if (h.code == Code::kOk) {
     const uint4* vecs = reinterpret_cast<const uint4*>(frame);
-    const std::uint64_t num_vecs = h.payload_start() / 16;
+    const u64 num_vecs = h.payload_start() / 16;
 #pragma unroll 4
-    for (std::uint64_t i = threadIdx.x; i < num_vecs; i += kVerdictThreads) {
+    for (u64 i = threadIdx.x; i < num_vecs; i += kVerdictThreads) {
       uint4 v = __ldg(vecs + i);
       if (i == 2) v.x = 0;  // the checksum itself
-      sum += checksum_term(v, static_cast<std::uint32_t>(i));
+      sum += checksum_term(v, static_cast<u32>(i));
     }
   }
   sum = sum_all(sum);
@@ -44,20 +44,19 @@ __global__ void __launch_bounds__(kVerdictThreads)
   }
   if (lane_id() != 0) return;
   if (h.code == Code::kOk) error = max(error, worst);
-  const std::uint64_t elem_bytes = h.num_elems * width_of(work.dtype);
+  const u64 elem_bytes = h.num_elems * width_of(work.dtype);
   if (h.code == Code::kOk) {
     const Access dst = access_item<Access>(work, work.single);
     for (unsigned i = 0; i < h.num_tail_bytes; ++i)
-      dst.store_byte(elem_bytes + i, static_cast<std::uint8_t>(h.tail >> (8 * i)));
+      dst.store_byte(elem_bytes + i, static_cast<u8>(h.tail >> (8 * i)));
   }
   write_result(work.results, error, elem_bytes + h.num_tail_bytes);
 }
 
-// Launches a decode kernel, and the verdict on one tensor. Only batches and segments need
-// prepare_kernel.
+// Launches a decode kernel, and the verdict on one tensor. Only batches and pages are prepared.
 template <class Access, class Kernel, class... Args>
-cudaError_t launch_decoder(const KernelCall& call, Kernel kernel, std::uint64_t num_ctas,
-                           unsigned num_threads, std::uint32_t smem_bytes, const Args&... args) {
+cudaError_t launch_decoder(const KernelCall& call, Kernel kernel, u64 num_ctas,
+                           unsigned num_threads, u32 smem_bytes, const Args&... args) {
   const Work& work = call.work;
   const bool prepared = work.items != nullptr || work.segments != nullptr;
   const cudaError_t error = launch_kernel(

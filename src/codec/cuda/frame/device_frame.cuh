@@ -1,10 +1,9 @@
 // codec/cuda/frame/device_frame.cuh - frames as kernels see them: checksums, headers, index
 // entries, errors, and the state of one call.
 #pragma once
-#include <cstdint>
-
 #include "frame/checksum.h"
 #include "frame/frame.h"
+#include "gpu/integers.h"
 #include "gpu/ptx_barrier.cuh"
 #include "gpu/warp.cuh"
 #include "snug/cuda.h"
@@ -12,7 +11,7 @@
 namespace snug::cuda {
 
 // Why a frame was refused; to_status() in gpu_codec.cu has the words.
-enum Reason : std::uint32_t {
+enum Reason : u32 {
   kReasonNone = 0,
   kReasonShortFrame,
   kReasonMagic,
@@ -47,64 +46,58 @@ struct ItemState {
 
 // Errors as numbers. The error of the lowest block is the largest: taking the maximum reports the
 // same one in every run.
-__device__ __forceinline__ unsigned long long error_key(Code code, Reason reason,
-                                                        std::uint64_t block) {
-  return ((~block & 0xFFFFFFFFFFFFull) << 16) | static_cast<std::uint64_t>(reason) << 8 |
-         static_cast<std::uint64_t>(code);
+__device__ __forceinline__ unsigned long long error_key(Code code, Reason reason, u64 block) {
+  return ((~block & 0xFFFFFFFFFFFFull) << 16) | static_cast<u64>(reason) << 8 |
+         static_cast<u64>(code);
 }
-__device__ inline void report_error(ItemState* state, Code code, Reason reason,
-                                    std::uint64_t block) {
+__device__ inline void report_error(ItemState* state, Code code, Reason reason, u64 block) {
   atomicMax(&state->first_error, error_key(code, reason, block));
 }
 
-__device__ inline void write_result(DeviceResult* result, std::uint64_t first_error,
-                                    std::uint64_t num_bytes) {
-  result->code = static_cast<std::uint32_t>(first_error & 0xFF);
-  result->reason = static_cast<std::uint32_t>(first_error >> 8 & 0xFF);
-  const std::uint64_t block = ~(first_error >> 16) & 0xFFFFFFFFFFFFull;
+__device__ inline void write_result(DeviceResult* result, u64 first_error, u64 num_bytes) {
+  result->code = static_cast<u32>(first_error & 0xFF);
+  result->reason = static_cast<u32>(first_error >> 8 & 0xFF);
+  const u64 block = ~(first_error >> 16) & 0xFFFFFFFFFFFFull;
   result->block = first_error == 0 || block == 0xFFFFFFFFFFFFull ? kNowhere : block;
   result->num_bytes = first_error == 0 ? num_bytes : 0;
 }
 
 // sum + a * b in one instruction.
-__device__ __forceinline__ std::uint64_t mad_wide(std::uint32_t a, std::uint32_t b,
-                                                  std::uint64_t sum) {
+__device__ __forceinline__ u64 mad_wide(u32 a, u32 b, u64 sum) {
   asm("mad.wide.u32 %0, %1, %2, %0;" : "+l"(sum) : "r"(a), "r"(b));
   return sum;
 }
 
-// The factor of the word with index i, and the step from an even index to the next one: factors are
-// odd.
-__device__ __forceinline__ std::uint32_t checksum_factor(std::uint32_t i) {
+// The factor of the word with index i, and the step from an even index to the next one.
+__device__ __forceinline__ u32 checksum_factor(u32 i) {
   return (i * frame::kChecksumStep + frame::kChecksumStart) | 1u;
 }
-inline constexpr std::uint32_t kNextFactor = frame::kChecksumStep + 1;
+inline constexpr u32 kNextFactor = frame::kChecksumStep + 1;
 
 // Terms of two or four words, the first of which has an even index and this factor.
-__device__ __forceinline__ std::uint64_t checksum_terms(uint2 v, std::uint32_t factor) {
-  return std::uint64_t{v.x} * factor + std::uint64_t{v.y} * (factor + kNextFactor);
+__device__ __forceinline__ u64 checksum_terms(uint2 v, u32 factor) {
+  return u64{v.x} * factor + u64{v.y} * (factor + kNextFactor);
 }
-__device__ __forceinline__ std::uint64_t checksum_terms(uint4 v, std::uint32_t factor) {
+__device__ __forceinline__ u64 checksum_terms(uint4 v, u32 factor) {
   return checksum_terms(uint2{v.x, v.y}, factor) +
          checksum_terms(uint2{v.z, v.w}, factor + 2 * frame::kChecksumStep);
 }
 
 // Term of the word with index i, and terms of the 8 or 16 bytes with index vec_idx.
-__device__ __forceinline__ std::uint64_t checksum_term(std::uint32_t word, std::uint32_t i) {
-  return std::uint64_t{word} * checksum_factor(i);
+__device__ __forceinline__ u64 checksum_term(u32 word, u32 i) {
+  return u64{word} * checksum_factor(i);
 }
-__device__ __forceinline__ std::uint64_t checksum_term(uint2 v, std::uint32_t vec_idx) {
+__device__ __forceinline__ u64 checksum_term(uint2 v, u32 vec_idx) {
   return checksum_terms(v, checksum_factor(2 * vec_idx));
 }
-__device__ __forceinline__ std::uint64_t checksum_term(uint4 v, std::uint32_t vec_idx) {
+__device__ __forceinline__ u64 checksum_term(uint4 v, u32 vec_idx) {
   return checksum_terms(v, checksum_factor(4 * vec_idx));
 }
 
-__device__ __forceinline__ std::uint32_t checksum_finish(std::uint64_t sum,
-                                                         std::uint64_t num_bytes) {
+__device__ __forceinline__ u32 checksum_finish(u64 sum, u64 num_bytes) {
   sum += num_bytes;
   sum ^= sum >> 32;
-  return static_cast<std::uint32_t>((sum * frame::kChecksumMix) >> 32);
+  return static_cast<u32>((sum * frame::kChecksumMix) >> 32);
 }
 
 // Bytes of an element; 1 for a number that is no DType, so that it can be divided by.
@@ -112,32 +105,30 @@ __host__ __device__ constexpr unsigned width_of(DType dtype) {
   return elem_bytes(dtype) == 0 ? 1 : static_cast<unsigned>(elem_bytes(dtype));
 }
 // Whole elements in num_bytes. A shift: 64-bit divisions are slow.
-__device__ __forceinline__ std::uint64_t elems_in(std::uint64_t num_bytes, DType dtype) {
+__device__ __forceinline__ u64 elems_in(u64 num_bytes, DType dtype) {
   return num_bytes >> (31 - __clz(static_cast<int>(width_of(dtype))));
 }
-__host__ __device__ constexpr std::uint64_t align16(std::uint64_t n) {
-  return (n + 15) & ~std::uint64_t{15};
-}
+__host__ __device__ constexpr u64 align16(u64 n) { return (n + 15) & ~u64{15}; }
 
 // The header of a frame, or why it was refused.
 struct DeviceHeader {
-  std::uint64_t num_elems = 0;
-  std::uint64_t frame_bytes = 0;
-  std::uint64_t num_blocks = 0;
-  std::uint32_t log2_block = 0;
-  std::uint32_t num_tail_bytes = 0;
-  std::uint64_t tail = 0;
-  std::uint32_t checksum = 0;
+  u64 num_elems = 0;
+  u64 frame_bytes = 0;
+  u64 num_blocks = 0;
+  u32 log2_block = 0;
+  u32 num_tail_bytes = 0;
+  u64 tail = 0;
+  u32 checksum = 0;
   Code code = Code::kOk;
   Reason reason = kReasonNone;
 
-  __device__ std::uint64_t payload_start() const {
+  __device__ u64 payload_start() const {
     return frame::kHeaderBytes + num_blocks * frame::kEntryBytes;
   }
   // BlockGrid::elems_in_block in a form that takes fewer registers here.
-  __device__ std::uint32_t elems_in_block(std::uint64_t block) const {
-    const std::uint64_t left = num_elems - (block << log2_block);
-    return static_cast<std::uint32_t>(left >> log2_block ? 1u << log2_block : left);
+  __device__ u32 elems_in_block(u64 block) const {
+    const u64 left = num_elems - (block << log2_block);
+    return static_cast<u32>(left >> log2_block ? 1u << log2_block : left);
   }
 };
 
@@ -150,16 +141,15 @@ __device__ inline void refuse(DeviceHeader& h, Code code, Reason reason) {
 // The same checks, in the same order, as frame::read_header and open_frame; a to d are the header's
 // vectors. Nothing branches before all four are used, so that their loads run together.
 __device__ __forceinline__ DeviceHeader parse_device_header(uint4 a, uint4 b, uint4 c, uint4 d,
-                                                            std::uint64_t room,
-                                                            std::uint64_t tensor_room,
+                                                            u64 room, u64 tensor_room,
                                                             DType dtype) {
   DeviceHeader h;
   const unsigned width = width_of(dtype);
   h.log2_block = a.y >> 16 & 0xFF;
   h.num_tail_bytes = a.y >> 24;
-  h.num_elems = a.z | std::uint64_t{a.w} << 32;
-  h.frame_bytes = b.x | std::uint64_t{b.y} << 32;
-  h.tail = b.z | std::uint64_t{b.w} << 32;
+  h.num_elems = a.z | u64{a.w} << 32;
+  h.frame_bytes = b.x | u64{b.y} << 32;
+  h.tail = b.z | u64{b.w} << 32;
   h.checksum = c.x;
   const bool known = (a.x == frame::kMagic) & ((a.y & 0xFF) == frame::kVersion) &
                      ((a.y >> 8 & 0xFF) == static_cast<unsigned>(dtype));
@@ -187,10 +177,8 @@ __device__ __forceinline__ DeviceHeader parse_device_header(uint4 a, uint4 b, ui
     refuse(h, Code::kDstTooSmall, kReasonTensorRoom);
   return h;
 }
-inline __device__ __noinline__ DeviceHeader read_device_header(const std::uint8_t* frame,
-                                                               std::uint64_t room,
-                                                               std::uint64_t tensor_room,
-                                                               DType dtype) {
+inline __device__ __noinline__ DeviceHeader read_device_header(const u8* frame, u64 room,
+                                                               u64 tensor_room, DType dtype) {
   DeviceHeader h;
   if (reinterpret_cast<std::uintptr_t>(frame) % frame::kAlign != 0) {
     refuse(h, Code::kUsage, kReasonAlignment);
@@ -207,22 +195,21 @@ inline __device__ __noinline__ DeviceHeader read_device_header(const std::uint8_
 
 // Modes of planes in two bits each, the lowest plane first.
 using frame::PlaneMode;
-__host__ __device__ constexpr bool has_mode(std::uint32_t plane_modes, unsigned plane,
-                                            PlaneMode mode) {
-  return (plane_modes >> (2 * plane) & 3) == static_cast<std::uint32_t>(mode);
+__host__ __device__ constexpr bool has_mode(u32 plane_modes, unsigned plane, PlaneMode mode) {
+  return (plane_modes >> (2 * plane) & 3) == static_cast<u32>(mode);
 }
-__host__ __device__ constexpr std::uint32_t mode_bits(PlaneMode mode, unsigned plane) {
-  return static_cast<std::uint32_t>(mode) << (2 * plane);
+__host__ __device__ constexpr u32 mode_bits(PlaneMode mode, unsigned plane) {
+  return static_cast<u32>(mode) << (2 * plane);
 }
 
 struct DeviceEntry {
-  std::uint64_t offset;
-  std::uint32_t codec;
-  std::uint32_t plane_modes;
-  std::uint32_t num_bytes;
-  std::uint32_t checksum;
+  u64 offset;
+  u32 codec;
+  u32 plane_modes;
+  u32 num_bytes;
+  u32 checksum;
 
-  __device__ bool is(Codec other) const { return codec == static_cast<std::uint32_t>(other); }
+  __device__ bool is(Codec other) const { return codec == static_cast<u32>(other); }
   __device__ bool has(unsigned plane, PlaneMode mode) const {
     return has_mode(plane_modes, plane, mode);
   }
@@ -230,17 +217,14 @@ struct DeviceEntry {
 };
 
 __device__ inline DeviceEntry unpack_entry(uint4 v) {
-  const std::uint64_t word = v.x | std::uint64_t{v.y} << 32;
-  return {(word & ((std::uint64_t{1} << 40) - 1)) * frame::kAlign,
-          static_cast<std::uint32_t>(word >> 40 & 0xFF), static_cast<std::uint32_t>(word >> 48),
-          v.z, v.w};
+  const u64 word = v.x | u64{v.y} << 32;
+  return {(word & ((u64{1} << 40) - 1)) * frame::kAlign, static_cast<u32>(word >> 40 & 0xFF),
+          static_cast<u32>(word >> 48), v.z, v.w};
 }
 
 __device__ inline uint4 pack_entry(const DeviceEntry& e) {
-  const std::uint64_t word =
-      e.offset / frame::kAlign | std::uint64_t{e.codec} << 40 | std::uint64_t{e.plane_modes} << 48;
-  return {static_cast<std::uint32_t>(word), static_cast<std::uint32_t>(word >> 32), e.num_bytes,
-          e.checksum};
+  const u64 word = e.offset / frame::kAlign | u64{e.codec} << 40 | u64{e.plane_modes} << 48;
+  return {static_cast<u32>(word), static_cast<u32>(word >> 32), e.num_bytes, e.checksum};
 }
 
 }  // namespace snug::cuda

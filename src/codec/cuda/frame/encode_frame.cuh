@@ -9,34 +9,34 @@ namespace snug::cuda {
 // The block a ticket stands for.
 struct EncodeJob {
   WorkItem w;
-  std::uint64_t block;
-  std::uint64_t num_blocks;  // of the item
-  std::uint64_t pos;         // of the block in the tensor, bytes
-  std::uint32_t n;           // elements
-  bool fits;                 // header and index fit into the frame
+  u64 block;
+  u64 num_blocks;  // of the item
+  u64 pos;         // of the block in the tensor, bytes
+  u32 n;           // elements
+  bool fits;       // header and index fit into the frame
 
-  __device__ std::uint64_t payload_start() const {
+  __device__ u64 payload_start() const {
     return frame::kHeaderBytes + num_blocks * frame::kEntryBytes;
   }
 };
 
-__device__ inline std::uint64_t num_tickets(const Work& work) {
+__device__ inline u64 num_tickets(const Work& work) {
   if (work.items != nullptr) return work.first_block[work.num_items];
-  const std::uint64_t elems = elems_in(work.single.tensor_bytes, work.dtype);
-  const std::uint64_t blocks = blocks_in(elems, work.log2_block);
+  const u64 elems = elems_in(work.single.tensor_bytes, work.dtype);
+  const u64 blocks = blocks_in(elems, work.log2_block);
   return blocks == 0 ? 1 : blocks;
 }
 
-inline __device__ __noinline__ EncodeJob make_encode_job(const Work& work, std::uint64_t ticket) {
+inline __device__ __noinline__ EncodeJob make_encode_job(const Work& work, u64 ticket) {
   EncodeJob job;
   job.w = find_item(work, ticket);
   job.block = ticket - job.w.first_block;
   const unsigned width = width_of(work.dtype);
-  const std::uint64_t elems = elems_in(job.w.item.tensor_bytes, work.dtype);
+  const u64 elems = elems_in(job.w.item.tensor_bytes, work.dtype);
   job.num_blocks = blocks_in(elems, work.log2_block);
   job.pos = (job.block << work.log2_block) * width;
-  const std::uint64_t left = elems - (job.block << work.log2_block);
-  job.n = static_cast<std::uint32_t>(left >> work.log2_block ? 1u << work.log2_block : left);
+  const u64 left = elems - (job.block << work.log2_block);
+  job.n = static_cast<u32>(left >> work.log2_block ? 1u << work.log2_block : left);
   job.fits = job.w.item.frame_bytes >= job.payload_start() &&
              reinterpret_cast<std::uintptr_t>(job.w.item.frame) % frame::kAlign == 0;
   return job;
@@ -46,22 +46,22 @@ inline __device__ __noinline__ EncodeJob make_encode_job(const Work& work, std::
 // the other two are as in ItemState. Without `stores` nothing is read or written.
 template <class Access>
 __device__ __noinline__ void write_header(const Work& work, const EncodeJob& job, Access src,
-                                          std::uint64_t sum, std::uint64_t frame_end,
-                                          std::uint64_t first_error, bool stores = true) {
+                                          u64 sum, u64 frame_end, u64 first_error,
+                                          bool stores = true) {
   const unsigned width = width_of(work.dtype);
-  const std::uint64_t raw = job.w.item.tensor_bytes, elems = elems_in(raw, work.dtype);
+  const u64 raw = job.w.item.tensor_bytes, elems = elems_in(raw, work.dtype);
   const auto num_tail = static_cast<unsigned>(raw & (width - 1));
-  const std::uint64_t end = job.num_blocks == 0 ? job.payload_start() : frame_end;
+  const u64 end = job.num_blocks == 0 ? job.payload_start() : frame_end;
   if (job.fits) {
-    std::uint64_t tail = 0;
+    u64 tail = 0;
     for (unsigned i = 0; stores && i < num_tail; ++i)
-      tail |= std::uint64_t{src.load_byte(elems * width + i)} << (8 * i);
+      tail |= u64{src.load_byte(elems * width + i)} << (8 * i);
     const uint4 a = {frame::kMagic,
-                     frame::kVersion | static_cast<std::uint32_t>(work.dtype) << 8 |
-                         work.log2_block << 16 | num_tail << 24,
-                     static_cast<std::uint32_t>(elems), static_cast<std::uint32_t>(elems >> 32)};
-    const uint4 b = {static_cast<std::uint32_t>(end), static_cast<std::uint32_t>(end >> 32),
-                     static_cast<std::uint32_t>(tail), static_cast<std::uint32_t>(tail >> 32)};
+                     frame::kVersion | static_cast<u32>(work.dtype) << 8 | work.log2_block << 16 |
+                         num_tail << 24,
+                     static_cast<u32>(elems), static_cast<u32>(elems >> 32)};
+    const uint4 b = {static_cast<u32>(end), static_cast<u32>(end >> 32), static_cast<u32>(tail),
+                     static_cast<u32>(tail >> 32)};
     sum += checksum_term(a, 0) + checksum_term(b, 1);
     const uint4 c = {checksum_finish(sum, job.payload_start()), 0, 0, 0};
     auto* out = static_cast<uint4*>(job.w.item.frame);
@@ -87,14 +87,13 @@ __device__ __forceinline__ void finish_frame(const Work& work, const EncodeJob& 
                atomicAdd(&state.first_error, 0ull));
 }
 
-// The finished blocks of one item that a thread has not yet added to ItemState: a few atomics for
-// many blocks.
+// Finished blocks of one item that a thread has not yet added to ItemState: saves atomics.
 struct EncodeReport {
-  std::uint64_t head_sum = 0;
+  u64 head_sum = 0;
   unsigned done = 0;
-  std::uint32_t item = 0;
+  u32 item = 0;
 
-  __device__ bool is_of_another_item(const Work& work, std::uint64_t ticket) const {
+  __device__ bool is_of_another_item(const Work& work, u64 ticket) const {
     return done != 0 && work.items != nullptr && work.first_block[item + 1] <= ticket;
   }
   // Writes the index entry of a block; `written` is false where its payload did not fit.
@@ -102,13 +101,13 @@ struct EncodeReport {
                       bool written) {
     const uint4 packed = pack_entry(entry);
     if (job.fits)
-      reinterpret_cast<uint4*>(static_cast<std::uint8_t*>(job.w.item.frame) +
+      reinterpret_cast<uint4*>(static_cast<u8*>(job.w.item.frame) +
                                frame::kHeaderBytes)[job.block] = packed;
     ItemState& state = work.states[job.w.idx];
     if (!written) report_error(&state, Code::kDstTooSmall, kReasonFrameRoom, kNowhere);
     if (job.block + 1 == job.num_blocks)
       atomicExch(&state.frame_end, entry.offset + entry.num_bytes);
-    head_sum += checksum_term(packed, static_cast<std::uint32_t>(4 + job.block));
+    head_sum += checksum_term(packed, static_cast<u32>(4 + job.block));
     item = job.w.idx;
     ++done;
   }

@@ -1,5 +1,4 @@
-// codec/cuda/frame/encode_verdict.cuh - the verdict on one encoded tensor: writes header and
-// result.
+// codec/cuda/frame/encode_verdict.cuh - the verdict on one encoded tensor: header and result.
 #pragma once
 #include "codec/cuda/frame/encode_frame.cuh"
 #include "codec/cuda/frame/verdict.cuh"
@@ -21,7 +20,7 @@ __global__ void __launch_bounds__(kVerdictThreads)
       __syncthreads();  // sum_all() reuses its memory
     }
     const ItemState state = counts ? *work.states : ItemState{};
-    std::uint64_t sum = 0;
+    u64 sum = 0;
 #pragma unroll 4
     for (unsigned i = threadIdx.x; i < (counts ? num_ctas : 0); i += kVerdictThreads)
       sum += work.head_sums[i];
@@ -32,17 +31,16 @@ __global__ void __launch_bounds__(kVerdictThreads)
                    state.first_error, counts);
     } else if (counts) {
       const DeviceResult& before = *work.upstream;
-      *work.results = {
-          0, before.code != 0 ? before.code : static_cast<std::uint32_t>(Code::kDstTooSmall),
-          kReasonUpstream, before.block};
+      *work.results = {0, before.code != 0 ? before.code : static_cast<u32>(Code::kDstTooSmall),
+                       kReasonUpstream, before.block};
     }
   }
 }
 
 // Launches an encode kernel, and the verdict on one tensor.
 template <class Access, class Kernel, class... Args>
-cudaError_t launch_encoder(const KernelCall& call, Kernel kernel, std::uint64_t num_ctas,
-                           unsigned num_threads, std::uint32_t smem_bytes, const Args&... args) {
+cudaError_t launch_encoder(const KernelCall& call, Kernel kernel, u64 num_ctas,
+                           unsigned num_threads, u32 smem_bytes, const Args&... args) {
   const cudaError_t error = launch_kernel(
       kernel, {num_ctas, num_threads, smem_bytes, call.stream, Start::kEarly}, call.work, args...);
   if (error != cudaSuccess || call.work.items != nullptr) return error;

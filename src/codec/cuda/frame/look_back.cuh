@@ -20,23 +20,22 @@ __device__ __forceinline__ void publish_size(unsigned long long* p, unsigned lon
 
 // By one thread: publishes the size of a block. `sizes` belongs to the item; `before_item` is the
 // size of what precedes its first block.
-__device__ __forceinline__ void publish_block(unsigned long long* sizes, std::uint64_t block,
-                                              std::uint64_t units, std::uint64_t before_item) {
+__device__ __forceinline__ void publish_block(unsigned long long* sizes, u64 block, u64 units,
+                                              u64 before_item) {
   publish_size(sizes + block, block == 0 ? kSumSize | (before_item + units) : kOwnSize | units);
 }
 
 // By a whole warp, after publish_block: the units before this block. Looks at 256 blocks at a time,
 // as many as are in flight. Missing sizes are read again together: a read takes longer than most of
 // them are late.
-inline __device__ __noinline__ std::uint64_t find_place(unsigned long long* sizes,
-                                                        std::uint64_t block, std::uint64_t units,
-                                                        std::uint64_t before_item) {
+inline __device__ __noinline__ u64 find_place(unsigned long long* sizes, u64 block, u64 units,
+                                              u64 before_item) {
   const unsigned lane = lane_id();
   if (block == 0) return before_item;
   constexpr int kWindows = 8;
-  constexpr auto kStep = static_cast<std::int64_t>(kWarpSize);
-  std::uint64_t before = 0;
-  for (std::int64_t last = static_cast<std::int64_t>(block) - 1 - lane;; last -= kWindows * kStep) {
+  constexpr auto kStep = static_cast<i64>(kWarpSize);
+  u64 before = 0;
+  for (i64 last = static_cast<i64>(block) - 1 - lane;; last -= kWindows * kStep) {
     unsigned long long seen[kWindows];
 #pragma unroll
     for (int w = 0; w < kWindows; ++w)
@@ -44,7 +43,7 @@ inline __device__ __noinline__ std::uint64_t find_place(unsigned long long* size
     for (;;) {
       // Only blocks up to the nearest sum matter.
       bool complete = true, ends = false;
-      std::uint64_t sum = 0;
+      u64 sum = 0;
 #pragma unroll
       for (int w = 0; w < kWindows; ++w) {
         if (ends || !complete) break;
@@ -68,9 +67,8 @@ inline __device__ __noinline__ std::uint64_t find_place(unsigned long long* size
   }
 }
 
-__device__ __forceinline__ std::uint64_t place_block(unsigned long long* sizes, std::uint64_t block,
-                                                     std::uint64_t units,
-                                                     std::uint64_t before_item) {
+__device__ __forceinline__ u64 place_block(unsigned long long* sizes, u64 block, u64 units,
+                                           u64 before_item) {
   if (lane_id() == 0) publish_block(sizes, block, units, before_item);
   return find_place(sizes, block, units, before_item);
 }

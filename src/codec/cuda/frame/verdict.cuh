@@ -10,10 +10,10 @@ namespace snug::cuda {
 inline constexpr unsigned kVerdictThreads = 256;
 
 // The sum over all threads.
-__device__ __forceinline__ std::uint64_t sum_all(std::uint64_t v) {
-  __shared__ std::uint64_t of_warps[kVerdictThreads / kWarpSize];
+__device__ __forceinline__ u64 sum_all(u64 v) {
+  __shared__ u64 of_warps[kVerdictThreads / kWarpSize];
   v = warp_sum(v);
-  if (lane_id() == 0) of_warps[threadIdx.x / kWarpSize] = v;
+  if (lane_id() == 0) of_warps[warp_id()] = v;
   __syncthreads();
   v = 0;
 #pragma unroll

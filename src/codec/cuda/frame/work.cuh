@@ -4,7 +4,7 @@
 
 namespace snug::cuda {
 
-__host__ __device__ constexpr std::uint64_t blocks_in(std::uint64_t elems, unsigned log2_block) {
+__host__ __device__ constexpr u64 blocks_in(u64 elems, unsigned log2_block) {
   return frame::BlockGrid{elems, static_cast<int>(log2_block)}.num_blocks();
 }
 
@@ -16,21 +16,21 @@ inline constexpr unsigned kMaxErrors = 4096;
 struct Work {
   BatchItem single;  // where `items` is null
   const BatchItem* items;
-  std::uint32_t num_items;
-  const std::uint64_t* first_block;  // of each item, and the end; batches only
-  const Segment* segments;           // of the single item, or null
-  const std::uint64_t* segment_starts;
-  std::uint32_t num_segments;
+  u32 num_items;
+  const u64* first_block;   // of each item, and the end; batches only
+  const Segment* segments;  // of the single item, or null
+  const u64* segment_starts;
+  u32 num_segments;
   DType dtype;
   Codec codec;
-  std::uint32_t log2_block;  // decode: what the caller expects
+  u32 log2_block;  // decode: what the caller expects
   unsigned* ticket;
   ItemState* states;
   DeviceResult* results;
   unsigned long long* sizes;      // encode: one a block, see frame/look_back.cuh
   unsigned long long* head_sums;  // encode of one tensor: one a thread block
-  std::uint8_t* scratch;          // encode: scratch_bytes a thread block
-  std::uint64_t scratch_bytes;
+  u8* scratch;                    // encode: scratch_bytes a thread block
+  u64 scratch_bytes;
   unsigned long long* errors;    // decode of one tensor: one a thread block, at most kMaxErrors
   const DeviceResult* upstream;  // null, or the call that this encode depends on
 };
@@ -38,9 +38,9 @@ struct Work {
 // A call as a launcher sees it.
 struct KernelCall {
   Work work;
-  bool direct;               // the tensor is contiguous and 16-byte aligned: DirectAccess
-  std::uint64_t num_blocks;  // at least 1; an upper bound where only the device knows the number
-  std::uint64_t num_slots;   // encode: thread blocks that have scratch memory
+  bool direct;     // the tensor is contiguous and 16-byte aligned: DirectAccess
+  u64 num_blocks;  // at least 1; an upper bound where only the device knows the number
+  u64 num_slots;   // encode: thread blocks that have scratch memory
   unsigned num_sms;
   cudaStream_t stream;
 };
@@ -62,15 +62,15 @@ cudaError_t with_access_and_width(const KernelCall& call, Launch launch) {
 
 struct WorkItem {
   BatchItem item;
-  std::uint32_t idx;
-  std::uint64_t first_block;
+  u32 idx;
+  u64 first_block;
 };
 
-__device__ inline WorkItem find_item(const Work& work, std::uint64_t ticket) {
+__device__ inline WorkItem find_item(const Work& work, u64 ticket) {
   if (work.items == nullptr) return {work.single, 0, 0};
-  std::uint32_t i = 0, last = work.num_items;
+  u32 i = 0, last = work.num_items;
   while (i + 1 < last) {
-    const std::uint32_t mid = (i + last) / 2;
+    const u32 mid = (i + last) / 2;
     (work.first_block[mid] <= ticket ? i : last) = mid;
   }
   return {work.items[i], i, work.first_block[i]};
@@ -81,7 +81,7 @@ __device__ Access access_item(const Work& work, const BatchItem& item);
 
 template <>
 __device__ inline DirectAccess access_item<DirectAccess>(const Work&, const BatchItem& item) {
-  return {static_cast<std::uint8_t*>(item.tensor)};
+  return {static_cast<u8*>(item.tensor)};
 }
 template <>
 __device__ inline ScatteredAccess access_item<ScatteredAccess>(const Work& work,

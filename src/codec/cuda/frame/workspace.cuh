@@ -7,16 +7,16 @@ namespace snug::cuda {
 
 inline constexpr unsigned kPrepareThreads = 512;
 
-constexpr std::uint64_t align256(std::uint64_t n) { return (n + 255) & ~std::uint64_t{255}; }
+constexpr u64 align256(u64 n) { return (n + 255) & ~u64{255}; }
 
 // Computes every offset. The parts up to `zeroed` are zeroed before each call, except before
 // decodes of one contiguous tensor, which use `errors` alone. num_slots is 0 for decoding.
 struct WorkspaceLayout {
-  std::uint64_t ticket = 0, states, sizes, head_sums, zeroed, first_block, segment_starts, errors,
-                scratch, total;
+  u64 ticket = 0, states, sizes, head_sums, zeroed, first_block, segment_starts, errors, scratch,
+      total;
 
-  WorkspaceLayout(std::uint64_t num_items, std::uint64_t num_blocks, std::uint64_t num_segments,
-                  std::uint64_t num_slots, std::uint64_t scratch_bytes) {
+  WorkspaceLayout(u64 num_items, u64 num_blocks, u64 num_segments, u64 num_slots,
+                  u64 scratch_bytes) {
     states = 256;
     sizes = align256(states + num_items * sizeof(ItemState));
     head_sums = align256(sizes + (num_slots != 0 ? num_blocks * 8 : 0));
@@ -33,25 +33,24 @@ struct WorkspaceLayout {
 // computes running sums, of the block counts of a batch's items or of the sizes of segments. Each
 // thread takes neighbouring items, so that the sums of the threads are scanned once.
 static __global__ void __launch_bounds__(kPrepareThreads)
-    prepare_kernel(const Work work, uint4* zeroed, std::uint64_t num_vecs,
-                   std::uint64_t* first_block, std::uint64_t* segment_starts, bool decodes,
-                   std::uint64_t max_blocks) {
+    prepare_kernel(const Work work, uint4* zeroed, u64 num_vecs, u64* first_block,
+                   u64* segment_starts, bool decodes, u64 max_blocks) {
   let_next_kernel_start();
-  for (std::uint64_t i = blockIdx.x * kPrepareThreads + threadIdx.x; i < num_vecs;
-       i += std::uint64_t{gridDim.x} * kPrepareThreads)
+  for (u64 i = blockIdx.x * kPrepareThreads + threadIdx.x; i < num_vecs;
+       i += u64{gridDim.x} * kPrepareThreads)
     zeroed[i] = {};
   const bool batch = work.items != nullptr;
   if (blockIdx.x != 0 || (!batch && work.segments == nullptr)) return;
   __shared__ unsigned long long part[kPrepareThreads / kWarpSize];
-  const unsigned lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
-  const std::uint64_t count = batch ? work.num_items : work.num_segments;
-  std::uint64_t* out = batch ? first_block : segment_starts;
-  const auto size_of = [&](std::uint64_t i) -> std::uint64_t {
+  const unsigned lane = threadIdx.x % kWarpSize, warp = warp_id();
+  const u64 count = batch ? work.num_items : work.num_segments;
+  u64* out = batch ? first_block : segment_starts;
+  const auto size_of = [&](u64 i) -> u64 {
     if (!batch) return work.segments[i].num_bytes;
     const BatchItem item = work.items[i];
-    std::uint64_t blocks;
+    u64 blocks;
     if (decodes) {
-      blocks = read_device_header(static_cast<const std::uint8_t*>(item.frame), item.frame_bytes,
+      blocks = read_device_header(static_cast<const u8*>(item.frame), item.frame_bytes,
                                   item.tensor_bytes, work.dtype)
                    .num_blocks;
     } else {
@@ -59,12 +58,11 @@ static __global__ void __launch_bounds__(kPrepareThreads)
     }
     return blocks == 0 ? 1 : blocks;  // an item without blocks still has a result to write
   };
-  const std::uint64_t each = (count + kPrepareThreads - 1) / kPrepareThreads;
-  const std::uint64_t first = threadIdx.x * each,
-                      last = first + each < count ? first + each : count;
+  const u64 each = (count + kPrepareThreads - 1) / kPrepareThreads;
+  const u64 first = threadIdx.x * each, last = first + each < count ? first + each : count;
   unsigned long long sum = 0;
 #pragma unroll 8
-  for (std::uint64_t i = first; i < last; ++i) sum += size_of(i);
+  for (u64 i = first; i < last; ++i) sum += size_of(i);
   unsigned long long upto = sum;
   for (unsigned d = 1; d < kWarpSize; d *= 2) {
     const unsigned long long below = __shfl_up_sync(kAllLanes, upto, d);
@@ -72,21 +70,21 @@ static __global__ void __launch_bounds__(kPrepareThreads)
   }
   if (lane == kWarpSize - 1) part[warp] = upto;
   __syncthreads();
-  std::uint64_t next = upto - sum, all = 0;
+  u64 next = upto - sum, all = 0;
   for (unsigned w = 0; w < kPrepareThreads / kWarpSize; ++w) {
     if (w < warp) next += part[w];
     all += part[w];
   }
 #pragma unroll 8
-  for (std::uint64_t i = first; i < last; ++i) {
+  for (u64 i = first; i < last; ++i) {
     out[i] = next;
     next += size_of(i);
   }
   if (threadIdx.x != 0) return;
   // More blocks than total_bytes promised: encode nothing, write nothing.
   if (batch && !decodes && all > max_blocks) {
-    for (std::uint64_t i = 0; i < count; ++i)
-      work.results[i] = {0, static_cast<std::uint32_t>(Code::kUsage), kReasonBatchRoom, kNowhere};
+    for (u64 i = 0; i < count; ++i)
+      work.results[i] = {0, static_cast<u32>(Code::kUsage), kReasonBatchRoom, kNowhere};
     all = 0;
   }
   out[count] = all;
