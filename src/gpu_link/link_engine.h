@@ -1,7 +1,7 @@
-// gpu_link/link_engine.h - what a link needs of a GPU. src/gpu_link/cuda has the real ones; a CPU
-// stands in for them in tests.
+// gpu_link/link_engine.h - what a link needs of a GPU. src/gpu_link/cuda implements it; in tests a
+// CPU does.
 //
-// Calls only start work; the ...ed() functions tell whether it is done and never wait.
+// Calls only start work. The ...ed() functions return whether it is done, and never wait.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace snug::gpu_link {
 
 using wire::Mode;
 
-// A message in memory that an engine knows how to reach.
+// A message in memory that the engine can reach.
 class LinkTensor {
  public:
   virtual ~LinkTensor() = default;
@@ -29,24 +29,24 @@ struct LinkSpan {
 class SendEngine {
  public:
   virtual ~SendEngine() = default;
-  virtual int num_frames() const = 0;    // that there is memory for
-  virtual int max_encoding() const = 0;  // how many can be made at the same time
-  // False while the engine gets ready, which takes long (memory, code) and starts with the first
-  // call, best for tensors like that one.
+  virtual int num_frames() const = 0;    // for which there is memory
+  virtual int max_encoding() const = 0;  // at the same time
+  // False while the engine allocates memory and loads kernels, which starts with the first call and
+  // prepares for tensors like that one.
   virtual bool can_encode(const LinkTensor& tensor) = 0;
   virtual Status encode(int frame, const LinkTensor& tensor, LinkSpan span, Codec codec) = 0;
-  // The size of the frame, or 0 while it is being made.
+  // The size of the frame, or 0 while it is being encoded.
   virtual Result<std::size_t> encoded(int frame) = 0;
 
-  // Copies to the peer's staging memory; copies end in the order in which they started. Frames
-  // may be copied with what follows them, up to a multiple of 256 bytes.
+  // Copies to the peer's staging memory, which end in the order in which they started. A frame's
+  // copy may be rounded up to a multiple of 256 bytes.
   virtual Status copy_frame(int frame, std::size_t num_bytes, std::size_t place) = 0;
   virtual Status copy_raw(const LinkTensor& tensor, LinkSpan span, std::size_t place) = 0;
   // Whether the oldest copy that was not reported yet has arrived.
   virtual Result<bool> copied() = 0;
 
-  // Waits until nothing touches a tensor any more, and lets go of the staging memory.
-  // Called once, at the end.
+  // Waits until nothing touches a tensor any more, and releases the staging memory. Called once, at
+  // the end.
   virtual void drain() noexcept = 0;
 };
 
@@ -54,7 +54,7 @@ class ReceiveEngine {
  public:
   virtual ~ReceiveEngine() = default;
   virtual int num_placers() const = 0;
-  // Brings a chunk from the staging memory to its place in the tensor; frames are checked.
+  // Moves a chunk from the staging memory to its place in the tensor; frames are checked.
   virtual Status place(int placer, const LinkTensor& tensor, LinkSpan span, Mode mode,
                        std::size_t place, std::size_t payload_bytes) = 0;
   // kCorrupt if the frame was not valid.

@@ -1,9 +1,8 @@
-// gpu_link/link_mailbox.h - the memory through which the two ends of a link talk: what
-// is offered, what is wanted, which chunks lie in the staging memory.
+// gpu_link/link_mailbox.h - the shared memory through which the two ends of a link talk: which
+// messages are offered and accepted, which chunks lie in the staging memory.
 //
-// One direction has one sending and one receiving process. The other side can write
-// anything here at any time: entries are copied out before anybody looks at them, and
-// positions are checked at every use.
+// One direction has one sending and one receiving process. The other side can write anything here
+// at any time: entries are copied out before they are read, and positions are checked at every use.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -17,7 +16,7 @@ namespace snug::gpu_link {
 
 inline constexpr Status kLinkBroken{Code::kPeer, "the peer broke the link's shared memory"};
 
-// A message that the sender has.
+// Sender: a message.
 struct LinkOffer {
   std::uint64_t number = 0;  // upwards from 1
   std::uint64_t tag = 0;
@@ -25,13 +24,13 @@ struct LinkOffer {
   std::uint64_t dtype = 0;
 };
 
-// What the receiver says about it.
+// Receiver: about a message.
 struct LinkAnswer {
   std::uint64_t number = 0;
   std::uint64_t is_done = 0;  // 0: send it; 1: every byte is in its place
 };
 
-// A chunk that lies in the staging memory.
+// Sender: a chunk that lies in the staging memory.
 struct LinkChunk {
   std::uint64_t number = 0;  // of the message
   std::uint64_t offset = 0;  // in the message
@@ -48,28 +47,33 @@ struct SharedQueue {
   alignas(64) std::atomic<std::uint64_t> read;
   alignas(64) T entries[kSize];
 
-  // The writing side keeps its own count: the shared one is for the reader alone.
+  // The writing side keeps its own count; the shared one is for the reader.
   Result<bool> has_room(std::uint64_t own_written) const noexcept {
     const std::uint64_t used = own_written - read.load(std::memory_order_acquire);
     if (used > kSize) return kLinkBroken;
     return used < kSize;
   }
+  Result<bool> try_put(std::uint64_t& own_written, const T& entry) noexcept {
+    const auto room = has_room(own_written);
+    if (room && *room) put(own_written, entry);
+    return room;
+  }
   void put(std::uint64_t& own_written, const T& entry) noexcept {
     entries[own_written % kSize] = entry;
     written.store(++own_written, std::memory_order_release);
   }
-  // How many entries are there that the reader, who is at own_read, has not seen.
+  // How many entries the reader, which is at own_read, has not seen.
   Result<std::uint64_t> num_new(std::uint64_t own_read) const noexcept {
     const std::uint64_t there = written.load(std::memory_order_acquire) - own_read;
     if (there > kSize) return kLinkBroken;
     return there;
   }
   T look(std::uint64_t own_read) const noexcept { return entries[own_read % kSize]; }
-  // Everything before own_read may be written over.
+  // Everything before own_read may be overwritten.
   void let_go(std::uint64_t own_read) noexcept { read.store(own_read, std::memory_order_release); }
 };
 
-// Wakes one thread of another process. Ringing costs a system call only if it sleeps.
+// Wakes a thread of another process. Ringing costs a system call only if it sleeps.
 struct Bell {
   alignas(64) std::atomic<std::uint32_t> count;
   std::atomic<std::uint32_t> is_asleep;
@@ -97,7 +101,6 @@ struct LinkDirection {
   Bell sender_bell, receiver_bell;
 };
 
-// Of new memory: all zero.
 struct LinkMemory {
   LinkDirection from_dialler, from_listener;
 };

@@ -15,7 +15,7 @@ constexpr std::uint64_t kGrain = LinkScheduler::kGrain;
 LinkReceiver::LinkReceiver(LinkDirection& direction, std::unique_ptr<ReceiveEngine> engine,
                            std::size_t staging_bytes, std::size_t max_chunk_bytes,
                            LinkOptions options)
-    : LinkWorker(direction, direction.receiver_bell, direction.sender_bell, std::move(options)),
+    : MessageWorker(direction, direction.receiver_bell, direction.sender_bell, std::move(options)),
       engine_(std::move(engine)),
       staging_bytes_(staging_bytes),
       max_chunk_bytes_(max_chunk_bytes) {
@@ -23,19 +23,12 @@ LinkReceiver::LinkReceiver(LinkDirection& direction, std::unique_ptr<ReceiveEngi
 }
 
 Transfer LinkReceiver::recv(std::uint64_t tag, std::shared_ptr<LinkTensor> tensor) {
-  auto message = std::make_shared<Message>();
-  const std::lock_guard lock(mutex_);
-  Status s = status_.ok() ? start_locked() : status_;
-  if (!s.ok()) {
-    message->state->finish(s);
-    return Transfer(message->state);
-  }
-  message->tag = tag;
-  message->num_left = tensor->num_bytes;
-  message->tensor = std::move(tensor);
-  requests_.push_back(message);
-  own_bell_.ring();
-  return Transfer(message->state);
+  return submit([&](LinkReceiveMessage& message) -> Status {
+    message.tag = tag;
+    message.num_left = tensor->num_bytes;
+    message.tensor = std::move(tensor);
+    return {};
+  });
 }
 
 Stats LinkReceiver::stats() const {
@@ -45,20 +38,16 @@ Stats LinkReceiver::stats() const {
 
 Status LinkReceiver::step(bool& moved) {
   for (const auto part :
-       {&LinkReceiver::collect_placed, &LinkReceiver::take_chunk, &LinkReceiver::take_requests,
+       {&LinkReceiver::collect_placed, &LinkReceiver::take_chunk, &LinkReceiver::match_receives,
         &LinkReceiver::take_offers, &LinkReceiver::send_answers})
     if (Status s = (this->*part)(moved); !s.ok()) return s;
   return {};
 }
 
-Status LinkReceiver::take_requests(bool& moved) {
-  {
-    const std::lock_guard lock(mutex_);
-    for (; !requests_.empty(); requests_.pop_front()) to_match_.push_back(requests_.front());
-  }
-  // Each stays in the list until it is elsewhere: an error must find all of them.
-  for (; !to_match_.empty(); to_match_.pop_front()) {
-    const MessagePtr& message = to_match_.front();
+Status LinkReceiver::match_receives(bool& moved) {
+  // Each stays in the list until it is in another one: on an error all must be found.
+  for (take_submitted(); !fresh_.empty(); fresh_.pop_front()) {
+    const MessagePtr& message = fresh_.front();
     moved = true;
     const auto offers = offers_.find(message->tag);
     if (offers == offers_.end()) {
@@ -113,17 +102,15 @@ Status LinkReceiver::match(const LinkOffer& offer, MessagePtr message) {
 
 Status LinkReceiver::send_answers(bool& moved) {
   for (; !answers_.empty(); answers_.pop_front()) {
-    const auto room = direction_.answers.has_room(num_answers_);
-    if (!room) return room.status();
-    if (!*room) return {};
-    direction_.answers.put(num_answers_, answers_.front());
+    const auto sent = direction_.answers.try_put(num_answers_, answers_.front());
+    if (!sent || !*sent) return sent.status();
     other_bell_.ring();
     moved = true;
   }
   return {};
 }
 
-// Reserves the chunk's place in its message.
+// Checks a chunk and reserves its place in its message.
 Status LinkReceiver::check_chunk(const LinkChunk& chunk, MessagePtr& message) {
   const auto found = messages_.find(chunk.number);
   if (found == messages_.end()) return kNonsense;
@@ -176,7 +163,7 @@ Status LinkReceiver::collect_placed(bool& moved) {
     moved = placing.done = true;
     idle_placers_.push_back(placing.placer);
     note_time(placing);
-    Message& message = *placing.message;
+    LinkReceiveMessage& message = *placing.message;
     message.num_left -= placing.chunk.num_bytes;
     message.state->done_bytes += placing.chunk.num_bytes;
     if (message.num_left > 0) continue;
@@ -199,20 +186,12 @@ void LinkReceiver::note_time(const Placing& placing) {
   direction_.place_nanoseconds[chunk.mode].store(
       grains << 48 | (static_cast<std::uint64_t>(taken.count()) & 0xFFFF'FFFF'FFFF));
   const std::lock_guard lock(mutex_);
-  stats_.raw_bytes += chunk.num_bytes;
-  stats_.wire_bytes += chunk.payload_bytes + sizeof(LinkChunk);
-  ++stats_.num_chunks[chunk.mode];
+  count_chunk(chunk.num_bytes, chunk.payload_bytes, chunk.mode);
 }
 
 void LinkReceiver::finish_all(const Status& status) noexcept {
   engine_->drain();
-  std::deque<MessagePtr> waiting;
-  {
-    const std::lock_guard lock(mutex_);
-    waiting.swap(requests_);
-  }
-  for (const auto* queue : {&waiting, &to_match_})
-    for (const MessagePtr& message : *queue) message->state->finish(status);
+  finish_fresh(status);
   for (const auto& [tag, queue] : posted_)
     for (const MessagePtr& message : queue) message->state->finish(status);
   for (const auto& [number, message] : messages_) message->state->finish(status);

@@ -1,6 +1,6 @@
-// gpu_link/link_receiver.h - the receiving end of a link: matches offers with receives,
-// brings chunks from the staging memory to their places and says when all are there.
-// Everything that the peer wrote is checked against what the message must look like.
+// gpu_link/link_receiver.h - the receiving end of a link: matches offers with receives, moves
+// chunks from the staging memory to their places and confirms messages that are complete.
+// Everything that the peer wrote is checked against the message.
 #pragma once
 #include <deque>
 #include <map>
@@ -14,7 +14,14 @@
 
 namespace snug::gpu_link {
 
-class LinkReceiver : public LinkWorker {
+struct LinkReceiveMessage {
+  std::uint64_t tag = 0, num_left = 0;
+  std::shared_ptr<LinkTensor> tensor;
+  std::shared_ptr<Transfer::State> state = std::make_shared<Transfer::State>();
+  std::vector<bool> arrived;  // by grain
+};
+
+class LinkReceiver : public MessageWorker<LinkReceiveMessage> {
  public:
   LinkReceiver(LinkDirection& direction, std::unique_ptr<ReceiveEngine> engine,
                std::size_t staging_bytes, std::size_t max_chunk_bytes, LinkOptions options);
@@ -24,13 +31,6 @@ class LinkReceiver : public LinkWorker {
   Stats stats() const;
 
  private:
-  struct Message {
-    std::uint64_t tag = 0, num_left = 0;
-    std::shared_ptr<LinkTensor> tensor;
-    std::shared_ptr<Transfer::State> state = std::make_shared<Transfer::State>();
-    std::vector<bool> arrived;  // by grain
-  };
-  using MessagePtr = std::shared_ptr<Message>;
   struct Placing {
     LinkChunk chunk;
     MessagePtr message;
@@ -43,7 +43,7 @@ class LinkReceiver : public LinkWorker {
   bool is_busy() const override { return !messages_.empty(); }
   void finish_all(const Status& status) noexcept override;
 
-  Status take_requests(bool& moved);
+  Status match_receives(bool& moved);
   Status take_offers(bool& moved);
   Status match(const LinkOffer& offer, MessagePtr message);
   Status send_answers(bool& moved);
@@ -55,17 +55,14 @@ class LinkReceiver : public LinkWorker {
   const std::unique_ptr<ReceiveEngine> engine_;
   const std::size_t staging_bytes_, max_chunk_bytes_;
   std::deque<int> idle_placers_;
-  std::deque<MessagePtr> requests_;  // guarded by mutex_
-  std::deque<MessagePtr> to_match_;
   std::map<std::uint64_t, std::deque<MessagePtr>> posted_;  // by tag
-  std::map<std::uint64_t, std::deque<LinkOffer>> offers_;   // by tag, not yet asked for
+  std::map<std::uint64_t, std::deque<LinkOffer>> offers_;   // by tag, no receive posted
   std::size_t num_waiting_offers_ = 0;
   std::map<std::uint64_t, MessagePtr> messages_;  // accepted, by number
   std::deque<LinkAnswer> answers_;                // for which there was no room yet
   std::deque<Placing> placing_;                   // in the order of the staging memory
   std::uint64_t num_offers_ = 0, num_answers_ = 0, num_taken_ = 0, num_freed_ = 0;
   std::uint64_t last_offer_ = 0;
-  Stats stats_;  // guarded by mutex_
 };
 
 }  // namespace snug::gpu_link

@@ -7,12 +7,11 @@
 namespace snug::gpu_link {
 namespace {
 
-// One on the link, one to follow without a gap, one for the time it takes to start others.
+// One on the link, one to follow without a gap, one while the next is started.
 constexpr std::size_t kMaxFlying = 3;
-constexpr std::ptrdiff_t kMaxFlyingFrames = 2;
-// A call to the GPU that starts an encoder.
-constexpr double kCallSeconds = 6e-6;
-constexpr double kEarlySeconds = 16e-6;      // before the link has nothing to do, it gets more
+constexpr int kMaxFlyingFrames = 2;
+constexpr double kCallSeconds = 6e-6;        // a GPU call that starts an encoder
+constexpr double kEarlySeconds = 16e-6;      // how long before the link is idle it gets more
 constexpr std::size_t kMaxChunksOpen = 120;  // the queue of chunks has 128 places
 
 double seconds_between(LinkClock::time_point a, LinkClock::time_point b) {
@@ -23,7 +22,7 @@ double seconds_between(LinkClock::time_point a, LinkClock::time_point b) {
 
 LinkSender::LinkSender(LinkDirection& direction, std::unique_ptr<SendEngine> engine,
                        std::size_t staging_bytes, std::size_t max_chunk_bytes, LinkOptions options)
-    : LinkWorker(direction, direction.sender_bell, direction.receiver_bell, std::move(options)),
+    : MessageWorker(direction, direction.sender_bell, direction.receiver_bell, std::move(options)),
       engine_(std::move(engine)),
       scheduler_(options_.mode, engine_->max_encoding(), max_chunk_bytes),
       staging_(staging_bytes),
@@ -32,22 +31,15 @@ LinkSender::LinkSender(LinkDirection& direction, std::unique_ptr<SendEngine> eng
 }
 
 Transfer LinkSender::send(std::uint64_t tag, std::shared_ptr<LinkTensor> tensor) {
-  auto message = std::make_shared<Message>();
-  const std::lock_guard lock(mutex_);
-  Status s = status_.ok() ? start_locked() : status_;
-  if (s.ok() && num_open_ >= wire::kMaxOpenMessages) s = wire::kTooManyMessages;
-  if (!s.ok()) {
-    message->state->finish(s);
-    return Transfer(message->state);
-  }
-  ++num_open_;
-  message->offer = {next_number_++, tag, tensor->num_bytes,
-                    static_cast<std::uint64_t>(tensor->dtype)};
-  message->back = tensor->num_bytes;
-  message->tensor = std::move(tensor);
-  requests_.push_back(message);
-  own_bell_.ring();
-  return Transfer(message->state);
+  return submit([&](LinkSendMessage& message) -> Status {
+    if (num_open_ >= wire::kMaxOpenMessages) return wire::kTooManyMessages;
+    ++num_open_;
+    message.offer = {next_number_++, tag, tensor->num_bytes,
+                     static_cast<std::uint64_t>(tensor->dtype)};
+    message.back = tensor->num_bytes;
+    message.tensor = std::move(tensor);
+    return {};
+  });
 }
 
 Stats LinkSender::stats() const {
@@ -59,33 +51,26 @@ Stats LinkSender::stats() const {
 }
 
 bool LinkSender::is_busy() const {
-  return std::any_of(messages_.begin(), messages_.end(),
-                     [](const auto& entry) { return entry.second->accepted; });
+  return std::ranges::any_of(messages_, [](const auto& entry) { return entry.second->accepted; });
 }
 
 Status LinkSender::step(bool& moved) {
-  // One call to the GPU at a time, the link's first: it must not run dry. All on this thread: two
-  // that call the GPU at once take longer for each call than one for both.
+  // The link comes first: it must not run dry. All GPU calls are on this thread, because two
+  // threads that call the GPU at once take longer than one for both.
   for (const auto part :
        {&LinkSender::take_answers, &LinkSender::land_copy, &LinkSender::free_staging,
         &LinkSender::collect_frames, &LinkSender::feed_link, &LinkSender::feed_encoder,
-        &LinkSender::take_requests})
+        &LinkSender::offer_messages})
     if (Status s = (this->*part)(moved); !s.ok()) return s;
   return {};
 }
 
-Status LinkSender::take_requests(bool& moved) {
-  {
-    const std::lock_guard lock(mutex_);
-    for (; !requests_.empty(); requests_.pop_front()) to_offer_.push_back(requests_.front());
-  }
-  for (; !to_offer_.empty(); to_offer_.pop_front()) {
-    const auto room = direction_.offers.has_room(num_offers_);
-    if (!room) return room.status();
-    if (!*room) return {};
-    const MessagePtr& message = to_offer_.front();
+Status LinkSender::offer_messages(bool& moved) {
+  for (take_submitted(); !fresh_.empty(); fresh_.pop_front()) {
+    const MessagePtr& message = fresh_.front();
+    const auto offered = direction_.offers.try_put(num_offers_, message->offer);
+    if (!offered || !*offered) return offered.status();
     messages_[message->offer.number] = message;
-    direction_.offers.put(num_offers_, message->offer);
     other_bell_.ring();
     moved = true;
   }
@@ -125,23 +110,23 @@ Status LinkSender::take_answers(bool& moved) {
   return {};
 }
 
-void LinkSender::choose_way(Message& message) {
+void LinkSender::choose_way(LinkSendMessage& message) {
   if (options_.mode == Mode::kRaw || message.rest() < LinkScheduler::kMinChunk) return;
   message.is_choice = engine_->can_encode(*message.tensor);
   const std::lock_guard lock(mutex_);
   message.may_code = !message.is_choice || scheduler_.begin_message(message.rest());
 }
 
-// Times that the peer made up harm nobody but itself.
-void LinkSender::learn_from(const Message& message) {
+// A peer that reports wrong times slows down only its own messages.
+void LinkSender::learn_from(const LinkSendMessage& message) {
   const std::lock_guard lock(mutex_);
   const auto now = LinkClock::now();
-  // Only one that had the link for itself tells how long it takes.
+  // Only a message that had the link for itself shows how long it takes.
   if (message.is_choice && alone_ == &message)
     scheduler_.message_done(message.tensor->num_bytes, message.has_frames,
                             seconds_between(message.accepted_at, now));
   for (int i = 0; i < kNumModes; ++i) {
-    // Packed: nanoseconds for one chunk of this many grains.
+    // Packed: the chunk's size in grains, and nanoseconds.
     const std::uint64_t told = direction_.place_nanoseconds[i].exchange(0);
     const std::size_t num_bytes = static_cast<std::size_t>(told >> 48) * LinkScheduler::kGrain;
     if (num_bytes == 0) continue;
@@ -160,7 +145,7 @@ Status LinkSender::free_staging(bool& moved) {
   return {};
 }
 
-// The oldest copy has arrived: the receiver may have it.
+// If the oldest copy has arrived, tells the receiver.
 Status LinkSender::land_copy(bool& moved) {
   if (flying_.empty()) return {};
   const auto landed = engine_->copied();
@@ -173,8 +158,8 @@ Status LinkSender::land_copy(bool& moved) {
   const Flying flown = std::move(flying_.front());
   flying_.pop_front();
   const Piece& piece = flown.piece;
-  // A call to the GPU may have kept this thread: since it last asked, at the time that was to be
-  // expected. Only what followed another copy without a gap tells how fast the link is.
+  // A GPU call may have delayed this thread, so the copy counts as arrived when it was due, but not
+  // before the last poll. Only a copy that followed another without a gap shows the link's rate.
   const auto then = std::max(std::min(flown.due, now), last_asked_);
   const double seconds = piece.since < link_free_ ? seconds_between(link_free_, then) : 0;
   link_free_ = then;
@@ -185,16 +170,12 @@ Status LinkSender::land_copy(bool& moved) {
   other_bell_.ring();
   --piece.message->num_pending;
   piece.message->state->done_bytes += piece.span.num_bytes;
-  if (piece.frame >= 0) {
-    piece.message->has_frames = true;
-    frames_[static_cast<std::size_t>(piece.frame)] = {};
-  }
+  piece.message->has_frames |= piece.frame >= 0;
+  if (piece.frame >= 0) frame_at(piece.frame) = {};
   moved = true;
   const std::lock_guard lock(mutex_);
   scheduler_.sent(piece.payload_bytes, seconds_between(piece.since, now), seconds);
-  stats_.raw_bytes += piece.span.num_bytes;
-  stats_.wire_bytes += piece.payload_bytes + sizeof(LinkChunk);
-  ++stats_.num_chunks[static_cast<int>(piece.mode)];
+  count_chunk(piece.span.num_bytes, piece.payload_bytes, static_cast<std::uint64_t>(piece.mode));
   return {};
 }
 
@@ -211,7 +192,7 @@ Status LinkSender::collect_frames(bool& moved) {
     }
     moved = true;
     Piece& piece = frame.piece;
-    // As in land_copy: since this thread last asked, when it was to be expected.
+    // As in land_copy: when it was due, but not before the last poll.
     const double seconds =
         std::max(std::min(scheduler_.encode_seconds(piece.mode, piece.span.num_bytes),
                           seconds_between(piece.since, now)),
@@ -236,13 +217,11 @@ Status LinkSender::collect_frames(bool& moved) {
   return {};
 }
 
-// Frames first, then what turned out not to compress, then the back of a message.
+// Frames first, then chunks that did not compress, then the back of a message.
 bool LinkSender::next_piece(Piece& piece) {
   if (!ready_.empty()) {
-    const auto num_flying = std::count_if(
-        flying_.begin(), flying_.end(), [](const Flying& flown) { return flown.piece.frame >= 0; });
-    if (num_flying >= kMaxFlyingFrames) return false;
-    piece = frames_[static_cast<std::size_t>(ready_.front())].piece;
+    if (num_frames(Stage::kFlying) >= kMaxFlyingFrames) return false;
+    piece = frame_at(ready_.front()).piece;
     return true;
   }
   if (!claimed_raw_.empty()) {
@@ -252,7 +231,7 @@ bool LinkSender::next_piece(Piece& piece) {
   return !to_send_.empty() && fill_gap(piece);
 }
 
-// A raw piece, where the link would otherwise soon have nothing to do.
+// A raw piece, if the link would otherwise soon be idle.
 bool LinkSender::fill_gap(Piece& piece) {
   const MessagePtr& message = to_send_.front();
   std::uint64_t length = scheduler_.raw_piece(message->rest());
@@ -260,7 +239,7 @@ bool LinkSender::fill_gap(Piece& piece) {
   if (const auto frames = open_frames(now); !frames.empty()) {
     const double busy = link_busy(now);
     const double gap = frames.front().ready - busy;
-    if (gap <= LinkScheduler::kLate || busy > kEarlySeconds) return false;
+    if (gap <= LinkScheduler::kMaxFrameWait || busy > kEarlySeconds) return false;
     length = std::min<std::uint64_t>(length, scheduler_.gap_piece(message->rest(), gap));
   }
   std::uint64_t start = message->back - length;
@@ -280,7 +259,7 @@ Status LinkSender::feed_link(bool& moved) {
   if (!place) return {};
   if (piece.frame >= 0) {
     ready_.pop_front();
-    frames_[static_cast<std::size_t>(piece.frame)].stage = Stage::kFlying;
+    frame_at(piece.frame).stage = Stage::kFlying;
   } else if (!claimed_raw_.empty()) {
     claimed_raw_.pop_front();
   } else {
@@ -302,7 +281,7 @@ LinkClock::duration LinkSender::on_link(double num_bytes) const {
       std::chrono::duration<double>(num_bytes / scheduler_.link_rate()));
 }
 
-// Seconds until the link has sent all that it was given.
+// Seconds until the link has sent everything that it was given.
 double LinkSender::link_busy(LinkClock::time_point now) const {
   double num_bytes = 0;
   for (const Piece& piece : claimed_raw_) num_bytes += static_cast<double>(piece.payload_bytes);
@@ -319,36 +298,29 @@ std::vector<LinkFrame> LinkSender::open_frames(LinkClock::time_point now) const 
     const std::size_t n = piece.span.num_bytes;
     const double on_link =
         scheduler_.ratio(piece.mode, n) * static_cast<double>(n) / scheduler_.link_rate();
-    double ready = 0;
-    // One that is late will be a while: as long as it is late already.
-    if (frame.stage == Stage::kEncoding)
-      ready =
-          std::abs(scheduler_.encode_seconds(piece.mode, n) - seconds_between(piece.since, now));
-    frames.push_back({ready, on_link, scheduler_.place_seconds(piece.mode, n)});
+    // A frame that is late is assumed to take as long again as it is late.
+    const double left =
+        scheduler_.encode_seconds(piece.mode, n) - seconds_between(piece.since, now);
+    frames.push_back({frame.stage == Stage::kReady ? 0 : std::abs(left), on_link,
+                      scheduler_.place_seconds(piece.mode, n)});
   }
-  std::sort(frames.begin(), frames.end(),
-            [](const LinkFrame& a, const LinkFrame& b) { return a.ready < b.ready; });
+  std::ranges::sort(frames, {}, &LinkFrame::ready);
   return frames;
 }
 
 Status LinkSender::feed_encoder(bool& moved) {
   if (to_send_.empty() || scheduler_.link_rate() == 0) return {};
-  const auto num_encoding = std::count_if(frames_.begin(), frames_.end(), [](const Frame& frame) {
-    return frame.stage == Stage::kEncoding;
-  });
-  if (num_encoding >= engine_->max_encoding()) return {};
-  const auto idle = std::find_if(frames_.begin(), frames_.end(),
-                                 [](const Frame& frame) { return frame.stage == Stage::kIdle; });
-  if (idle == frames_.end()) return {};
+  const auto idle = std::ranges::find(frames_, Stage::kIdle, &Frame::stage);
+  if (idle == frames_.end() || num_frames(Stage::kEncoding) >= engine_->max_encoding()) return {};
   const MessagePtr message = to_send_.front();
   if (!message->may_code || !engine_->can_encode(*message->tensor)) return {};
   const auto now = LinkClock::now();
   const auto frames = open_frames(now);
   const double busy = link_busy(now);
-  // This call takes a while, and the next frame should not wait for it.
+  // The next frame should not wait for this call.
   if (!frames.empty() && std::max(frames.front().ready, busy) < kCallSeconds) return {};
   const auto plan = scheduler_.plan_coded(message->rest(), busy, frames);
-  // What does not pay now pays even less later, when less is left.
+  // What does not pay now pays even less when less is left.
   if (!plan && frames.empty()) message->may_code = false;
   if (!plan) return {};
   Piece piece;
@@ -368,13 +340,7 @@ Status LinkSender::feed_encoder(bool& moved) {
 void LinkSender::finish_all(const Status& status) noexcept {
   engine_->drain();
   direction_.is_attached.store(0);
-  std::deque<MessagePtr> waiting;
-  {
-    const std::lock_guard lock(mutex_);
-    waiting.swap(requests_);
-  }
-  for (const auto* queue : {&waiting, &to_offer_})
-    for (const MessagePtr& message : *queue) message->state->finish(status);
+  finish_fresh(status);
   for (const auto& [number, message] : messages_) message->state->finish(status);
 }
 

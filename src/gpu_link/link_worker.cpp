@@ -11,7 +11,7 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-// Waking a thread takes as long as a chunk: stay awake while the next message may come.
+// Waking a thread takes as long as sending a chunk: stay awake while the next message may come.
 constexpr auto kSpin = milliseconds(5);
 constexpr auto kNapBusy = microseconds(100);
 constexpr auto kNapIdle = milliseconds(20);
@@ -19,7 +19,7 @@ constexpr auto kLookEvery = milliseconds(10);
 
 constexpr Status kClosed{Code::kPeer, "the link was closed"};
 
-// Leaves the core to its other thread, and now and then to whoever waits for it.
+// Yields to the other hyperthread, and now and then to the scheduler.
 void relax(std::uint64_t num_looks, int num_pauses) {
   if (num_looks % 64 == 0) return std::this_thread::yield();
   for (int i = 0; i < num_pauses; ++i) {
@@ -53,7 +53,7 @@ void LinkWorker::stop() noexcept {
   stopping_ = true;
   own_bell_.ring();
   if (thread_.joinable()) thread_.join();
-  std::uint32_t none = 0;  // also where no message ever started the thread
+  std::uint32_t none = 0;  // the thread may never have started
   direction_.failure.compare_exchange_strong(none, static_cast<std::uint32_t>(Code::kOk) + 1);
   other_bell_.ring();
 }

@@ -1,14 +1,17 @@
-// gpu_link/link_worker.h - the thread at one end of one direction of a link: runs its
-// owner's steps, spins while work is on its way (a GPU wakes nobody), sleeps otherwise,
-// and notices a peer that is gone or stuck.
+// gpu_link/link_worker.h - the thread at one end of one direction of a link. It runs the steps of
+// its owner, spins while work is under way (a GPU wakes no thread), sleeps otherwise, and notices a
+// peer that is gone or stuck.
 #pragma once
 #include <atomic>
 #include <chrono>
+#include <deque>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
 
 #include "gpu_link/link_mailbox.h"
+#include "wire/transfer_state.h"
 
 namespace snug::gpu_link {
 
@@ -21,8 +24,8 @@ using LinkClock = std::chrono::steady_clock;
 struct LinkOptions {
   Mode mode = Mode::kAuto;
   std::chrono::milliseconds timeout{30'000};
-  std::function<Status()> check_peer = [] { return Status{}; };  // asked now and then
-  std::function<Status()> enter = [] { return Status{}; };       // by each thread, first of all
+  std::function<Status()> check_peer = [] { return Status{}; };  // called now and then
+  std::function<Status()> enter = [] { return Status{}; };       // called first by each thread
 };
 
 class LinkWorker {
@@ -47,7 +50,7 @@ class LinkWorker {
  protected:
   // Does what can be done at once; sets `moved` if there was something.
   virtual Status step(bool& moved) = 0;
-  // Whether something is on its way that makes progress without a ring of the bell.
+  // Whether something is under way that makes progress without a ring of the bell.
   virtual bool is_busy() const = 0;
   // Called once, by the thread: nothing touches memory of a message afterwards.
   virtual void finish_all(const Status& status) noexcept = 0;
@@ -70,6 +73,52 @@ class LinkWorker {
   std::atomic<bool> stopping_{false};
   LinkClock::time_point last_moved_{}, last_look_{};
   std::uint64_t num_looks_ = 0;
+};
+
+// A worker whose messages any thread may submit.
+template <class Message>
+class MessageWorker : public LinkWorker {
+ protected:
+  using LinkWorker::LinkWorker;
+  using MessagePtr = std::shared_ptr<Message>;
+
+  // `fill(message)`, called with mutex_ held, may refuse it.
+  template <class Fill>
+  Transfer submit(Fill fill) {
+    auto message = std::make_shared<Message>();
+    const std::lock_guard lock(mutex_);
+    Status s = status_.ok() ? start_locked() : status_;
+    if (s.ok()) s = fill(*message);
+    if (!s.ok()) return wire::failed_transfer(s);
+    submitted_.push_back(message);
+    own_bell_.ring();
+    return Transfer(message->state);
+  }
+  void take_submitted() {
+    const std::lock_guard lock(mutex_);
+    for (; !submitted_.empty(); submitted_.pop_front()) fresh_.push_back(submitted_.front());
+  }
+  void finish_fresh(const Status& status) noexcept {
+    std::deque<MessagePtr> waiting;
+    {
+      const std::lock_guard lock(mutex_);
+      waiting.swap(submitted_);
+    }
+    for (const auto* queue : {&waiting, &fresh_})
+      for (const MessagePtr& message : *queue) message->state->finish(status);
+  }
+  // With mutex_ held.
+  void count_chunk(std::uint64_t num_bytes, std::uint64_t payload_bytes, std::uint64_t mode) {
+    stats_.raw_bytes += num_bytes;
+    stats_.wire_bytes += payload_bytes + sizeof(LinkChunk);
+    ++stats_.num_chunks[mode];
+  }
+
+  std::deque<MessagePtr> fresh_;  // taken by the thread, and not offered or matched yet
+  Stats stats_;                   // guarded by mutex_
+
+ private:
+  std::deque<MessagePtr> submitted_;  // guarded by mutex_
 };
 
 }  // namespace snug::gpu_link

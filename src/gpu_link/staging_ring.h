@@ -1,5 +1,5 @@
-// gpu_link/staging_ring.h - who lies where in the staging memory: chunks of any size,
-// each in one piece, freed in the order in which they came.
+// gpu_link/staging_ring.h - allocates the staging memory: chunks of any size, each in one piece,
+// freed in the order in which they came.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -14,7 +14,7 @@ class StagingRing {
 
   explicit StagingRing(std::size_t num_bytes) noexcept : size_(num_bytes / kAlign * kAlign) {}
 
-  // A place for num_bytes, or nothing until more has been freed.
+  // The offset of num_bytes, or nothing until more has been freed.
   std::optional<std::size_t> take(std::size_t num_bytes) {
     const std::size_t n = (num_bytes + kAlign - 1) / kAlign * kAlign;
     if (n > size_ || n == 0) return std::nullopt;
@@ -29,11 +29,11 @@ class StagingRing {
     taken_.push_back(skipped + n);
     return start;
   }
-  // Gives the oldest place back.
+  // Frees the oldest chunk.
   void free_oldest() {
     used_ -= taken_.front();
     taken_.pop_front();
-    if (taken_.empty()) head_ = 0;  // a fresh start leaves the most room in one piece
+    if (taken_.empty()) head_ = 0;  // leaves the most room in one piece
   }
   std::size_t num_taken() const noexcept { return taken_.size(); }
 

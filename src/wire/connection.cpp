@@ -1,4 +1,4 @@
-// Life and death of a connection, and what its handles offer.
+// The life of a connection, and the functions of its handles.
 #include <algorithm>
 #include <system_error>
 
@@ -11,11 +11,11 @@ namespace {
 constexpr Status kClosed{Code::kPeer, "the connection was closed"};
 constexpr Status kNotConnected{Code::kUsage, "not connected"};
 
-// An exception leaves things half done: lanes that did not start, an offer that nobody
-// will answer. Only the end of the connection puts that right.
-Transfer give_up(Connection::Core& core) noexcept {
+// An exception may leave lanes that did not start, or an offer that no message belongs to: only
+// ending the connection is safe.
+Transfer give_up(Connection::Core* core) noexcept {
   constexpr Status kReason{Code::kInternal, "out of memory or threads"};
-  core.fail(kReason);
+  if (core != nullptr) core->fail(kReason);
   try {
     return failed_transfer(kReason);
   } catch (const std::exception&) {
@@ -25,10 +25,8 @@ Transfer give_up(Connection::Core& core) noexcept {
 
 }  // namespace
 
-bool Transfer::done() const noexcept {
-  // No lock: whoever asks again and again must not keep finish() from its work.
-  return !state_ || state_->done;
-}
+// Takes no lock, so that polling does not delay finish().
+bool Transfer::done() const noexcept { return !state_ || state_->done; }
 
 Status Transfer::wait() const noexcept {
   if (!state_) return kNotConnected;
@@ -47,11 +45,6 @@ Status Transfer::wait_for(std::chrono::milliseconds patience) const noexcept {
 
 std::uint64_t Transfer::done_bytes() const noexcept {
   return state_ ? state_->done_bytes.load() : 0;
-}
-
-int lane_count(const Options& options) noexcept {
-  if (options.num_lanes > 0) return options.num_lanes;
-  return std::thread::hardware_concurrency() >= 8 ? 4 : 2;
 }
 
 Status check_options(const Options& options) noexcept {
@@ -94,8 +87,7 @@ void Connection::Core::fail(const Status& status, Code tell) noexcept {
     if (!status_.ok()) return;
     status_ = status;
   }
-  // A peer that already hung up does not hear it, and one that is stuck must not
-  // hold this side up.
+  // Briefly: a peer that is stuck must not delay this side.
   const Failure failure{static_cast<std::uint64_t>(tell)};
   (void)send_control(ControlType::kFail, 0, bytes_of(failure),
                      Clock::now() + std::chrono::milliseconds(200));
@@ -110,16 +102,21 @@ void Connection::Core::fail(const Status& status, Code tell) noexcept {
   changed_.notify_all();
 }
 
-// Both with mutex_ held.
-void Connection::Core::finish_if_failed(const Outgoing& message) noexcept {
-  if (!status_.ok() && message.busy == 0) message.state->finish(status_);
-}
-void Connection::Core::finish_if_failed(const Incoming& message) noexcept {
+void Connection::Core::finish_if_failed(const Message& message) noexcept {
   if (!status_.ok() && message.busy == 0) message.state->finish(status_);
 }
 
-// A lane that breaks often means that the peer has given up; the reason may just
-// be arriving on the control channel.
+void Connection::Core::count_chunk(const LaneHeader& header) noexcept {
+  stats_.raw_bytes += header.raw_bytes;
+  stats_.wire_bytes += sizeof header + header.payload_bytes;
+  if (header.kind == PayloadKind::kKnown)
+    stats_.known_bytes += header.raw_bytes;
+  else
+    ++stats_.num_chunks[header.kind == PayloadKind::kRaw ? 0 : static_cast<int>(header.mode)];
+}
+
+// A lane often breaks because the peer has given up. Its reason may be about to arrive on the
+// control channel.
 void Connection::Core::lane_failed(const Status& status) noexcept {
   if (status.code == Code::kPeer) {
     std::unique_lock lock(mutex_);
@@ -160,10 +157,8 @@ Transfer Connection::Core::send(std::uint64_t tag, std::shared_ptr<Source> sourc
     message->number = next_number_++;
     outgoing_[message->number] = message;
   }
-  if (Status s =
-          send_control(ControlType::kOffer, message->number, std::as_bytes(std::span(payload)));
-      !s.ok())
-    fail(s);
+  const auto bytes = std::as_bytes(std::span(payload));
+  if (Status s = send_control(ControlType::kOffer, message->number, bytes); !s.ok()) fail(s);
   return Transfer(message->state);
 }
 
@@ -232,50 +227,39 @@ Result<Connection> make_connection(const Options& options, std::vector<ChannelPt
 }
 
 Transfer Connection::send(std::uint64_t tag, DType dtype,
-                          std::span<const std::span<const std::byte>> segments) noexcept {
-  try {
-    return send(tag, std::make_shared<MemorySource>(dtype, segments));
-  } catch (const std::exception&) {
-    return {};
-  }
+                          std::span<const std::span<const std::byte>> segments) noexcept try {
+  return send(tag, std::make_shared<MemorySource>(dtype, segments));
+} catch (const std::exception&) {
+  return {};
 }
 
 Transfer Connection::recv(std::uint64_t tag,
-                          std::span<const std::span<std::byte>> segments) noexcept {
-  try {
-    return recv(tag, std::make_shared<MemorySink>(segments));
-  } catch (const std::exception&) {
-    return {};
-  }
+                          std::span<const std::span<std::byte>> segments) noexcept try {
+  return recv(tag, std::make_shared<MemorySink>(segments));
+} catch (const std::exception&) {
+  return {};
 }
 
-Transfer Connection::send(std::uint64_t tag, std::shared_ptr<Source> source) noexcept {
-  try {
-    return core_ ? core_->send(tag, std::move(source)) : failed_transfer(kNotConnected);
-  } catch (const std::exception&) {
-    return give_up(*core_);
-  }
+Transfer Connection::send(std::uint64_t tag, std::shared_ptr<Source> source) noexcept try {
+  return core_ ? core_->send(tag, std::move(source)) : failed_transfer(kNotConnected);
+} catch (const std::exception&) {
+  return give_up(core_.get());
 }
 
-Transfer Connection::recv(std::uint64_t tag, std::shared_ptr<Sink> sink) noexcept {
-  try {
-    return core_ ? core_->recv(tag, std::move(sink)) : failed_transfer(kNotConnected);
-  } catch (const std::exception&) {
-    return give_up(*core_);
-  }
+Transfer Connection::recv(std::uint64_t tag, std::shared_ptr<Sink> sink) noexcept try {
+  return core_ ? core_->recv(tag, std::move(sink)) : failed_transfer(kNotConnected);
+} catch (const std::exception&) {
+  return give_up(core_.get());
 }
 
 Status Connection::send_note(const std::string& note) noexcept {
   return core_ ? core_->send_note(note) : kNotConnected;
 }
 
-Result<std::string> Connection::recv_note(std::chrono::milliseconds patience) noexcept {
-  if (!core_) return kNotConnected;
-  try {
-    return core_->recv_note(patience);
-  } catch (const std::bad_alloc&) {
-    return kOutOfMemory;
-  }
+Result<std::string> Connection::recv_note(std::chrono::milliseconds patience) noexcept try {
+  return core_ ? core_->recv_note(patience) : kNotConnected;
+} catch (const std::bad_alloc&) {
+  return kOutOfMemory;
 }
 
 Stats Connection::stats() const noexcept { return core_ ? core_->stats() : Stats{}; }

@@ -1,13 +1,13 @@
-// wire/connection_core.h - the state of one connection, and who does what:
+// wire/connection_core.h - the state of one connection, and which thread does what:
 //
 //   control thread   reads the control channel, sends pings, looks for stalls
-//   accept thread    answers offers that a receive was posted for
+//   accept thread    answers offers for which a receive was posted
 //   send lanes       claim chunks of accepted messages, encode and send them
 //   receive lanes    read chunks, decode and place them
 //
-// Lanes and the accept thread start with the first message in their direction.
-// The first error ends the connection: all channels are shut down, and every
-// message ends as soon as no thread touches its memory any more.
+// Lanes and the accept thread start with the first message in their direction. The first error ends
+// the connection: all channels are shut down, and every message ends as soon as no thread touches
+// its memory any more.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -33,7 +33,8 @@ namespace snug::wire {
 
 inline constexpr Status kOutOfMemory{Code::kInternal, "out of memory"};
 
-// What a Source or Sink throws ends its message, and keeps no lane from counting it off.
+// Calls a Source or Sink of the application: an exception ends the message, not the lane's count of
+// messages that it works on.
 template <class Work>
 Status guarded(Work work) noexcept {
   try {
@@ -45,8 +46,7 @@ Status guarded(Work work) noexcept {
   }
 }
 
-// Lets one thread in at a time, and nobody wait for longer than it wants. What
-// std::timed_mutex is for, but GCC 12's thread sanitizer does not understand that.
+// A mutex with a deadline. GCC 12's thread sanitizer does not understand std::timed_mutex.
 class TurnTaker {
  public:
   bool take(Deadline deadline) {
@@ -66,29 +66,27 @@ class TurnTaker {
   bool taken_ = false;
 };
 
-struct Outgoing {
+struct Message {
   std::uint64_t number = 0;
   ChunkTable table;
-  std::shared_ptr<Source> source;
   std::shared_ptr<Transfer::State> state = std::make_shared<Transfer::State>();
-  std::vector<std::uint64_t> known;  // hashes of chunks at the receiver
+  std::vector<std::uint64_t> known;  // hashes of chunks that the receiver has
+  int busy = 0;                      // lanes at work on it; guarded by Core::mutex_
+};
+
+struct Outgoing : Message {
+  std::shared_ptr<Source> source;
   CompressionProbe probes[kNumDTypes];
   // Guarded by Core::mutex_.
   bool accepted = false, confirmed = false;
   std::uint64_t next_chunk = 0;
-  int busy = 0;  // lanes at work on it
 };
 
-struct Incoming {
-  std::uint64_t number = 0;
-  ChunkTable table;
+struct Incoming : Message {
   std::shared_ptr<Sink> sink;
-  std::shared_ptr<Transfer::State> state = std::make_shared<Transfer::State>();
-  std::vector<std::uint64_t> known;
   // Guarded by Core::mutex_.
   std::vector<bool> arrived;
   std::uint64_t num_left = 0;
-  int busy = 0;
 };
 
 class Connection::Core {
@@ -102,7 +100,7 @@ class Connection::Core {
   Transfer recv(std::uint64_t tag, std::shared_ptr<Sink> sink);
   Status send_note(const std::string& note);
   Result<std::string> recv_note(std::chrono::milliseconds patience);
-  bool has_offers() const;  // messages that nobody here has asked for
+  bool has_offers() const;  // for which no receive was posted
   Stats stats() const;
   Status status() const;
   std::string peer_name() const { return control_->peer_name(); }
@@ -117,7 +115,7 @@ class Connection::Core {
     ChannelPtr channel;
     std::thread sender, receiver;
   };
-  struct Offered {  // by the peer, and not yet asked for
+  struct Offered {
     std::uint64_t number;
     ChunkTable table;
   };
@@ -135,27 +133,31 @@ class Connection::Core {
   Status handle_progress(std::span<const std::byte> payload);
   Status handle_done(std::uint64_t number);
   Status handle_fail(std::span<const std::byte> payload);
+  Status handle_note(std::span<const std::byte> payload);
   Status check_stalls();
   Status send_control(ControlType type, std::uint64_t message, std::span<const std::byte> payload,
                       Deadline deadline);
-  Status send_control(ControlType type, std::uint64_t message, std::span<const std::byte> payload);
+  Status send_control(ControlType type, std::uint64_t message, std::span<const std::byte> payload) {
+    return send_control(type, message, payload, deadline());
+  }
 
-  // receive_lane.cpp
+  // accept_thread.cpp
   void run_accept() noexcept;
   Status accept_message(ToAccept& job) noexcept;
-  Status hash_existing(Incoming& incoming);
-  void run_receive_lane(Channel& channel) noexcept;
-  class ReceiveLane;
+  Status hash_existing(Incoming& message);
 
-  // send_lane.cpp
-  void run_send_lane(Channel& channel) noexcept;
+  // send_lane.cpp, receive_lane.cpp
   class SendLane;
+  class ReceiveLane;
+  void run_send_lane(Channel& channel) noexcept;
+  void run_receive_lane(Channel& channel) noexcept;
 
   void start_senders();
   void start_receivers();
   void lane_failed(const Status& status) noexcept;
-  void finish_if_failed(const Outgoing& message) noexcept;
-  void finish_if_failed(const Incoming& message) noexcept;
+  // Both with mutex_ held.
+  void finish_if_failed(const Message& message) noexcept;
+  void count_chunk(const LaneHeader& header) noexcept;
   Deadline deadline() const { return Clock::now() + options_.timeout; }
   void touch_in() { last_in_ = Clock::now().time_since_epoch().count(); }
   void touch_out() { last_out_ = Clock::now().time_since_epoch().count(); }
@@ -164,7 +166,7 @@ class Connection::Core {
   ChannelPtr control_;
   std::vector<Lane> lanes_;
   std::thread control_thread_, accept_thread_;
-  std::mutex offer_mutex_;  // offers leave in the order of their numbers
+  std::mutex offer_mutex_;  // offers are sent in the order of their numbers
   TurnTaker control_turn_;
   Controller controller_;
   ArrivalMeter meter_;
@@ -177,7 +179,7 @@ class Connection::Core {
   std::uint64_t next_number_ = 1;
   std::unordered_map<std::uint64_t, std::shared_ptr<Outgoing>> outgoing_;
   std::deque<std::shared_ptr<Outgoing>> to_send_;        // accepted, with chunks left
-  std::map<std::uint64_t, std::deque<Offered>> offers_;  // by tag
+  std::map<std::uint64_t, std::deque<Offered>> offers_;  // by tag, no receive posted
   std::size_t num_offers_ = 0, num_offered_extents_ = 0;
   std::uint64_t last_offer_ = 0;
   std::map<std::uint64_t, std::deque<std::shared_ptr<Incoming>>> posted_;  // by tag
@@ -190,6 +192,5 @@ class Connection::Core {
 // Wraps channels that are connected and greeted.
 Result<Connection> make_connection(const Options& options, std::vector<ChannelPtr> channels);
 Status check_options(const Options& options) noexcept;
-int lane_count(const Options& options) noexcept;
 
 }  // namespace snug::wire

@@ -1,4 +1,4 @@
-// The control channel: offers, answers, signs of life.
+// The control thread: offers, answers, pings, notes.
 #include <algorithm>
 #include <cstring>
 #include <new>
@@ -34,11 +34,6 @@ Status Connection::Core::send_control(ControlType type, std::uint64_t message,
   return sent;
 }
 
-Status Connection::Core::send_control(ControlType type, std::uint64_t message,
-                                      std::span<const std::byte> payload) {
-  return send_control(type, message, payload, deadline());
-}
-
 void Connection::Core::run_control() noexcept {
   const auto ping_every = std::min<Clock::duration>(options_.timeout / 4, std::chrono::seconds(5));
   auto next_ping = Clock::now() + ping_every;
@@ -55,7 +50,7 @@ void Connection::Core::run_control() noexcept {
     } else if (s.code == Code::kTimeout) {
       s = Clock::now() < last_heard + options_.timeout
               ? Status{}
-              : Status{Code::kTimeout, "the peer shows no sign of life"};
+              : Status{Code::kTimeout, "the peer has gone silent"};
     }
     if (s.ok() && Clock::now() >= next_ping) {
       next_ping = Clock::now() + ping_every;
@@ -66,7 +61,7 @@ void Connection::Core::run_control() noexcept {
   }
 }
 
-// Pings show that the peer lives; this is about data that does not come.
+// Pings show that the peer is alive; this finds data that has stopped.
 Status Connection::Core::check_stalls() {
   const std::lock_guard lock(mutex_);
   const auto long_ago = [&](const std::atomic<Clock::rep>& last) {
@@ -102,9 +97,12 @@ Status Connection::Core::handle_control(const ControlHeader& header,
     case ControlType::kProgress: return handle_progress(payload);
     case ControlType::kDone: return payload.empty() ? handle_done(header.message) : kNonsense;
     case ControlType::kFail: return handle_fail(payload);
-    case ControlType::kNote: break;
+    case ControlType::kNote: return handle_note(payload);
     default: return kNonsense;
   }
+}
+
+Status Connection::Core::handle_note(std::span<const std::byte> payload) {
   const std::lock_guard lock(mutex_);
   if (payload.size() > kMaxNoteBytes) return kNonsense;
   if (notes_.size() >= kMaxUnreadNotes)
@@ -131,7 +129,7 @@ Status Connection::Core::handle_offer(std::uint64_t number, std::span<const std:
     num_offered_extents_ += num_extents;
     return {};
   }
-  // Copied, for if this throws the receive has to be found where it is.
+  // Copied, not moved: if this throws, `posted_` must still have the receive.
   to_accept_.push_back({std::move(offered), posted->second.front()});
   posted->second.pop_front();
   if (posted->second.empty()) posted_.erase(posted);

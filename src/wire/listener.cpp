@@ -1,5 +1,5 @@
-// Connecting and accepting: a session is complete when its control channel and
-// all its lanes have come and proved themselves, in whatever order.
+// The side that listens: a session is complete when its control channel and all its lanes have come
+// and proved that they know the token, in any order.
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
@@ -16,30 +16,12 @@
 namespace snug::wire {
 namespace {
 
-// Strangers get no more than this before they have shown the token.
+// What strangers get before they have proved that they know the token.
 constexpr std::chrono::seconds kMaxGreeting{10};
 constexpr std::size_t kMaxGreetings = 64;
 constexpr std::size_t kMaxSessions = 256;
 
 }  // namespace
-
-Result<Connection> connect(const std::string& address, const Options& options,
-                           const std::function<bool()>& keep_going) noexcept try {
-  if (Status s = check_options(options); !s.ok()) return s;
-  const Deadline deadline = net::after(options.timeout);
-  const int num_lanes = lane_count(options);
-  ChannelId id{random_session(), 0, static_cast<std::uint16_t>(num_lanes)};
-  std::vector<ChannelPtr> channels;
-  for (; id.channel_idx <= num_lanes; ++id.channel_idx) {
-    auto channel = dial(address, deadline, keep_going);
-    if (!channel) return channel.status();
-    if (Status s = greet(**channel, id, options.token, deadline, keep_going); !s.ok()) return s;
-    channels.push_back(std::move(*channel));
-  }
-  return make_connection(options, std::move(channels));
-} catch (const std::bad_alloc&) {
-  return Status{Code::kInternal, "out of memory"};
-}
 
 class Listener::Impl {
  public:
@@ -82,7 +64,7 @@ class Listener::Impl {
   struct Greeting {
     ChannelPtr channel;
     std::thread thread;
-    bool sent_away = false, done = false;
+    bool dropped = false, done = false;
   };
 
   template <class Change>
@@ -98,7 +80,7 @@ class Listener::Impl {
         const std::lock_guard lock(mutex_);
         if (stopping_) return;
         drop_old();
-        if (channel && greetings_.size() >= kMaxGreetings) send_oldest_away();
+        if (channel && greetings_.size() >= kMaxGreetings) drop_oldest_greeting();
         if (channel && greetings_.size() < 2 * kMaxGreetings) start_greeting(std::move(*channel));
       }
       if (!channel && channel.status().code != Code::kTimeout)
@@ -106,19 +88,19 @@ class Listener::Impl {
     }
   }
 
-  // With mutex_ held. A greeting takes milliseconds: whoever has been at it for longest
-  // while many others wait only keeps a place. Its thread ends by itself.
-  void send_oldest_away() {
+  // With mutex_ held. A greeting takes milliseconds, so the oldest of many only blocks a place. Its
+  // thread ends when it notices.
+  void drop_oldest_greeting() {
     for (Greeting& greeting : greetings_)
-      if (greeting.channel && !greeting.sent_away) {
+      if (greeting.channel && !greeting.dropped) {
         greeting.channel->shut_down();
-        greeting.sent_away = true;
+        greeting.dropped = true;
         return;
       }
   }
 
-  // With mutex_ held. Every stranger is greeted on a thread of its own, so that
-  // a slow one keeps nobody else waiting.
+  // With mutex_ held. Every stranger is greeted on its own thread, so that a slow one does not
+  // delay the others.
   void start_greeting(ChannelPtr channel) {
     Greeting& greeting = greetings_.emplace_back();
     greeting.channel = std::move(channel);
@@ -158,7 +140,7 @@ class Listener::Impl {
     changed_.notify_all();
   }
 
-  // The lanes of a session come within milliseconds: the oldest only keeps a place.
+  // The lanes of a session come within milliseconds, so the oldest only blocks a place.
   void drop_oldest_session() {
     sessions_.erase(std::min_element(
         sessions_.begin(), sessions_.end(),

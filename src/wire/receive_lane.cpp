@@ -1,6 +1,5 @@
-// The receiving side: answer offers, then take chunks from the lanes, decode
-// them and put them in their place. Everything in a header is checked against
-// what the message must look like before a byte of payload is read.
+// One lane of the receiving side: read a chunk, decode it, put it in its place. Everything in a
+// header is checked against the message's chunk table before a byte of payload is read.
 #include <zstd.h>
 
 #include <memory>
@@ -17,62 +16,6 @@ constexpr Status kDamaged{Code::kCorrupt, "a chunk was damaged on the wire"};
 
 }  // namespace
 
-void Connection::Core::run_accept() noexcept {
-  std::unique_lock lock(mutex_);
-  for (;;) {
-    changed_.wait(lock, [this] { return !to_accept_.empty() || !status_.ok(); });
-    if (!status_.ok()) return;
-    ToAccept job = std::move(to_accept_.front());
-    to_accept_.pop_front();
-    lock.unlock();
-    const Status s = accept_message(job);
-    if (!s.ok()) fail(s);
-    lock.lock();
-    if (!s.ok()) finish_if_failed(*job.incoming);
-  }
-}
-
-Status Connection::Core::accept_message(ToAccept& job) noexcept try {
-  const std::shared_ptr<Incoming>& message = job.incoming;
-  message->number = job.offered.number;
-  message->table = std::move(job.offered.table);
-  const ChunkTable& table = message->table;
-  if (Status s = message->sink->begin(table.extents(), table.num_bytes()); !s.ok()) return s;
-  if (Status s = hash_existing(*message); !s.ok()) return s;
-  message->arrived.resize(table.num_chunks());
-  message->num_left = table.num_chunks();
-  {
-    const std::lock_guard lock(mutex_);
-    if (!status_.ok()) return status_;
-    touch_in();
-    if (message->num_left > 0) incoming_[message->number] = message;
-  }
-  if (Status s = send_control(ControlType::kAccept, message->number,
-                              std::as_bytes(std::span(message->known)));
-      !s.ok())
-    return s;
-  if (table.num_chunks() > 0) return {};
-  if (Status s = send_control(ControlType::kDone, message->number, {}); !s.ok()) return s;
-  message->state->finish({});
-  return {};
-} catch (const std::exception&) {
-  return kOutOfMemory;
-}
-
-// Hashes of the chunks that may be there from an earlier attempt.
-Status Connection::Core::hash_existing(Incoming& message) {
-  const std::uint64_t existing = message.sink->existing_bytes();
-  std::vector<std::byte> buffer;
-  for (std::uint64_t i = 0; i < message.table.num_chunks(); ++i) {
-    const ChunkPlace place = message.table.at(i);
-    if (place.offset + place.num_bytes > existing || i >= kMaxControlBytes / 8) break;
-    buffer.resize(place.num_bytes);
-    if (Status s = message.sink->read_back(place.offset, buffer); !s.ok()) return s;
-    message.known.push_back(hash_bytes(buffer));
-  }
-  return {};
-}
-
 class Connection::Core::ReceiveLane {
  public:
   ReceiveLane(Core& core, Channel& channel)
@@ -80,7 +23,7 @@ class Connection::Core::ReceiveLane {
         channel_(channel),
         workspace_(std::make_unique_for_overwrite<std::byte[]>(workspace_bytes())) {}
 
-  // Waits for a chunk as long as it takes; the control thread knows when to stop.
+  // Waits without a deadline; the control thread notices stalls.
   Status receive_chunk() {
     LaneHeader header;
     if (Status s = channel_.wait_readable(Deadline::max()); !s.ok()) return s;
@@ -119,7 +62,7 @@ class Connection::Core::ReceiveLane {
       const std::lock_guard lock(core_.mutex_);
       --message.busy;
       if (status.ok()) {
-        count(header);
+        core_.count_chunk(header);
         complete = --message.num_left == 0;
       }
       core_.finish_if_failed(message);
@@ -139,18 +82,6 @@ class Connection::Core::ReceiveLane {
     core_.incoming_.erase(message.number);
     if (core_.incoming_.empty()) core_.meter_.stop();
     return {};
-  }
-
-  void count(const LaneHeader& header) {
-    Stats& stats = core_.stats_;
-    stats.raw_bytes += header.raw_bytes;
-    stats.wire_bytes += sizeof header + header.payload_bytes;
-    if (header.kind == PayloadKind::kKnown) {
-      stats.known_bytes += header.raw_bytes;
-    } else {
-      ++stats.num_chunks[static_cast<int>(header.kind == PayloadKind::kRaw ? Mode::kRaw
-                                                                           : header.mode)];
-    }
   }
 
   Status place_chunk(Incoming& message, const LaneHeader& header) {
@@ -187,7 +118,7 @@ class Connection::Core::ReceiveLane {
     return got == dst.size() ? Status{} : kDamaged;
   }
 
-  // A payload smaller than its chunk; of a frame, that it is of this chunk.
+  // Reads a payload that is smaller than its chunk, and checks that a frame is of this chunk.
   Status read_coded(const LaneHeader& header, const ChunkPlace& place,
                     std::span<std::byte>& payload) {
     const std::uint64_t n = header.payload_bytes;
@@ -205,7 +136,7 @@ class Connection::Core::ReceiveLane {
 
   Core& core_;
   Channel& channel_;
-  // The peer chooses the size of its chunks; pages not used are not taken.
+  // The peer chooses the size of its chunks; pages that stay unused take no memory.
   const std::unique_ptr<std::byte[]> raw_ =
       std::make_unique_for_overwrite<std::byte[]>(kMaxChunkBytes);
   const std::unique_ptr<std::byte[]> coded_ =

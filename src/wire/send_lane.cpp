@@ -72,7 +72,7 @@ class Connection::Core::SendLane {
     return {};
   }
 
-  // Sets kind and mode; returns what travels: `raw` where encoding does not help.
+  // Sets kind and mode; returns the payload: `raw` where encoding does not help.
   std::span<const std::byte> encode_chunk(Outgoing& message, const ChunkPlace& place,
                                           std::span<const std::byte> raw, LaneHeader& header) {
     header.mode = core_.controller_.pick(place.num_bytes);
@@ -115,17 +115,9 @@ class Connection::Core::SendLane {
   void count(const LaneHeader& header, double send_seconds) {
     core_.touch_out();
     const std::lock_guard lock(core_.mutex_);
-    Stats& stats = core_.stats_;
-    stats.raw_bytes += header.raw_bytes;
-    stats.wire_bytes += sizeof header + header.payload_bytes;
-    stats.send_wait_seconds += send_seconds;
-    stats.encode_seconds += std::exchange(encode_seconds_, 0);
-    if (header.kind == PayloadKind::kKnown) {
-      stats.known_bytes += header.raw_bytes;
-    } else {
-      ++stats.num_chunks[static_cast<int>(header.kind == PayloadKind::kRaw ? Mode::kRaw
-                                                                           : header.mode)];
-    }
+    core_.count_chunk(header);
+    core_.stats_.send_wait_seconds += send_seconds;
+    core_.stats_.encode_seconds += std::exchange(encode_seconds_, 0);
   }
 
   Core& core_;

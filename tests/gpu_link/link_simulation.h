@@ -160,7 +160,7 @@ class LinkSimulation {
       std::size_t n = scheduler_.raw_piece(rest_);
       if (const auto open = open_frames(); !open.empty()) {
         const double busy = link_busy(), gap = open.front().ready - busy;
-        if (gap <= gpu_link::LinkScheduler::kLate || busy > kEarly) return;
+        if (gap <= gpu_link::LinkScheduler::kMaxFrameWait || busy > kEarly) return;
         n = std::min(n, scheduler_.gap_piece(rest_, gap));
       }
       rest_ -= n;
