@@ -222,12 +222,17 @@ const CompletePlan& auto_plan(const Device& device, const Problem& p) noexcept {
     std::uint64_t generation = 0;
     CompletePlan plan;
   };
-  static thread_local Known known[64];
+  // Sets of four, in which the oldest is replaced: a model's shapes hardly ever evict each other.
+  static thread_local Known known[32][4];
+  static thread_local unsigned oldest = 0;
   const std::uint64_t generation = tuning_generation();
   const std::uint64_t mixed = ((p.n * 31 + p.k) * 31 + p.m) * 0x9E3779B97F4A7C15ull;
-  Known& slot = known[mixed >> 58];
-  if (slot.device != &device || slot.problem != p || slot.generation != generation)
-    slot = {&device, p, generation, complete_plan(device, p, {})};
+  Known* const set = known[mixed >> 59];
+  for (int i = 0; i < 4; ++i)
+    if (set[i].device == &device && set[i].problem == p && set[i].generation == generation)
+      return set[i].plan;
+  Known& slot = set[oldest++ % 4];
+  slot = {&device, p, generation, complete_plan(device, p, {})};
   return slot.plan;
 }
 
