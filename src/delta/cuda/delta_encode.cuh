@@ -200,34 +200,26 @@ __device__ inline void finish_delta(const EncodeWork& work) {
       work.num_rounds() == 0
           ? payload_start
           : (work.offsets[work.num_rounds() - 1] & ((std::uint64_t{1} << 62) - 1)) * 4;
-  const std::uint64_t base_hash = delta::hash_finish(read_state(&state.base_sum), raw_bytes);
-  const std::uint64_t target_hash = delta::hash_finish(read_state(&state.target_sum), raw_bytes);
-  const std::uint64_t num_changed = read_state(&state.num_changed);
-  const std::uint32_t tail =
-      h.num_tail_bytes == 0 ? 0 : work.next[raw_bytes - 1];  // elements have two bytes
-  const std::uint32_t words[16] = {delta::kMagic,
-                                   delta::kVersion | static_cast<std::uint32_t>(h.dtype) << 8 |
-                                       static_cast<std::uint32_t>(h.log2_block) << 16 |
-                                       std::uint32_t{h.num_tail_bytes} << 24,
-                                   static_cast<std::uint32_t>(h.num_elems),
-                                   static_cast<std::uint32_t>(h.num_elems >> 32),
-                                   static_cast<std::uint32_t>(delta_bytes),
-                                   static_cast<std::uint32_t>(delta_bytes >> 32),
-                                   static_cast<std::uint32_t>(base_hash),
-                                   static_cast<std::uint32_t>(base_hash >> 32),
-                                   static_cast<std::uint32_t>(target_hash),
-                                   static_cast<std::uint32_t>(target_hash >> 32),
-                                   static_cast<std::uint32_t>(num_changed),
-                                   static_cast<std::uint32_t>(num_changed >> 32),
-                                   tail,
-                                   0,
-                                   0,
-                                   0};
+  const std::uint32_t tail = h.num_tail_bytes == 0 ? 0 : work.next[raw_bytes - 1];  // one at most
+  const std::uint64_t pairs[8] = {delta::kMagic | std::uint64_t{delta::kVersion} << 32 |
+                                      static_cast<std::uint64_t>(h.dtype) << 40 |
+                                      static_cast<std::uint64_t>(h.log2_block) << 48 |
+                                      std::uint64_t{h.num_tail_bytes} << 56,
+                                  h.num_elems,
+                                  delta_bytes,
+                                  delta::hash_finish(read_state(&state.base_sum), raw_bytes),
+                                  delta::hash_finish(read_state(&state.target_sum), raw_bytes),
+                                  read_state(&state.num_changed),
+                                  tail,
+                                  0};
   std::uint64_t sum = read_state(&state.head_sum);
-  for (unsigned i = 0; i < 16; ++i) sum += checksum_term(words[i], i);
   std::uint32_t* to = reinterpret_cast<std::uint32_t*>(work.delta);
-  for (unsigned i = 0; i < 16; ++i)
-    to[i] = i == 14 ? checksum_finish(sum, payload_start) : words[i];
+#pragma unroll
+  for (unsigned i = 0; i < 16; ++i) {
+    to[i] = static_cast<std::uint32_t>(pairs[i / 2] >> 32 * (i % 2));
+    sum += checksum_term(to[i], i);
+  }
+  to[14] = checksum_finish(sum, payload_start);
   write_result(work.result, read_state(&state.first_error), delta_bytes);
 }
 
