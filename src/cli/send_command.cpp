@@ -51,17 +51,18 @@ int run_send(const SendArgs& args) {
 void add_send(CLI::App& app, int& exit_code) {
   auto* cmd = app.add_subcommand("send", "Send a file or folder to a host that runs snug recv");
   auto args = std::make_shared<SendArgs>();
-  cmd->add_option("PATH", args->path, "A file or folder; safetensors go tensor by tensor")
+  cmd->add_option("PATH", args->path, "File or folder; safetensors files are sent tensor by tensor")
       ->required();
   cmd->add_option("ADDRESS", args->address, "HOST:PORT of the receiver")->required();
-  cmd->add_option("--retries", args->num_retries, "Attempts in a row after the connection broke")
+  cmd->add_option("--retries", args->num_retries, "Failed attempts in a row before it gives up")
       ->check(CLI::Range(0, 1000).description(""))
       ->type_name("N")
       ->capture_default_str();
   add_wire_options(*cmd, args->wire);
   cmd->footer(
-      "Returns when the receiver has everything, verified, under its final name. A\n"
-      "transfer that broke off goes on where it stopped when it is started again.\n\n"
+      "Returns when the receiver has everything, verified, under its final name. If\n"
+      "the connection breaks, it reconnects and continues where it stopped; so does a\n"
+      "later run of the same command.\n\n"
       "Examples:\n"
       "  snug send model.safetensors gpu7:7000 --token-file secret\n"
       "  snug send Llama-3-8B/ 127.0.0.1:7000        # through an SSH tunnel\n");

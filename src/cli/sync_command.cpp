@@ -1,4 +1,4 @@
-// snug sync: a trainer publishes versions, followers keep up.
+// snug sync: a trainer publishes versions, followers fetch the newest.
 #include <fmt/format.h>
 
 #include <memory>
@@ -50,17 +50,17 @@ int serve(const SyncArgs& args, const SyncOptions& options) {
   return 0;
 }
 
-// Nothing that was said is left unheard.
+// Options that would have no effect are errors.
 const char* misuse(const SyncArgs& args, const CLI::App& cmd) {
   if (args.serve.empty() == args.follow.empty())
-    return "sync wants either --serve FOLDER or --follow ADDRESS FOLDER";
+    return "sync needs either --serve FOLDER or --follow ADDRESS FOLDER";
   if (!args.follow.empty() && args.folder.empty())
-    return "--follow ADDRESS wants the FOLDER to keep up to date";
-  if (!args.follow.empty() && cmd.count("--listen") > 0) return "--listen is for --serve";
+    return "--follow ADDRESS needs the FOLDER to keep up to date";
+  if (!args.follow.empty() && cmd.count("--listen") > 0) return "--listen needs --serve";
   if (args.serve.empty()) return nullptr;
   if (!args.folder.empty()) return "--serve takes one FOLDER";
-  if (cmd.count("--once") > 0) return "--once is for --follow";
-  return cmd.count("--keep") > 0 ? "--keep is for --follow" : nullptr;
+  if (cmd.count("--once") > 0) return "--once needs --follow";
+  return cmd.count("--keep") > 0 ? "--keep needs --follow" : nullptr;
 }
 
 int run_sync(const SyncArgs& args) {
@@ -84,30 +84,30 @@ int run_sync(const SyncArgs& args) {
 }  // namespace
 
 void add_sync(CLI::App& app, int& exit_code) {
-  auto* cmd = app.add_subcommand("sync", "Publish checkpoint versions, or keep up with them");
+  auto* cmd = app.add_subcommand("sync", "Publish checkpoint versions, or follow a publisher");
   auto args = std::make_shared<SyncArgs>();
   cmd->add_option("--serve", args->serve, "Publish every file or folder that appears in FOLDER")
       ->type_name("FOLDER");
   cmd->add_option("--listen", args->listen, "With --serve: ADDRESS:PORT; port 0 takes a free one")
       ->type_name("ADDRESS")
       ->capture_default_str();
-  cmd->add_option("--follow", args->follow, "HOST:PORT of the server to keep up with")
+  cmd->add_option("--follow", args->follow, "HOST:PORT of the server to follow")
       ->type_name("ADDRESS");
-  cmd->add_option("FOLDER", args->folder, "With --follow: where versions go; must be there");
-  cmd->add_option("--keep", args->num_kept, "With --follow: fetched versions to keep")
+  cmd->add_option("FOLDER", args->folder, "With --follow: folder for the versions; must exist");
+  cmd->add_option("--keep", args->num_kept, "With --follow: number of fetched versions to keep")
       ->check(CLI::Range(1, 1000).description(""))
       ->type_name("N")
       ->capture_default_str();
-  cmd->add_flag("--once", args->once, "With --follow: end when the newest version is there");
+  cmd->add_flag("--once", args->once, "With --follow: exit when the newest version is fetched");
   add_wire_options(*cmd, args->wire);
   cmd->footer(
-      "Versions are published by renaming them into FOLDER when they are complete;\n"
-      "names that start with a dot are left alone, `current` and names with .tmp- in\n"
-      "them are never published. The last one to appear is the newest; of those that\n"
-      "appeared while no server was running, the last by name (step-10 comes after\n"
-      "step-9). Followers get patches where the server still has their version, full\n"
-      "copies otherwise. FOLDER/current links to the newest. What was not fetched, or\n"
-      "has changed since, is neither replaced nor deleted.\n\n"
+      "Publish a version by renaming it into FOLDER when it is complete. Names that\n"
+      "start with a dot are ignored; `current` and names that contain .tmp- are never\n"
+      "published. The version that appeared last is the newest. Versions that appeared\n"
+      "while no server was running are ordered by name (step-10 after step-9).\n\n"
+      "A follower gets a patch if the server still has its version, a full copy\n"
+      "otherwise. FOLDER/current links to the newest version. The follower replaces or\n"
+      "deletes only what it fetched and what has not changed since.\n\n"
       "Examples:\n"
       "  snug sync --serve checkpoints/ --listen 0.0.0.0:7000 --token-file secret\n"
       "  snug sync --follow trainer:7000 weights/ --token-file secret\n");

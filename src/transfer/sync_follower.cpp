@@ -90,8 +90,8 @@ class SyncFollower {
     for (;;) {
       const auto* newest = held_.newest();
       const std::string have = newest == nullptr || base_is_bad_ ? "-" : newest->hash;
-      if (Status s = connection->send_note("have " + have + (options_.once ? " once" : ""));
-          !s.ok())
+      const std::string question = "have " + have + (options_.once ? " once" : "");
+      if (Status s = connection->send_note(question); !s.ok())
         return {.status = s, .detail = address_};
       const Answer answer = wait_for_note(*connection, [this] { return going(); });
       if (!going()) return {};
@@ -111,16 +111,14 @@ class SyncFollower {
     const auto start = Clock::now();
     const std::uint64_t before = connection.stats().wire_bytes;
     std::uint64_t raw_bytes = 0;
-    if (StoreStatus s = next.is_patch ? take_patch(connection, next, raw_bytes)
-                                      : take_full(connection, next, raw_bytes);
-        !s.ok())
-      return s;
+    StoreStatus s = next.is_patch ? take_patch(connection, next, raw_bytes)
+                                  : take_full(connection, next, raw_bytes);
+    if (!s.ok()) return s;
     base_is_bad_ = false;
     ++num_updates_;
-    if (StoreStatus s = held_.add(next.hash, next.name, static_cast<std::size_t>(options_.num_kept),
-                                  options_.on_error);
-        !s.ok())
-      return s;
+    s = held_.add(next.hash, next.name, static_cast<std::size_t>(options_.num_kept),
+                  options_.on_error);
+    if (!s.ok()) return s;
     if (options_.on_event)
       options_.on_event({next.name, connection.peer_name(), next.is_patch, raw_bytes,
                          connection.stats().wire_bytes - before, seconds_since(start)});

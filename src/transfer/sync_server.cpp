@@ -28,10 +28,12 @@ constexpr Status kSenderHere{Code::kPeer,
 class SyncServer {
  public:
   SyncServer(wire::Listener& listener, const std::string& folder, const SyncOptions& options)
-      : listener_(listener), catalog_(folder), options_(options) {}
+      : listener_(listener),
+        catalog_(folder, [this](const StoreStatus& status) { report_error(status); }),
+        options_(options) {}
 
   StoreStatus run() {
-    if (StoreStatus s = scan(); !s.ok()) return s;
+    if (StoreStatus s = catalog_.scan(); !s.ok()) return s;
     std::thread scanning([this] { keep_scanning(); });
     serve_peers(
         listener_, [this](Connection& connection) { return serve(connection); },
@@ -50,14 +52,11 @@ class SyncServer {
   void keep_scanning() {
     // A folder that is gone is reported once, though it is looked for many times a second.
     for (std::string last; going(); std::this_thread::sleep_for(50ms)) {
-      const StoreStatus s = scan();
+      const StoreStatus s = catalog_.scan();
       const std::string text = s.ok() ? std::string() : to_string(s);
       if (!s.ok() && text != last) report_error(s);
       last = text;
     }
-  }
-  StoreStatus scan() {
-    return catalog_.scan([this](const StoreStatus& status) { report_error(status); });
   }
 
   StoreStatus serve(Connection& connection) {

@@ -17,7 +17,6 @@ namespace snug::transfer {
 namespace {
 
 namespace fs = std::filesystem;
-using Clock = std::chrono::steady_clock;
 
 // How often versions and broken files are looked at again, since they may change in place. A change
 // must also last that long: half of a version that is being deleted is no new version.
@@ -35,28 +34,27 @@ std::uint64_t identity_of(const std::string& path) {
   });
 }
 
-StoreStatus refused(const char* why, const std::string& path) {
-  return {{Code::kUsage, why}, path};
-}
-
 }  // namespace
 
-VersionCatalog::VersionCatalog(std::string folder)
-    : folder_(std::move(folder)), patches_(own_folder(folder_)), order_(own_folder(folder_)) {}
+VersionCatalog::VersionCatalog(std::string folder, Report report)
+    : folder_(std::move(folder)),
+      report_(std::move(report)),
+      patches_(own_folder(folder_)),
+      order_(own_folder(folder_)) {}
 
-StoreStatus VersionCatalog::scan(const Report& report) {
-  const auto seen = list(report);
+StoreStatus VersionCatalog::scan() {
+  const auto seen = list();
   if (!seen) return seen.status();
   std::vector<Entry> fresh = *seen;
-  std::erase_if(fresh, [&](Entry& entry) { return !fill_in(entry, report); });
+  std::erase_if(fresh, [&](Entry& entry) { return !fill_in(entry); });
   publish(*seen, std::move(fresh));
   hold_back();
-  save_order(report);
+  save_order();
   return {};
 }
 
 // The entries that need hashing. Forgets versions that are gone.
-StoreResult<std::vector<VersionCatalog::Entry>> VersionCatalog::list(const Report& report) {
+StoreResult<std::vector<VersionCatalog::Entry>> VersionCatalog::list() {
   std::vector<Entry> found;
   std::set<std::string> names, readable;
   std::error_code error;
@@ -65,10 +63,10 @@ StoreResult<std::vector<VersionCatalog::Entry>> VersionCatalog::list(const Repor
     if (name[0] == '.') continue;
     names.insert(name);
     struct stat info;
-    if (is_ignored(name, report)) continue;
+    if (is_ignored(name)) continue;
     if (::stat(it->path().c_str(), &info) != 0) {
       const auto why = store::io_error("cannot open", it->path().string(), errno);
-      if (::lstat(it->path().c_str(), &info) == 0) complain(name, why, Clock::now(), report);
+      if (::lstat(it->path().c_str(), &info) == 0) complain(name, why);
       continue;
     }
     readable.insert(name);
@@ -80,35 +78,34 @@ StoreResult<std::vector<VersionCatalog::Entry>> VersionCatalog::list(const Repor
     const std::lock_guard lock(mutex_);
     std::erase_if(entries_, [&](const Entry& e) { return !readable.contains(e.version.name); });
   }
-  std::erase_if(found, [&](Entry& entry) { return !needs_hash(entry, report); });
+  std::erase_if(found, [&](Entry& entry) { return !needs_hash(entry); });
   return found;
 }
 
 // Names that are never published; reported once, unless they are Snug's own.
-bool VersionCatalog::is_ignored(const std::string& name, const Report& report) {
+bool VersionCatalog::is_ignored(const std::string& name) {
   if (is_version_name(name)) return false;
   const std::string path = folder_ + "/" + name;
   struct stat info;
   if (name == "current") {
     // The link of a follower that uses the same folder.
     if (::stat((folder_ + "/.snug-sync").c_str(), &info) == 0) return true;
-    complain(name, refused("a name that followers use for a link", path), Clock::now(), report);
+    complain(name, {{Code::kUsage, "a name that followers use for a link"}, path});
   } else if (is_safe_name(name)) {
     // Work in progress will soon have its final name.
     if (::lstat(path.c_str(), &info) == 0 && info.st_mtim.tv_sec + 2 <= std::time(nullptr))
-      complain(name, refused("a name for unfinished work (.tmp-)", path), Clock::now(), report);
+      complain(name, {{Code::kUsage, "a name for unfinished work (.tmp-)"}, path});
   } else {
-    complain(name, refused("a name that receivers refuse", path), Clock::now(), report);
+    complain(name, {{Code::kUsage, "a name that receivers refuse"}, path});
   }
   return true;
 }
 
 // False for versions that are known and unchanged, and for those that have to wait.
-bool VersionCatalog::needs_hash(Entry& seen, const Report& report) {
+bool VersionCatalog::needs_hash(Entry& seen) {
   const std::string& name = seen.version.name;
   const auto start = Clock::now();
-  const auto known = std::find_if(entries_.begin(), entries_.end(),
-                                  [&](const Entry& e) { return e.version.name == name; });
+  const auto known = std::ranges::find(entries_, name, &Entry::name);
   if (known == entries_.end()) {
     const auto problem = problems_.find(name);
     if (problem != problems_.end() && start < problem->second.look_again) return false;
@@ -124,7 +121,7 @@ bool VersionCatalog::needs_hash(Entry& seen, const Report& report) {
   const bool is_replaced = known->inode != seen.inode;  // and complete, if it was renamed
   if (is_same) problems_.erase(name);
   if (!is_same && known->changed_to && !has_settled && end >= known->changed_since + kPatience)
-    complain(name, {{Code::kIo, "does not stop changing"}, seen.version.path}, end, report);
+    complain(name, {{Code::kIo, "does not stop changing"}, seen.version.path});
   const std::lock_guard lock(mutex_);
   known->inode = seen.inode;
   known->top_identity = seen.top_identity;
@@ -135,7 +132,7 @@ bool VersionCatalog::needs_hash(Entry& seen, const Report& report) {
 }
 
 // Sets size and hash. False if it is gone again, or cannot be sent.
-bool VersionCatalog::fill_in(Entry& entry, const Report& report) {
+bool VersionCatalog::fill_in(Entry& entry) {
   Version& version = entry.version;
   const auto start = Clock::now();
   const auto manifest = list_path(version.path);
@@ -143,13 +140,13 @@ bool VersionCatalog::fill_in(Entry& entry, const Report& report) {
   const auto now = Clock::now();
   if (!hash) {
     if (std::error_code error; fs::exists(fs::symlink_status(version.path, error)))
-      complain(version.name, hash.status(), now + kLookAgain + kRest * (now - start), report);
+      complain(version.name, hash.status(), kLookAgain + kRest * (now - start));
     return false;
   }
   if (identity_of(version.path) != entry.identity) {
     if (std::error_code error; fs::exists(version.path, error))
       complain(version.name, {{Code::kIo, "changed while it was read"}, version.path},
-               now + kLookAgain + (now - start), report);
+               kLookAgain + (now - start));
     return false;
   }
   problems_.erase(version.name);
@@ -158,16 +155,16 @@ bool VersionCatalog::fill_in(Entry& entry, const Report& report) {
   return true;
 }
 
-void VersionCatalog::complain(const std::string& name, const StoreStatus& status, Time look_again,
-                              const Report& report) {
+void VersionCatalog::complain(const std::string& name, const StoreStatus& status,
+                              Clock::duration pause) {
   Problem& problem = problems_[name];
-  problem.look_again = look_again;
+  problem.look_again = Clock::now() + pause;
   std::string reason = to_string(status);
   if (problem.reason == reason) return;
   problem.reason = std::move(reason);
   StoreStatus told = status;
   told.detail = told.detail.empty() ? "not published" : told.detail + "; not published";
-  report(told);
+  report_(told);
 }
 
 // Replaces all that was looked at by `fresh` in one step, so that no follower sees an older version
@@ -175,23 +172,17 @@ void VersionCatalog::complain(const std::string& name, const StoreStatus& status
 void VersionCatalog::publish(const std::vector<Entry>& looked_at, std::vector<Entry> fresh) {
   if (looked_at.empty()) return;
   std::vector<VersionRecord> found;
-  for (const Entry& entry : fresh) found.push_back({entry.version.hash, entry.version.name});
+  for (const Entry& entry : fresh) found.push_back(entry.record());
   std::vector<Entry> next = entries_;
-  std::erase_if(next, [&](const Entry& old) {
-    return std::any_of(looked_at.begin(), looked_at.end(),
-                       [&](const Entry& e) { return e.version.name == old.version.name; });
-  });
+  const auto has = [](const std::vector<Entry>& entries, const std::string& name) {
+    return std::ranges::find(entries, name, &Entry::name) != entries.end();
+  };
+  std::erase_if(next, [&](const Entry& old) { return has(looked_at, old.name()); });
   std::move(fresh.begin(), fresh.end(), std::back_inserter(next));
-  order_.add(std::move(found), [&](const VersionRecord& version) {
-    return std::any_of(next.begin(), next.end(),
-                       [&](const Entry& e) { return e.version.name == version.name; });
-  });
+  order_.add(std::move(found), [&](const VersionRecord& v) { return has(next, v.name); });
   std::map<std::string, std::size_t> places;
-  for (const Entry& entry : next)
-    places[entry.version.name] = order_.place_of({entry.version.hash, entry.version.name});
-  std::sort(next.begin(), next.end(), [&](const Entry& a, const Entry& b) {
-    return places[a.version.name] < places[b.version.name];
-  });
+  for (const Entry& entry : next) places[entry.name()] = order_.place_of(entry.record());
+  std::ranges::sort(next, {}, [&](const Entry& entry) { return places[entry.name()]; });
   if (!next.empty()) patches_.keep_only(next.back().version.hash);
   const std::lock_guard lock(mutex_);
   entries_.swap(next);
@@ -202,20 +193,18 @@ void VersionCatalog::hold_back() {
   const auto& order = order_.versions();
   for (std::size_t i = order.size(); i > 0 && !problems_.empty(); --i) {
     const VersionRecord& version = order[i - 1];
-    if (!entries_.empty() && version.hash == entries_.back().version.hash &&
-        version.name == entries_.back().version.name)
-      break;
+    if (!entries_.empty() && version == entries_.back().record()) break;
     if (problems_.contains(version.name)) held_back.insert(version.hash);
   }
   const std::lock_guard lock(mutex_);
   held_back_.swap(held_back);
 }
 
-void VersionCatalog::save_order(const Report& report) {
+void VersionCatalog::save_order() {
   StoreStatus s = order_.save();
   if (!s.ok() && !order_is_lost_) {
     s.detail += (s.detail.empty() ? "" : "; ") + std::string("names decide after a restart");
-    report(s);
+    report_(s);
   }
   order_is_lost_ = !s.ok();
 }

@@ -22,11 +22,11 @@ namespace snug::transfer {
 class VersionCatalog {
  public:
   using Report = std::function<void(const StoreStatus&)>;
-  explicit VersionCatalog(std::string folder);
+  // `report` gets what cannot be published, once for every reason.
+  VersionCatalog(std::string folder, Report report);
 
-  // Finds what has appeared, changed or disappeared since the last call. What cannot be published
-  // is reported, once for every reason.
-  StoreStatus scan(const Report& report);
+  // Finds what has appeared, changed or disappeared since the last call.
+  StoreStatus scan();
   // The newest version for a follower that has version `have`. Its name is empty if there is none,
   // or none yet: one that is changing in place may soon be complete.
   Version newest(const std::string& have) const;
@@ -35,34 +35,37 @@ class VersionCatalog {
   std::shared_ptr<CachedPatch> patch(const std::string& base, const Version& next);
 
  private:
-  using Time = std::chrono::steady_clock::time_point;
+  using Clock = std::chrono::steady_clock;
   struct Entry {
+    const std::string& name() const { return version.name; }
+    VersionRecord record() const { return {version.hash, version.name}; }
+
     Version version;
     // Of the file or folder itself: cheap to check at every scan.
     std::uint64_t inode = 0, top_identity = 0;
-    std::uint64_t identity = 0;  // of all files inside too
-    Time look_again;             // at the files inside
+    std::uint64_t identity = 0;    // of all files inside too
+    Clock::time_point look_again;  // at the files inside
     // Its identity now, if it is no longer what was published.
     std::optional<std::uint64_t> changed_to = {};
-    Time changed_since = {};
+    Clock::time_point changed_since = {};
   };
   struct Problem {  // of a name that cannot be published
     std::string reason;
-    Time look_again;
+    Clock::time_point look_again;
   };
-  StoreResult<std::vector<Entry>> list(const Report& report);
-  bool is_ignored(const std::string& name, const Report& report);
-  bool needs_hash(Entry& seen, const Report& report);
-  bool fill_in(Entry& entry, const Report& report);
-  void complain(const std::string& name, const StoreStatus& status, Time look_again,
-                const Report& report);
+  StoreResult<std::vector<Entry>> list();
+  bool is_ignored(const std::string& name);
+  bool needs_hash(Entry& seen);
+  bool fill_in(Entry& entry);
+  void complain(const std::string& name, const StoreStatus& status, Clock::duration pause = {});
   void publish(const std::vector<Entry>& looked_at, std::vector<Entry> fresh);
   void hold_back();
-  void save_order(const Report& report);
+  void save_order();
   // Not .snug-sync: the same folder may be followed into and served.
   static std::string own_folder(const std::string& folder) { return folder + "/.snug-serve"; }
 
   const std::string folder_;
+  const Report report_;
   PatchCache patches_;
   mutable std::mutex mutex_;
   std::vector<Entry> entries_;  // oldest first; changed by `scan` alone

@@ -1,10 +1,10 @@
-// wire/channel.h - what a transport has to do: move bytes, in order, both ways.
+// wire/channel.h - what a transport has to do: move bytes, in order, both ways. And which transport
+// an address means.
 //
-// One thread may send while another receives. Buffers inside a channel are
-// bounded: a sender waits when the other side does not read.
+// One thread may send while another receives. Buffers inside a channel are bounded: a sender waits
+// when the other side does not read.
 #pragma once
 #include <cstddef>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -20,8 +20,8 @@ using net::KeepGoing;
 class Channel {
  public:
   virtual ~Channel() = default;
-  // Of a channel that was accepted: completes that, which may take a word of the peer.
-  // Before any other call but shut_down.
+  // Completes an accepted channel, which may need bytes from the peer. Comes before all other calls
+  // but shut_down.
   virtual Status open(Deadline /*deadline*/) { return {}; }
   // All bytes of both pieces, or an error that ends the channel.
   virtual Status send(std::span<const std::byte> head, std::span<const std::byte> body,
@@ -31,13 +31,27 @@ class Channel {
   virtual Status wait_readable(Deadline deadline) = 0;
   // Wakes every thread that waits in this channel, here and at the peer.
   virtual void shut_down() noexcept = 0;
-  virtual std::string peer_name() const { return "?"; }
+  virtual std::string peer_name() const = 0;
 };
-
 using ChannelPtr = std::unique_ptr<Channel>;
-// Opens one more channel to the same peer.
-using Dial = std::function<Result<ChannelPtr>(Deadline deadline)>;
 
-ChannelPtr make_tcp_channel(net::Socket socket);
+// Accepts channels, one after the other. Never waits for bytes of a stranger: Channel::open does.
+class ChannelListener {
+ public:
+  virtual ~ChannelListener() = default;
+  virtual Result<ChannelPtr> accept(Deadline deadline) = 0;
+  virtual std::string address() const = 0;
+};
+using ChannelListenerPtr = std::unique_ptr<ChannelListener>;
+
+// Whether only this host can reach the address.
+Result<bool> is_local(const std::string& address);
+Result<ChannelPtr> dial(const std::string& address, Deadline deadline,
+                        const KeepGoing& keep_going = {});
+Result<ChannelListenerPtr> listen(const std::string& address);
+
+// Shared memory on one host, by name.
+Result<ChannelPtr> dial_shm(const std::string& name, Deadline deadline);
+Result<ChannelListenerPtr> listen_shm(const std::string& name);
 
 }  // namespace snug::wire

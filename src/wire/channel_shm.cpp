@@ -9,7 +9,7 @@
 #include <cstring>
 
 #include "net/local_peer.h"
-#include "wire/endpoints.h"
+#include "wire/channel.h"
 
 namespace snug::wire {
 namespace {
@@ -188,12 +188,11 @@ Result<ChannelPtr> dial_shm(const std::string& name, Deadline deadline) {
   return ChannelPtr(std::move(channel));
 }
 
-Result<std::unique_ptr<ChannelListener>> listen_shm(const std::string& name) {
+Result<ChannelListenerPtr> listen_shm(const std::string& name) {
   if (name.size() > kMaxName) return kNameTooLong;
   auto listener = net::listen_local(kNamePrefix + name);
   if (!listener) return listener.status();
-  return std::unique_ptr<ChannelListener>(
-      std::make_unique<ShmListener>(std::move(*listener), name));
+  return ChannelListenerPtr(std::make_unique<ShmListener>(std::move(*listener), name));
 }
 
 }  // namespace snug::wire

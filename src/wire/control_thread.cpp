@@ -69,8 +69,8 @@ Status Connection::Core::check_stalls() {
   };
   if (!incoming_.empty() && long_ago(last_in_))
     return {Code::kTimeout, "the peer stopped sending in the middle of a message"};
-  const bool sending = std::any_of(outgoing_.begin(), outgoing_.end(),
-                                   [](const auto& entry) { return entry.second->accepted; });
+  const bool sending =
+      std::ranges::any_of(outgoing_, [](const auto& entry) { return entry.second->accepted; });
   if (sending && long_ago(last_out_))
     return {Code::kTimeout, "the peer stopped receiving in the middle of a message"};
   return {};

@@ -6,18 +6,17 @@ namespace snug::wire {
 namespace {
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
-// The first trial of raw is short, because links that need compression are slow.
+// Short, because links that need compression are slow.
 constexpr std::uint64_t kFirstTrialBytes = 8 * kMiB;
 constexpr std::uint64_t kSecondTrialBytes = 24 * kMiB;
 constexpr std::uint64_t kTrialBytes = 16 * kMiB;
 constexpr std::uint64_t kFirstRunBytes = 256 * kMiB;
 constexpr std::uint64_t kRunBytes = 120 * kTrialBytes;
-// Chunks come in bursts of a few: shorter samples say more about bursts than
-// about rates.
+// Chunks come in bursts: shorter samples would measure bursts, not rates.
 constexpr std::uint64_t kMinSampleBytes = 4 * kMiB;
 constexpr std::uint64_t kSampleBytes = 8 * kMiB;
 
-constexpr double kMemory = 0.8;  // share of a sum that is left after one more sample
+constexpr double kDecay = 0.8;  // of a sum, with each new sample
 
 constexpr int idx(Mode mode) { return static_cast<int>(mode); }
 
@@ -35,8 +34,8 @@ Mode Controller::pick(std::uint64_t raw_bytes) noexcept {
   return best_;
 }
 
-// What comes next: raw and entropy in the beginning, fixed if entropy coding
-// turns out to be slower than the link, later one of the modes not in use.
+// Raw and entropy first, fixed if entropy coding is slower than the link, later one of the modes
+// not in use.
 void Controller::plan() noexcept {
   const Arm& raw = arms_[idx(Mode::kRaw)];
   const Arm& entropy = arms_[idx(Mode::kEntropy)];
@@ -45,7 +44,7 @@ void Controller::plan() noexcept {
     case 0: trial_ = Mode::kRaw, trial_left_ = kFirstTrialBytes; return;
     case 1: trial_ = Mode::kEntropy, trial_left_ = kSecondTrialBytes; return;
     case 2:
-      // Where the link is the limit, what sends least is best: no need to ask again soon.
+      // If the link is the bottleneck, fewest bytes win: no need to try again soon.
       if (codec_bound) trial_ = Mode::kFixed, trial_left_ = kTrialBytes;
       until_trial_ = codec_bound ? kFirstRunBytes : kRunBytes;
       return;
@@ -55,7 +54,7 @@ void Controller::plan() noexcept {
   if (codec_bound && best_ != Mode::kFixed && num_plans_ % 2 == 0) other = Mode::kFixed;
   trial_ = other;
   trial_left_ = kTrialBytes;
-  // A trial of a slow mode costs more time, so it comes back later.
+  // A trial of a slow mode costs more time, so it comes later.
   const double best_rate = arms_[idx(best_)].goodput(), rate = arms_[idx(other)].goodput();
   const double slower = rate > 0 ? std::clamp(best_rate / rate, 1.0, 100.0) : 1.0;
   until_trial_ = static_cast<std::uint64_t>(slower * static_cast<double>(kRunBytes));
@@ -63,7 +62,7 @@ void Controller::plan() noexcept {
 
 void Controller::progress(const ReceiveProgress& now) noexcept {
   const std::lock_guard lock(mutex_);
-  // Lanes report at the same time: a report may overtake another.
+  // Lanes report concurrently: one report may overtake another.
   if (now.active_nanoseconds <= last_.active_nanoseconds) return;
   std::uint64_t raw[kNumModes], sum = 0;
   int main_mode = 0;
@@ -91,17 +90,17 @@ void Controller::progress(const ReceiveProgress& now) noexcept {
 
 void Controller::close_sample(std::uint64_t min_bytes) noexcept {
   if (sample_.raw_bytes < static_cast<double>(min_bytes) || sample_.seconds <= 0) return;
-  // Sums, not rates, are averaged: a burst that a buffer let through must not
-  // count for more than the wait before it.
+  // Sums, not rates, are averaged: a burst out of a buffer must not count for more than the wait
+  // before it.
   Sample& sum = arms_[sample_mode_].sum;
-  sum.raw_bytes = kMemory * sum.raw_bytes + sample_.raw_bytes;
-  sum.wire_bytes = kMemory * sum.wire_bytes + sample_.wire_bytes;
-  sum.seconds = kMemory * sum.seconds + sample_.seconds;
+  sum.raw_bytes = kDecay * sum.raw_bytes + sample_.raw_bytes;
+  sum.wire_bytes = kDecay * sum.wire_bytes + sample_.wire_bytes;
+  sum.seconds = kDecay * sum.seconds + sample_.seconds;
   sample_ = {};
   choose();
 }
 
-// The fastest; among equals the one that sends least.
+// The fastest; among equals the one that sends fewest bytes.
 void Controller::choose() noexcept {
   if (arms_[idx(Mode::kEntropy)].goodput() == 0) return;
   double top = 0;

@@ -1,10 +1,9 @@
 // wire/controller.h - which mode the next chunk gets.
 //
-// It tries the modes on the stream itself, for a few chunks each, and goes on
-// with the one in which most original bytes a second reached the receiver: a
-// measurement that contains link, codecs, disks and whoever else uses the CPUs.
-// Trials of the modes not in use come back now and then and take less than
-// 1/100 of the bytes. Data that does not get smaller goes raw whatever the mode.
+// It tries the modes on the stream itself, for a few chunks each, and keeps the one with the
+// highest goodput: original bytes a second that reached the receiver. That covers link, codecs,
+// disks and whatever else uses the CPUs. Later trials of the other modes take less than 1/100 of
+// the bytes. Data that does not shrink is sent raw whatever the mode.
 #pragma once
 #include <cstdint>
 #include <mutex>
@@ -21,7 +20,7 @@ class Controller {
 
   // The mode for the next chunk, of raw_bytes.
   Mode pick(std::uint64_t raw_bytes) noexcept;
-  // The receiver's sums, as they come in.
+  // A report of the receiver.
   void progress(const ReceiveProgress& now) noexcept;
   // Original bytes a second; 0 before the first trial.
   double goodput(Mode mode) const noexcept;
@@ -35,7 +34,7 @@ class Controller {
     double raw_bytes = 0, wire_bytes = 0, seconds = 0;
   };
   struct Arm {
-    Sample sum;  // of samples, older ones fading
+    Sample sum;  // of samples, with exponentially fading weights
     double goodput() const noexcept { return sum.seconds > 0 ? sum.raw_bytes / sum.seconds : 0; }
     double wire_rate() const noexcept { return sum.seconds > 0 ? sum.wire_bytes / sum.seconds : 0; }
   };
@@ -52,9 +51,8 @@ class Controller {
   int num_plans_ = 0;
 };
 
-// Remembers how well the chunks of one message compress, so that random bits do
-// not pay for attempts: after a failure the next chunks go raw untried, twice as
-// many each time.
+// Exponential backoff for chunks of one message that do not compress: after a failure the next
+// chunks are sent raw untried, twice as many each time.
 class CompressionProbe {
  public:
   bool worth_trying() noexcept {

@@ -10,11 +10,13 @@
 namespace snug::wire {
 namespace {
 
-constexpr char kMagic[8] = {'S', 'N', 'U', 'G', 'W', 'I', 'R', 'E'};
+using Magic = std::array<char, 8>;
+constexpr Magic kMagic = {'S', 'N', 'U', 'G', 'W', 'I', 'R', 'E'};
+constexpr Status kStranger{Code::kPeer, "the other side does not speak Snug's protocol"};
 using Nonce = std::array<std::uint8_t, 32>;
 
 struct ClientHello {
-  char magic[8];
+  Magic magic;
   std::uint32_t version;
   std::uint16_t channel_idx, num_lanes;
   SessionId session;
@@ -23,20 +25,13 @@ struct ClientHello {
 static_assert(sizeof(ClientHello) == 64);
 
 struct ServerHello {
-  char magic[8];
+  Magic magic;
   std::uint32_t version;
   std::uint32_t reserved;
   Nonce nonce;
   Digest proof;
 };
 static_assert(sizeof(ServerHello) == 80);
-
-struct ClientProof {
-  Digest proof;
-};
-struct Welcome {
-  char magic[8];
-};
 
 template <class Bytes>
 Bytes random_bytes() {
@@ -46,8 +41,7 @@ Bytes random_bytes() {
   return bytes;
 }
 
-// Binds the secret to this channel, both nonces and one direction, so that
-// nothing said here can be said again elsewhere.
+// Binds the token to this channel, both nonces and one direction, against replay.
 Digest proof_of(const std::string& token, char side, const ClientHello& client,
                 const Nonce& server_nonce) {
   std::uint8_t message[1 + sizeof client + sizeof server_nonce];
@@ -57,20 +51,14 @@ Digest proof_of(const std::string& token, char side, const ClientHello& client,
   return hmac_sha256(std::as_bytes(std::span(token)), std::as_bytes(std::span(message)));
 }
 
-Status check_version(const char (&magic)[8], std::uint32_t version) {
-  if (std::memcmp(magic, kMagic, sizeof kMagic) != 0)
-    return {Code::kPeer, "the other side does not speak Snug's protocol"};
-  if (version != kProtocolVersion)
-    return {Code::kUnsupportedVersion,
-            "the other side speaks another version of the protocol",
-            kNowhere,
-            kNowhere,
-            version,
-            kProtocolVersion};
-  return {};
+Status check_version(const Magic& magic, std::uint32_t version) {
+  if (magic != kMagic) return kStranger;
+  if (version == kProtocolVersion) return {};
+  constexpr char kText[] = "the other side speaks another version of the protocol";
+  return {Code::kUnsupportedVersion, kText, kNowhere, kNowhere, version, kProtocolVersion};
 }
 
-// Byte by byte, so that a server that says little cannot hold up a caller who wants to stop.
+// Byte by byte, so that a slow server cannot hold a caller who wants to stop.
 Status receive_while(Channel& channel, std::span<std::byte> bytes, Deadline deadline,
                      const KeepGoing& keep_going) {
   while (!bytes.empty()) {
@@ -93,9 +81,8 @@ SessionId random_session() { return random_bytes<SessionId>(); }
 
 Status greet(Channel& channel, const ChannelId& id, const std::string& token, Deadline deadline,
              const KeepGoing& keep_going) {
-  ClientHello hello{{},           kProtocolVersion, id.channel_idx,
-                    id.num_lanes, id.session,       random_bytes<Nonce>()};
-  std::memcpy(hello.magic, kMagic, sizeof kMagic);
+  const ClientHello hello{kMagic,       kProtocolVersion, id.channel_idx,
+                          id.num_lanes, id.session,       random_bytes<Nonce>()};
   if (Status s = channel.send(bytes_of(hello), {}, deadline); !s.ok()) return s;
   ServerHello answer;
   if (Status s = receive_while(channel, writable_bytes_of(answer), deadline, keep_going); !s.ok())
@@ -103,36 +90,31 @@ Status greet(Channel& channel, const ChannelId& id, const std::string& token, De
   if (Status s = check_version(answer.magic, answer.version); !s.ok()) return s;
   if (!equal_in_constant_time(answer.proof, proof_of(token, 'S', hello, answer.nonce)))
     return {Code::kPeer, "the other side has another token"};
-  const ClientProof mine{proof_of(token, 'C', hello, answer.nonce)};
-  if (Status s = channel.send(bytes_of(mine), {}, deadline); !s.ok()) return s;
-  Welcome welcome;
+  const Digest proof = proof_of(token, 'C', hello, answer.nonce);
+  if (Status s = channel.send(bytes_of(proof), {}, deadline); !s.ok()) return s;
+  Magic welcome;
   if (Status s = receive_while(channel, writable_bytes_of(welcome), deadline, keep_going); !s.ok())
     return s;
-  if (std::memcmp(welcome.magic, kMagic, sizeof kMagic) != 0)
-    return {Code::kPeer, "the other side does not speak Snug's protocol"};
-  return {};
+  return welcome == kMagic ? Status{} : kStranger;
 }
 
 Result<ChannelId> receive_greeting(Channel& channel, const std::string& token, Deadline deadline) {
   ClientHello hello;
   if (Status s = channel.recv(writable_bytes_of(hello), deadline); !s.ok()) return s;
-  ServerHello answer{{}, kProtocolVersion, 0, random_bytes<Nonce>(), {}};
-  std::memcpy(answer.magic, kMagic, sizeof kMagic);
+  ServerHello answer{kMagic, kProtocolVersion, 0, random_bytes<Nonce>(), {}};
   answer.proof = proof_of(token, 'S', hello, answer.nonce);
   const Status version = check_version(hello.magic, hello.version);
-  // A Snug of another version learns which one this is.
+  // A peer of another version learns which one this is.
   if (version.ok() || version.code == Code::kUnsupportedVersion)
     if (Status s = channel.send(bytes_of(answer), {}, deadline); !s.ok()) return s;
   if (!version.ok()) return version;
   if (hello.num_lanes < 1 || hello.num_lanes > kMaxLanes || hello.channel_idx > hello.num_lanes)
     return Status{Code::kPeer, "the peer wants an impossible number of lanes"};
-  ClientProof proof;
+  Digest proof;
   if (Status s = channel.recv(writable_bytes_of(proof), deadline); !s.ok()) return s;
-  if (!equal_in_constant_time(proof.proof, proof_of(token, 'C', hello, answer.nonce)))
+  if (!equal_in_constant_time(proof, proof_of(token, 'C', hello, answer.nonce)))
     return Status{Code::kPeer, "the peer has another token"};
-  Welcome welcome;
-  std::memcpy(welcome.magic, kMagic, sizeof kMagic);
-  if (Status s = channel.send(bytes_of(welcome), {}, deadline); !s.ok()) return s;
+  if (Status s = channel.send(bytes_of(kMagic), {}, deadline); !s.ok()) return s;
   return ChannelId{hello.session, hello.channel_idx, hello.num_lanes};
 }
 

@@ -1,5 +1,5 @@
-// wire/handshake.h - how a channel starts: versions, who belongs together, and
-// the proof that both sides know the secret, which itself never travels.
+// wire/handshake.h - how a channel starts: versions, the session it belongs to, and the proof that
+// both sides know the token, which itself never travels.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -20,11 +20,11 @@ struct ChannelId {
 
 SessionId random_session();
 
-// The side that dialled. Errors: kUnsupportedVersion, kPeer (other secret, no
-// Snug, refused), kTimeout, kIo (`keep_going` said no).
+// The side that dialled. Errors: kUnsupportedVersion, kPeer (another token, no Snug, refused),
+// kTimeout, kIo (`keep_going` returned false).
 Status greet(Channel& channel, const ChannelId& id, const std::string& token, Deadline deadline,
              const KeepGoing& keep_going = {});
-// The side that listened; the peer knows the secret if this succeeds.
+// The side that listened; the peer knows the token if this succeeds.
 Result<ChannelId> receive_greeting(Channel& channel, const std::string& token, Deadline deadline);
 
 }  // namespace snug::wire

@@ -10,7 +10,6 @@
 #include <thread>
 
 #include "wire/connection_core.h"
-#include "wire/endpoints.h"
 #include "wire/handshake.h"
 
 namespace snug::wire {
@@ -25,17 +24,18 @@ constexpr std::size_t kMaxSessions = 256;
 
 class Listener::Impl {
  public:
-  Impl(std::unique_ptr<ChannelListener> listener, Options options)
+  Impl(ChannelListenerPtr listener, Options options)
       : listener_(std::move(listener)), options_(std::move(options)) {}
 
   ~Impl() {
-    locked([this] { stopping_ = true; });
+    stopping_ = true;
     if (accepting_.joinable()) accepting_.join();
-    locked([this] {
+    {
+      const std::lock_guard lock(mutex_);
       for (Greeting& greeting : greetings_)
         if (greeting.channel) greeting.channel->shut_down();
-    });
-    for (Greeting& greeting : greetings_) greeting.thread.join();
+    }
+    greetings_.clear();
   }
 
   void start() {
@@ -63,22 +63,15 @@ class Listener::Impl {
   };
   struct Greeting {
     ChannelPtr channel;
-    std::thread thread;
     bool dropped = false, done = false;
+    std::jthread thread;
   };
 
-  template <class Change>
-  void locked(Change change) {
-    const std::lock_guard lock(mutex_);
-    change();
-  }
-
   void run() {
-    for (;;) {
+    while (!stopping_) {
       auto channel = listener_->accept(net::after(std::chrono::milliseconds(100)));
       {
         const std::lock_guard lock(mutex_);
-        if (stopping_) return;
         drop_old();
         if (channel && greetings_.size() >= kMaxGreetings) drop_oldest_greeting();
         if (channel && greetings_.size() < 2 * kMaxGreetings) start_greeting(std::move(*channel));
@@ -105,7 +98,7 @@ class Listener::Impl {
     Greeting& greeting = greetings_.emplace_back();
     greeting.channel = std::move(channel);
     try {
-      greeting.thread = std::thread([this, &greeting] { greet_peer(greeting); });
+      greeting.thread = std::jthread([this, &greeting] { greet_peer(greeting); });
     } catch (const std::system_error&) {
       greetings_.pop_back();
     }
@@ -142,27 +135,23 @@ class Listener::Impl {
 
   // The lanes of a session come within milliseconds, so the oldest only blocks a place.
   void drop_oldest_session() {
-    sessions_.erase(std::min_element(
-        sessions_.begin(), sessions_.end(),
-        [](const auto& a, const auto& b) { return a.second.since < b.second.since; }));
+    sessions_.erase(
+        std::ranges::min_element(sessions_, {}, [](const auto& s) { return s.second.since; }));
   }
 
   void drop_old() {
     std::erase_if(sessions_, [&](const auto& entry) {
       return Clock::now() - entry.second.since > options_.timeout;
     });
-    for (auto it = greetings_.begin(); it != greetings_.end();) {
-      if (it->done) it->thread.join();
-      it = it->done ? greetings_.erase(it) : std::next(it);
-    }
+    greetings_.remove_if([](const Greeting& greeting) { return greeting.done; });
   }
 
-  const std::unique_ptr<ChannelListener> listener_;
+  const ChannelListenerPtr listener_;
   const Options options_;
   std::thread accepting_;
+  std::atomic<bool> stopping_{false};
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool stopping_ = false;
   std::list<Greeting> greetings_;
   std::map<SessionId, Session> sessions_;
   std::deque<std::vector<ChannelPtr>> ready_;

@@ -1,4 +1,4 @@
-// wire/memory_buffers.h - messages whose bytes lie in memory, in one or many pieces.
+// wire/memory_buffers.h - messages in memory, in one or many pieces.
 #pragma once
 #include <algorithm>
 #include <cstring>
@@ -10,7 +10,7 @@
 
 namespace snug::wire {
 
-// Pieces that follow each other in a message but lie anywhere in memory.
+// Consecutive pieces of a message that lie anywhere in memory.
 template <class Byte>
 class Segments {
  public:

@@ -64,9 +64,7 @@ Result<ChunkTable> ChunkTable::make(std::vector<Extent> extents, std::size_t chu
 }
 
 ChunkPlace ChunkTable::at(std::uint64_t chunk_idx) const noexcept {
-  const auto next =
-      std::upper_bound(starts_.begin(), starts_.end(), chunk_idx,
-                       [](std::uint64_t idx, const Start& start) { return idx < start.chunk_idx; });
+  const auto next = std::ranges::upper_bound(starts_, chunk_idx, {}, &Start::chunk_idx);
   const auto i = static_cast<std::size_t>(next - starts_.begin() - 1);
   const std::uint64_t inside = (chunk_idx - starts_[i].chunk_idx) * chunk_bytes_;
   const std::uint64_t left = extents_[i].num_bytes - inside;

@@ -1,5 +1,5 @@
-// wire/protocol.h - the bytes of docs/wire.md: what travels on the control
-// channel and in front of every chunk. Little-endian, as in memory.
+// wire/protocol.h - the headers of docs/wire.md: on the control channel and in front of every
+// chunk. Little-endian, as in memory.
 #pragma once
 #include <bit>
 #include <cstddef>
@@ -25,19 +25,19 @@ inline constexpr int kMaxLanes = 16;
 inline constexpr std::size_t kMaxUnreadNotes = 64;
 
 enum class ControlType : std::uint32_t {
-  kPing = 1,      // a sign of life, nothing else
-  kOffer = 2,     // sender: I have a message
-  kAccept = 3,    // receiver: send it; the payload lists hashes of chunks that I have
-  kProgress = 4,  // receiver: what arrived so far
+  kPing = 1,      // shows that this side is alive
+  kOffer = 2,     // sender: a message
+  kAccept = 3,    // receiver: send it; hashes of chunks that it already has
+  kProgress = 4,  // receiver: sums of what arrived
   kDone = 5,      // receiver: all bytes are in their place and verified
   kFail = 6,      // either: the connection ends; the payload says why
-  kNote = 7,      // a text of the application
+  kNote = 7,      // text of the application
 };
 
 struct ControlHeader {
   std::uint32_t magic = kControlMagic;
   ControlType type = ControlType::kPing;
-  std::uint64_t message = 0;  // number given by its sender
+  std::uint64_t message = 0;  // its number
   std::uint64_t payload_bytes = 0;
   std::uint64_t payload_hash = 0;  // XXH3-64
   std::uint64_t header_hash = 0;   // XXH3-64 of what is before it
@@ -58,7 +58,7 @@ struct OfferExtent {
 
 // Payload of kProgress: sums over the life of the connection.
 struct ReceiveProgress {
-  std::uint64_t active_nanoseconds = 0;  // in which chunks were on their way in
+  std::uint64_t active_nanoseconds = 0;  // while chunks were arriving
   std::uint64_t raw_bytes[kNumModes] = {};
   std::uint64_t wire_bytes[kNumModes] = {};
 };
@@ -78,7 +78,7 @@ enum class PayloadKind : std::uint8_t {
 struct LaneHeader {
   std::uint32_t magic = kChunkMagic;
   PayloadKind kind = PayloadKind::kRaw;
-  Mode mode = Mode::kRaw;  // what the sender tried; for statistics alone
+  Mode mode = Mode::kRaw;  // what the sender tried; for statistics
   std::uint8_t has_raw_hash = 1;
   std::uint8_t reserved = 0;
   std::uint64_t message = 0;
@@ -93,7 +93,7 @@ static_assert(sizeof(LaneHeader) == 64);
 
 std::uint64_t hash_bytes(std::span<const std::byte> bytes) noexcept;
 
-// Fills in the hash of a header and checks it again with its magic.
+// `seal` sets the hash of a header; `check` checks it, and the magic.
 void seal(ControlHeader& header) noexcept;
 void seal(LaneHeader& header) noexcept;
 Status check(const ControlHeader& header) noexcept;
@@ -108,7 +108,7 @@ std::span<std::byte> writable_bytes_of(T& value) noexcept {
   return std::as_writable_bytes(std::span<T, 1>(&value, 1));
 }
 
-// The chunks of a message: every extent is cut by itself.
+// The chunks of a message: every extent is cut separately.
 struct ChunkPlace {
   std::uint64_t offset = 0;  // in the message
   std::size_t num_bytes = 0;

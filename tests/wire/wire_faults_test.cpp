@@ -4,7 +4,7 @@
 #include <atomic>
 #include <cstring>
 
-#include "wire/endpoints.h"
+#include "wire/channel.h"
 #include "wire/faulty_proxy.h"
 #include "wire/handshake.h"
 #include "wire/protocol.h"

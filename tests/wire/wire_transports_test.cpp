@@ -10,7 +10,6 @@
 #include <filesystem>
 
 #include "wire/channel.h"
-#include "wire/endpoints.h"
 #include "wire/wire_pairs.h"
 
 namespace snug::test {
