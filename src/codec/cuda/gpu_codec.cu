@@ -331,8 +331,7 @@ std::size_t transcode_workspace_bytes(std::size_t raw_bytes, const EncodeOptions
 Status transcode(Source frame, Target tensor, Target new_frame, Target workspace,
                  DeviceResult* result, const EncodeOptions& o, Stream stream) noexcept {
   if (Status s = check(o, tensor.num_bytes); !s.ok()) return s;
-  DecodeOptions d;
-  d.dtype = o.dtype;
+  DecodeOptions d{.dtype = o.dtype};
   d.max_sms = o.max_sms;
   const std::size_t needed = transcode_workspace_bytes(tensor.num_bytes, o);
   if (workspace.num_bytes < needed)
