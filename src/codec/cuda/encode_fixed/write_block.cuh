@@ -212,7 +212,7 @@ __device__ __forceinline__ u64 write_plain(const RingBlock& block, const BlockIn
 template <int kWidth>
 __device__ __forceinline__ void write_blocks(const Work& work, RingCursor cursor,
                                              EncodeFixedSmem& smem) {
-  const unsigned warp = warp_id();
+  const unsigned warp = threadIdx.x / kWarpSize;
   const u32 block_bytes = cursor.ring.block_units * kRingUnit;
   const Pieces pieces = Pieces::of<kWidth>(block_bytes);
   const u32 part_bytes = pieces.part_bytes<kWidth>();
