@@ -335,7 +335,7 @@ TEST(NcclFaults, StrangersDoNotDisturb) {
     auto stranger = net::connect(address, net::after(10s));
     SNUG_RANK_CHECK(stranger.ok());
     SNUG_RANK_CHECK(stranger->send_all(gaussian(200), net::after(10s)).ok());
-    stranger->close();
+    *stranger = net::Socket();  // closes it
     void* to = rank.connect_to(0);
     void* from = rank.accept(listening);
     const Bytes sent = gaussian(200'000);

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "snug/store.h"
+#include "store/output.h"
 #include "store/patch_format.h"
 #include "store/store_files.h"
 #include "support/prng.h"
