@@ -161,7 +161,7 @@ class Linear(unittest.TestCase):
         with self.assertRaises(TypeError):
             snug.torch.decompress(torch.zeros(64, 64, dtype=torch.uint8))
         with self.assertRaises(ValueError):  # a shape that the packed matrix has not
-            torch.ops.snug.unpack(compressed.packed, 128, 512, *compressed.shape[2:])
+            torch.ops.snug.unpack(compressed.packed, 128, 512, *compressed.header[2:])
 
     def test_used_layers_can_be_copied_and_pickled(self):
         for device in DEVICES:
