@@ -193,16 +193,16 @@ CompletePlan complete_plan(const Device& device, const Problem& p, const Plan& w
   // A table may come from elsewhere: it counts only where its plan can run.
   const bool has_tuned = tuned.plan.kernel != Kernel::kAuto && can_run(device, p, tuned);
   const bool modelled =
-      has_tuned && (tuned.plan.kernel == Kernel::kFewRows || tuned.plan.kernel == Kernel::kBatch);
-  if (has_tuned && !modelled) return tuned;
+      tuned.plan.kernel == Kernel::kFewRows || tuned.plan.kernel == Kernel::kBatch;
+  // An entry was measured for the largest m of its bucket, and serves all few rows.
+  if (has_tuned && (!modelled || p.m <= kMaxFewRows || p.m == m_bucket(p.m))) return tuned;
   if (!device.hopper() || (p.m >= kUnpackFrom && device.has_blas())) {
     const bool unpack = p.m >= (device.hopper() ? kUnpackFrom : 65) && device.has_blas();
     return filled_in(device, p, {.kernel = unpack ? Kernel::kUnpack : Kernel::kGeneric});
   }
-  // An entry was measured for the largest m of its bucket. For the others another plan may be
-  // better, if the model is sure of it.
-  CompletePlan best = tuned;
-  double best_us = modelled ? kTunedBonus * predicted_us(device, p, tuned) : 0;
+  // For other m of its bucket another plan may be better, if the model is sure of it.
+  CompletePlan best = has_tuned ? tuned : CompletePlan{};
+  double best_us = has_tuned ? kTunedBonus * predicted_us(device, p, tuned) : 0;
   const auto offer = [&](const Plan& plan) {
     const CompletePlan complete = filled_in(device, p, plan);
     if (!can_run(device, p, complete)) return;
