@@ -21,7 +21,7 @@ constexpr char kFooter[] =
     "   4  written by a newer Snug       9  no such file, shard or tensor\n"
     "   5  damaged input                10  a defect in Snug: please report it\n"
     "  11  no usable GPU                12  the other side took too long\n"
-    "  13  the other side refused       14  patch was made for another version\n"
+    "  13  peer refused or left         14  patch was made for another version\n"
     " 130  interrupted\n\n"
     "SNUG_FORCE=scalar|avx2|avx512|neon chooses the instruction set.\n";
 
