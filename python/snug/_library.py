@@ -214,7 +214,7 @@ _LINK = {
 
 
 def _candidates():
-    if "SNUG_LIBRARY" in os.environ:
+    if os.environ.get("SNUG_LIBRARY"):
         return [os.environ["SNUG_LIBRARY"]]  # an explicit choice is never second-guessed
     package = Path(__file__).resolve().parent
     return [str(package / "libsnug_c.so"), str(package.parents[1] / "build" / "libsnug_c.so"),
@@ -228,9 +228,13 @@ def _load():
             reasons.append(f"{name}: no such file")
             continue
         try:
-            return ctypes.CDLL(name)
+            library = ctypes.CDLL(name)
         except OSError as error:
             reasons.append(str(error))
+            continue
+        if hasattr(library, "snug_version"):
+            return library
+        reasons.append(f"{name}: not libsnug_c")
     raise ImportError("libsnug_c was not found; build it (make build) and set SNUG_LIBRARY to "
                       "build/libsnug_c.so, or install it (make install). Tried: "
                       + "; ".join(reasons))
