@@ -63,8 +63,9 @@ double batch_us(const Device& device, const Problem& p, const Plan& plan) {
     steps_of_team = static_cast<double>(tiles * steps) / teams;
     if (tiles % even != 0) sums = Cost::kThroughMemory;
   } else {
-    const std::uint64_t waves =
-        ceil_div(tiles, max_clusters(device, kTeam * static_cast<int>(split_k)));
+    // A table may ask a small GPU for clusters that it cannot run.
+    const std::uint64_t at_once = max_clusters(device, kTeam * static_cast<int>(split_k));
+    const std::uint64_t waves = ceil_div(tiles, std::max<std::uint64_t>(at_once, 1));
     teams = static_cast<double>(tiles * split_k);
     steps_of_team = static_cast<double>(ceil_div(steps, split_k) * waves);
     sums = Cost::kThroughCluster;
@@ -123,13 +124,15 @@ double predicted_us(const Device& device, const Problem& p, const CompletePlan& 
              : few_rows_us(device, p, complete.fit.split_k, complete.fit.warps);
 }
 
-// The batch kernel's plans: for each number of tiles that m may be divided into, the smallest.
-std::vector<Plan> batch_plans(const Device& device, const Problem& p) {
-  std::vector<Plan> plans;
+// Calls f with the batch kernel's plans: for each number of tiles that m may be divided into, the
+// smallest. A plan is looked up where nothing may throw, so nothing is allocated.
+template <class F>
+void for_each_batch_plan(const Device& device, const Problem& p, const F& f) {
   int last = 0;
   for (std::uint64_t parts = ceil_div(p.m, 256); parts <= ceil_div(p.m, 32); ++parts) {
     const int tile_m = smallest_tile_m(ceil_div(p.m, parts));
-    if (tile_m == last || (tile_m < 112 && parts > 2)) continue;
+    if (tile_m < 112 && parts > 2) break;
+    if (tile_m == last) continue;
     last = tile_m;
     for (const int strips : {8, 12, 16})
       for (const int split_k : {1, 2, 4})
@@ -138,9 +141,8 @@ std::vector<Plan> batch_plans(const Device& device, const Problem& p) {
                 .kernel = Kernel::kBatch, .split_k = split_k, .strips = strips, .tile_m = tile_m};
             batch_fits(plan, p.k) &&
             (split_k == 1 || num_tiles(p, plan) <= max_clusters(device, kTeam * split_k)))
-          plans.push_back(plan);
+          f(plan);
   }
-  return plans;
 }
 
 }  // namespace
@@ -210,8 +212,7 @@ CompletePlan complete_plan(const Device& device, const Problem& p, const Plan& w
     if (best_us == 0 || us < best_us) best = complete, best_us = us;
   };
   offer({.kernel = Kernel::kFewRows});
-  if (p.m > kMaxFewRows / 2)
-    for (const Plan& plan : batch_plans(device, p)) offer(plan);
+  if (p.m > kMaxFewRows / 2) for_each_batch_plan(device, p, offer);
   return best;
 }
 
@@ -244,7 +245,7 @@ std::vector<Plan> candidates(const Device& device, const Problem& p) {
       if (fit_few_rows(device, p, plan).split_k != 0) plans.push_back(plan);
     }
   if (device.hopper() && p.m > kMaxFewRows / 2)
-    for (const Plan& plan : batch_plans(device, p)) plans.push_back(plan);
+    for_each_batch_plan(device, p, [&](const Plan& plan) { plans.push_back(plan); });
   if (p.m > 64 && device.has_blas()) plans.push_back({.kernel = Kernel::kUnpack});
   if (!device.hopper()) plans.push_back({.kernel = Kernel::kGeneric});
   return plans;
