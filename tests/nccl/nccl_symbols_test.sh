@@ -28,6 +28,6 @@ if [[ -z $libnccl ]]; then
   echo "no NCCL here to compare with"
   exit 0
 fi
-newest=$(grep -aoE 'ncclNetPlugin_v[0-9]+' "$libnccl" | sort -uV | tail -1)
+newest=$(LC_ALL=C grep -aoE 'ncclNetPlugin_v[0-9]+' "$libnccl" | sort -uV | tail -1)
 echo "$libnccl looks for $newest first"
 grep -qx "$newest" <<<"$expected" || { echo "that table is missing"; exit 1; }
