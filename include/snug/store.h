@@ -13,7 +13,10 @@
 //          output folder.
 // Output:  is written under a temporary name next to its target, synced, verified and renamed. A
 //          process that is killed leaves only the temporary name. An input that changes meanwhile
-//          is an error.
+//          is an error: its size and times are compared before and after. That misses a process
+//          that writes through a shared mapping whose pages it had written to before, because the
+//          system sets the times at the first such write only. The result is then the bytes that
+//          were read, which may never have been the file's content at one moment.
 #pragma once
 #include <cstddef>
 #include <cstdint>

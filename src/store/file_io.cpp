@@ -31,8 +31,8 @@ namespace {
 
 constexpr std::uint64_t kWritebackBytes = std::uint64_t{16} << 20;
 
-std::int64_t modification_time(const struct stat& info) {
-  return std::int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
+std::int64_t nanoseconds(const struct timespec& time) {
+  return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
 }
 
 }  // namespace
@@ -41,12 +41,16 @@ File::File(File&& other) noexcept
     : fd_(std::exchange(other.fd_, -1)),
       num_bytes_(other.num_bytes_),
       modified_(other.modified_),
+      changed_(other.changed_),
+      num_links_(other.num_links_),
       path_(std::move(other.path_)) {}
 
 File& File::operator=(File&& other) noexcept {
   std::swap(fd_, other.fd_);
   std::swap(num_bytes_, other.num_bytes_);
   std::swap(modified_, other.modified_);
+  std::swap(changed_, other.changed_);
+  std::swap(num_links_, other.num_links_);
   std::swap(path_, other.path_);
   return *this;
 }
@@ -69,15 +73,20 @@ StoreResult<File> File::adopt(int fd, const std::string& path) {
   if (::fstat(file.fd_, &info) != 0) return io_error("cannot open", path, errno);
   if (!S_ISREG(info.st_mode)) return StoreStatus{{Code::kUsage, "not a regular file"}, path};
   file.num_bytes_ = static_cast<std::uint64_t>(info.st_size);
-  file.modified_ = modification_time(info);
+  file.modified_ = nanoseconds(info.st_mtim);
+  file.changed_ = nanoseconds(info.st_ctim);
+  file.num_links_ = info.st_nlink;
   return file;
 }
 
 StoreStatus File::check_unchanged() const {
   struct stat info;
   if (::fstat(fd_, &info) != 0) return io_error("cannot read", path_, errno);
+  // A name that was added or taken away sets the change time too, and leaves the bytes alone.
+  const bool relinked = info.st_nlink != num_links_;
   if (static_cast<std::uint64_t>(info.st_size) != num_bytes_ ||
-      modification_time(info) != modified_)
+      nanoseconds(info.st_mtim) != modified_ ||
+      (nanoseconds(info.st_ctim) != changed_ && !relinked))
     return {{Code::kIo, "file changed while it was read"}, path_};
   return {};
 }

@@ -37,8 +37,9 @@ class File {
   StoreStatus write_at(std::uint64_t offset,
                        std::span<const std::span<const std::uint8_t>> pieces) const;
   StoreStatus sync() const;
-  // Fails if size or modification time differ from when it was opened: what was
-  // read may then be a mixture that never existed.
+  // Fails if size, modification or change time differ from when it was opened: what was read may
+  // then be a mixture that never existed. The change time also tells of writers who put the
+  // modification time back. A file that was replaced or deleted meanwhile is unchanged.
   StoreStatus check_unchanged() const;
   // Copies permissions and modification time of `source`.
   void copy_attributes(const File& source) const noexcept;
@@ -59,7 +60,8 @@ class File {
   friend class OutputFile;
   int fd_ = -1;
   std::uint64_t num_bytes_ = 0;
-  std::int64_t modified_ = 0;  // nanoseconds
+  std::int64_t modified_ = 0, changed_ = 0;  // nanoseconds
+  std::uint64_t num_links_ = 0;
   std::string path_;
 };
 

@@ -58,9 +58,10 @@ StoreStatus check_index(const Folder& folder, const std::string& index_name) {
   const fs::path parent = fs::path(index_name).parent_path();
   for (const std::string& shard : *shards) {
     const std::string name = (parent / shard).lexically_normal().generic_string();
-    const bool found = std::any_of(folder.files.begin(), folder.files.end(),
-                                   [&](const FolderFile& file) { return file.name == name; });
-    if (!found)
+    const auto at = std::lower_bound(
+        folder.files.begin(), folder.files.end(), name,
+        [](const FolderFile& file, const std::string& n) { return file.name < n; });
+    if (at == folder.files.end() || at->name != name)
       return failure(Code::kNotFound, "shard named by the index is missing",
                      folder.path_of(index_name), shard);
   }

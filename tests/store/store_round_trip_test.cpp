@@ -2,9 +2,14 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <functional>
+#include <thread>
+#include <utility>
 
 #include "snug/store.h"
 #include "store/safetensors.h"
@@ -169,6 +174,49 @@ TEST(StoreRoundTrip, ProgressReachesTheEndAndCanStop) {
   EXPECT_EQ(stopped.status().status.code, Code::kIo);
   EXPECT_TRUE(read_file(folder / "x.snug.safetensors") == before);
   EXPECT_EQ(folder.list().size(), 2u);
+}
+
+// Calls `change` once, while the input is being compressed.
+StoreStatus compress_while(const std::string& path, const std::function<void()>& change) {
+  StoreOptions options;
+  options.num_threads = 1;
+  bool done = false;
+  options.progress = [&](const Progress&) {
+    if (!std::exchange(done, true)) change();
+    return true;
+  };
+  return compress_path(path, path + ".out", options).status();
+}
+
+TEST(StoreRoundTrip, AnInputThatChangesIsAnErrorEvenIfItsTimeIsPutBack) {
+  ScratchFolder folder;
+  const std::string path = folder / "x.safetensors";
+  write_file(path, make_file({make_tensor("a", "BF16", {3000, 1000})}));
+  // Clocks of file systems tick slowly: the change must not fall into the tick of the creation.
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  struct stat before;
+  ASSERT_EQ(::stat(path.c_str(), &before), 0);
+  const StoreStatus status = compress_while(path, [&] {
+    const int fd = ::open(path.c_str(), O_WRONLY);
+    EXPECT_EQ(::pwrite(fd, "changed", 7, before.st_size - 7), 7);
+    const struct timespec times[2] = {before.st_atim, before.st_mtim};
+    EXPECT_EQ(::futimens(fd, times), 0);
+    ::close(fd);
+  });
+  EXPECT_STREQ(status.status.what, "file changed while it was read");
+  EXPECT_EQ(folder.list(), std::vector<std::string>{"x.safetensors"});
+}
+
+TEST(StoreRoundTrip, AnInputThatIsReplacedOrDeletedWasNotChanged) {
+  ScratchFolder folder;
+  const std::string path = folder / "x.safetensors";
+  const std::string bytes = make_file({make_tensor("a", "BF16", {3000, 1000})});
+  write_file(path, bytes);
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  const StoreStatus status = compress_while(path, [&] { fs::remove(path); });
+  EXPECT_TRUE(status.ok()) << to_string(status);
+  ASSERT_TRUE(decompress_path(path + ".out", folder / "y").ok());
+  EXPECT_TRUE(read_file(folder / "y") == bytes);
 }
 
 TEST(StorePaths, DefaultNames) {
