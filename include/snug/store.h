@@ -81,6 +81,9 @@ struct StoreReport {
   std::uint64_t num_copied_files = 0;
   std::uint64_t raw_bytes = 0;  // sums over `files`
   std::uint64_t stored_bytes = 0;
+  // Where the folder is now that `force` replaced, if files without a successor were put into it
+  // during the call; mostly empty.
+  std::string kept;
   double seconds = 0;
 };
 
@@ -206,6 +209,7 @@ struct PatchInfo {
 struct PatchReport {
   std::string output;  // path written
   PatchInfo info;
+  std::string kept;  // as in StoreReport
   double seconds = 0;
 };
 

@@ -36,6 +36,7 @@ Json to_json(const StoreReport& report, Verb verb) {
           {"stored_bytes", report.stored_bytes},
           {"ratio", ratio(report.stored_bytes, report.raw_bytes)},
           {"num_copied_files", report.num_copied_files},
+          {"kept", report.kept},
           {"seconds", report.seconds},
           {"verified", true},
           {"files", files}};
@@ -83,6 +84,7 @@ int run_convert(const ConvertArgs& args) {
                                                        : verify_path(args.in, options);
   bar.reset();
   if (!report) return print_error(report.status());
+  print_kept(report->kept);
   if (args.json)
     return print_stdout(
         to_json(*report, args.verb).dump(2, ' ', false, Json::error_handler_t::replace) + "\n");

@@ -30,6 +30,7 @@ Json to_json(const PatchReport& report, const char* command) {
           {"full_bytes", info.full_bytes},
           {"full_stored", info.full_stored},
           {"num_changed", info.num_changed},
+          {"kept", report.kept},
           {"seconds", report.seconds},
           {"verified", true}};
 }
@@ -70,6 +71,7 @@ int run_patch_work(const PatchArgs& args, const char* command, PatchWork work) {
   const auto report = work(args.first, args.second, args.out, options);
   bar.reset();
   if (!report) return print_error(report.status());
+  print_kept(report->kept);
   if (args.json)
     return print_stdout(
         to_json(*report, command).dump(2, ' ', false, Json::error_handler_t::replace) + "\n");

@@ -45,6 +45,12 @@ int print_error(Code code, const std::string& message) {
   return static_cast<int>(code);
 }
 
+void print_kept(const std::string& path) {
+  if (path.empty()) return;
+  print_stderr("snug: files were put into the old folder meanwhile; it is now " + printable(path) +
+               "\n");
+}
+
 void catch_signals() noexcept {
   struct sigaction action = {};
   action.sa_handler = on_signal;

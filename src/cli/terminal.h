@@ -11,6 +11,9 @@ namespace snug::cli {
 int print_error(const StoreStatus& status);
 int print_error(Code code, const std::string& message);
 
+// Says where a folder is that --force has replaced and not deleted, if there is one.
+void print_kept(const std::string& path);
+
 // From here on SIGINT, SIGTERM and SIGHUP only set a flag, so that commands can
 // remove their temporary files; a second one kills. Writing to a closed pipe is an
 // ordinary error.

@@ -152,8 +152,8 @@ void add_report(StoreReport& total, FileReport file) {
 StoreResult<StoreReport> run_folder_job(FileJob job, const Folder& in, const std::string& out,
                                         const StoreOptions& options) {
   std::optional<OutputFolder> output;
+  std::vector<std::string> names;
   if (job != FileJob::kVerify) {
-    std::vector<std::string> names;
     for (const FolderFile& file : in.files) names.push_back(file.name);
     if (StoreStatus s = check_not_inside(in.root, out); !s.ok()) return s;
     if (StoreStatus s = check_target_folder(out, names, options.force); !s.ok()) return s;
@@ -177,7 +177,7 @@ StoreResult<StoreReport> run_folder_job(FileJob job, const Folder& in, const std
     }
   }
   if (output)
-    if (StoreStatus s = output->commit(options.force); !s.ok()) return s;
+    if (StoreStatus s = output->commit(options.force, names, report.kept); !s.ok()) return s;
   report.output = out;
   return report;
 }

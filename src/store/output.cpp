@@ -49,6 +49,35 @@ bool exchange(const std::string& a, const std::string& b) {
 #endif
 }
 
+// Deletes files and empty folders by name, so that what appears meanwhile survives.
+bool remove_known(const std::string& root, std::span<const std::string> known) {
+  const auto is_known = [&](const std::string& name) {
+    return std::binary_search(known.begin(), known.end(), name);
+  };
+  std::error_code error;
+  if (!fs::is_directory(fs::symlink_status(root, error)))
+    return is_known("") && ::unlink(root.c_str()) == 0;
+  Folder folder;
+  folder.root = root;
+  if (!list_files(folder).ok()) return false;
+  for (const FolderFile& file : folder.files)
+    if (!is_known(file.name)) return false;
+  for (const FolderFile& file : folder.files) ::unlink(folder.path_of(file.name).c_str());
+  std::for_each(folder.sub_folders.rbegin(), folder.sub_folders.rend(),
+                [&](const std::string& name) { ::rmdir(folder.path_of(name).c_str()); });
+  return ::rmdir(root.c_str()) == 0;
+}
+
+std::string random_suffix(const char* kind) {
+  // Not the process id: in containers it is nearly always the same one, and a
+  // run that was killed leaves its name behind.
+  std::random_device random;
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string suffix = kind;
+  for (int i = 0; i < 8; ++i) suffix += kDigits[random() % 16];
+  return suffix;
+}
+
 void copy_permissions(const std::string& from, const std::string& to) {
   std::error_code error;
   const fs::perms perms = fs::status(from, error).permissions();
@@ -65,15 +94,7 @@ StoreStatus refuse_existing(const std::string& path) {
   return {};
 }
 
-std::string temporary_name(const std::string& path) {
-  // Not the process id: in containers it is nearly always the same one, and a
-  // run that was killed leaves its name behind.
-  std::random_device random;
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string name = path + ".tmp-";
-  for (int i = 0; i < 8; ++i) name += kDigits[random() % 16];
-  return name;
-}
+std::string temporary_name(const std::string& path) { return path + random_suffix(".tmp-"); }
 
 StoreStatus rename_path(const std::string& from, const std::string& to, bool force) {
 #ifdef RENAME_NOREPLACE
@@ -130,6 +151,28 @@ StoreStatus rename_folder(const std::string& from, const std::string& to, bool f
     return s;
   }
   if (replace) remove_old(old);
+  sync_parent(to);
+  return {};
+}
+
+StoreStatus replace_folder(const std::string& from, const std::string& to,
+                           std::span<const std::string> known, std::string& kept) {
+  kept.clear();
+  std::error_code error;
+  if (!fs::exists(fs::symlink_status(to, error))) return rename_folder(from, to, false);
+  std::string old = from;
+  if (!exchange(from, to)) {
+    old = temporary_name(to);
+    if (StoreStatus s = rename_path(to, old, false); !s.ok()) return s;
+    if (StoreStatus s = rename_path(from, to, false); !s.ok()) {
+      (void)rename_path(old, to, false);  // better the older one than none
+      return s;
+    }
+  }
+  sync_parent(to);
+  if (remove_known(old, known)) return {};
+  kept = to + random_suffix(".kept-");
+  if (!rename_path(old, kept, false).ok()) kept = old;
   sync_parent(to);
   return {};
 }
@@ -191,11 +234,15 @@ StoreStatus OutputFolder::create() {
   return {};
 }
 
-StoreStatus OutputFolder::commit(bool force) {
+StoreStatus OutputFolder::commit(bool force, std::span<const std::string> known,
+                                 std::string& kept) {
   for (const std::string& name : sub_folders_) copy_permissions(like_ + "/" + name, path_of(name));
   copy_permissions(like_, temporary_);
   if (StoreStatus s = sync_folder(temporary_); !s.ok()) return s;
-  if (StoreStatus s = rename_folder(temporary_, final_, force); !s.ok()) return s;
+  if (StoreStatus s = force ? replace_folder(temporary_, final_, known, kept)
+                            : rename_folder(temporary_, final_, false);
+      !s.ok())
+    return s;
   committed_ = true;
   return {};
 }

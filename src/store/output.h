@@ -42,7 +42,8 @@ class OutputFolder {
   OutputFolder& operator=(const OutputFolder&) = delete;
 
   StoreStatus create();
-  StoreStatus commit(bool force);
+  // `known` and `kept` as in replace_folder, which is used with `force`.
+  StoreStatus commit(bool force, std::span<const std::string> known, std::string& kept);
   std::string path_of(const std::string& name) const { return temporary_ + "/" + name; }
 
  private:
@@ -71,6 +72,13 @@ StoreStatus rename_path(const std::string& from, const std::string& to, bool for
 // Gives a complete folder `from` its name. With `force` an older folder or file of that name is
 // deleted; where the file system can exchange names, the name exists at all times.
 StoreStatus rename_folder(const std::string& from, const std::string& to, bool force);
+
+// The same where something may have that name already. Of the old folder, the files `known`
+// (relative names, sorted) are deleted, and folders that are empty then: nothing that was not
+// looked at. If it holds anything else, it stays under another name, which goes to `kept`. In
+// `known` an empty name stands for a file in the place of the folder.
+StoreStatus replace_folder(const std::string& from, const std::string& to,
+                           std::span<const std::string> known, std::string& kept);
 
 // Makes the folder and all that lies below it survive a power cut.
 StoreStatus sync_folder(const std::string& root);

@@ -106,7 +106,7 @@ StoreStatus write_file(const OpenPatch& patch, std::size_t idx, std::uint64_t& p
 }
 
 StoreStatus write_version(const OpenPatch& patch, const std::string& root, const std::string& out,
-                          const StoreOptions& options) {
+                          const StoreOptions& options, std::string& kept) {
   const Manifest& manifest = patch.manifest;
   ProgressMeter meter(options, manifest.target_bytes(), 1);
   meter.set_phase("patching");
@@ -121,7 +121,7 @@ StoreStatus write_version(const OpenPatch& patch, const std::string& root, const
   for (std::size_t i = 0; status.ok() && i < manifest.files.size(); ++i)
     status =
         write_file(patch, i, pieces_offset, folder.path_of(manifest.files[i].name), options, meter);
-  return status.ok() ? folder.commit(options.force) : status;
+  return status.ok() ? folder.commit(options.force, names, kept) : status;
 }
 
 StoreStatus refuse_input(const OpenVersion& version, const std::string& out) {
@@ -156,7 +156,7 @@ StoreResult<PatchReport> diff(const std::string& base_path, const std::string& n
   if (!next->files.empty()) output->file().copy_permissions(next->files[0]->file());
   if (StoreStatus s = output->file().sync(); !s.ok()) return s;
   if (StoreStatus s = output->commit(); !s.ok()) return s;
-  return PatchReport{patch_path, std::move(*info), 0};
+  return PatchReport{patch_path, std::move(*info), {}, 0};
 }
 
 StoreResult<PatchReport> patch(const std::string& base_path, const std::string& patch_path,
@@ -173,10 +173,12 @@ StoreResult<PatchReport> patch(const std::string& base_path, const std::string& 
   if (StoreStatus s = refuse_input(*version, target); !s.ok()) return s;
   if (file->same_file(target))
     return StoreStatus{{Code::kUsage, "input and output are the same file"}, target};
-  if (StoreStatus s = write_version({*file, *manifest, *base}, version->root, target, options);
+  PatchReport report{target, info_of(*manifest, file->num_bytes()), {}, 0};
+  if (StoreStatus s = write_version({*file, *manifest, *base}, version->root, target, options,
+                                    report.kept);
       !s.ok())
     return explain(std::move(s), *manifest, *base);
-  return PatchReport{target, info_of(*manifest, file->num_bytes()), 0};
+  return report;
 }
 
 }  // namespace

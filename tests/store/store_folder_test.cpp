@@ -151,6 +151,40 @@ TEST_F(StoreFolder, ForceLosesNothing) {
   expect_same(folder_ / "model", folder_ / "again");
 }
 
+TEST_F(StoreFolder, ForceKeepsWhatAppearsMeanwhile) {
+  StoreOptions options;
+  options.force = true;
+  const auto put = [&](const std::string& name) {
+    options.progress = [&, name](const Progress&) {
+      fs::create_directories(fs::path(folder_ / name).parent_path());
+      write_file(folder_ / name, "mine");
+      return true;
+    };
+  };
+  // Large enough for progress to be reported.
+  write_file(folder_ / "model/big.safetensors",
+             make_file({make_tensor("big", "BF16", {2000, 1000})}));
+  ASSERT_TRUE(compress_path(folder_ / "model", folder_ / "out").ok());
+  for (const char* name : {"precious.txt", "sub/precious.txt", "new/deep/precious.txt"}) {
+    put("out/" + std::string(name));
+    const auto report = compress_path(folder_ / "model", folder_ / "out", options);
+    ASSERT_TRUE(report.ok()) << to_string(report.status());
+    ASSERT_TRUE(report->kept.starts_with(folder_ / "out.kept-")) << report->kept;
+    EXPECT_EQ(read_file(report->kept + "/" + name), "mine");
+    EXPECT_TRUE(fs::exists(report->kept + "/config.json"));
+    EXPECT_FALSE(fs::exists(folder_ / "out/" + name));
+    EXPECT_TRUE(verify_path(folder_ / "out").ok());
+    fs::remove_all(report->kept);
+  }
+  // What has a successor is replaced, whenever it was written.
+  put("out/config.json");
+  const auto report = compress_path(folder_ / "model", folder_ / "out", options);
+  ASSERT_TRUE(report.ok()) << to_string(report.status());
+  EXPECT_EQ(report->kept, "");
+  EXPECT_EQ(read_file(folder_ / "out/config.json"), "{}");
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_.path()), fs::directory_iterator()), 2);
+}
+
 TEST_F(StoreFolder, NamesTheDamagedShard) {
   ASSERT_TRUE(compress_path(folder_ / "model", folder_ / "out").ok());
   std::string shard = read_file(folder_ / "out/model-1.safetensors");
@@ -196,6 +230,22 @@ TEST(StoreFolderNames, ANameIsNeverFreeWhileItsFolderIsReplaced) {
   EXPECT_EQ(folder.list(), (std::vector<std::string>{"name/", "name/f"}));
   fs::create_directory(folder / "next");
   EXPECT_EQ(store::rename_folder(folder / "next", to, false).status.code, Code::kExists);
+}
+
+TEST(StoreFolderNames, AFileGivesWayOnlyIfItIsKnown) {
+  const ScratchFolder folder;
+  for (const bool is_known : {false, true}) {
+    fs::create_directory(folder / "next");
+    write_file(folder / "name", "mine");
+    std::vector<std::string> known;
+    if (is_known) known.emplace_back();
+    std::string kept;
+    ASSERT_TRUE(store::replace_folder(folder / "next", folder / "name", known, kept).ok());
+    EXPECT_EQ(kept.empty(), is_known);
+    EXPECT_TRUE(is_known || read_file(kept) == "mine");
+    EXPECT_TRUE(fs::is_directory(folder / "name"));
+    fs::remove(folder / "name");
+  }
 }
 
 TEST(StoreFolderNames, ManyFilesAreSyncedAtOnce) {
