@@ -17,9 +17,6 @@ namespace {
 using net::Deadline;
 using net::Socket;
 
-// How long a stranger who connects and stays silent can keep the peer waiting.
-constexpr std::chrono::seconds kHelloTimeout{10};
-
 template <class T>
 std::span<std::byte> bytes_of(T& value) {
   return std::as_writable_bytes(std::span(&value, 1));
@@ -101,42 +98,24 @@ ncclResult_t connect_all(const Handle& handle, const Settings& settings, Link& l
   return ncclSuccess;
 }
 
-// Reads a peer's Hello and replies. False: a stranger, to be dropped.
-bool greet(const Socket& socket, std::uint64_t nonce, Hello& hello) {
-  const Deadline deadline = net::after(kHelloTimeout);
-  if (!socket.recv_all(bytes_of(hello), deadline).ok() || hello.magic != kHandleMagic) {
-    warn(
-        "%s connected without Snug's greeting; ignoring it. Is NCCL_NET_PLUGIN=snug set on every "
-        "rank?",
-        socket.peer_name().c_str());
-    return false;
-  }
-  if (hello.nonce != nonce) return false;  // meant for an earlier listener on this port
-  Reply reply{kHandleMagic, kProtocolVersion, frame::kVersion, {}};
-  set_name(reply, process_name());
-  return socket.send_all(bytes_of(reply), deadline).ok();
-}
-
-ncclResult_t accept_all(const net::Listener& listener, std::uint64_t nonce,
-                        const Settings& settings, Link& link) {
+ncclResult_t accept_all(Greeter& greeter, const Settings& settings, Link& link) {
   const auto num_sockets = static_cast<std::size_t>(settings.num_sockets);
   link.data.resize(num_sockets);
   Deadline deadline = Deadline::max();  // only for the first socket
   for (std::size_t missing = num_sockets + 1; missing > 0;) {
-    auto socket = listener.accept(deadline);
-    if (!socket) {
+    auto peer = greeter.next(deadline);
+    if (!peer) {
       if (deadline != Deadline::max())
-        warn("cannot accept the peer: %s", to_string(socket.status()).c_str());
-      return result_of(socket.status());
+        warn("cannot accept the peer: %s", to_string(peer.status()).c_str());
+      return result_of(peer.status());
     }
-    set_timeouts(*socket, settings);
-    Hello hello{};
-    if (!greet(*socket, nonce, hello)) continue;
+    const Hello& hello = peer->hello;
     if (hello.protocol != kProtocolVersion) return refuse_protocol(name_of(hello), hello.protocol);
     if (hello.num_sockets != num_sockets || hello.socket_idx > num_sockets) return ncclRemoteError;
     Socket& slot = slot_of(link, hello.socket_idx);
     if (slot.is_open()) return ncclRemoteError;  // the same socket twice
-    slot = std::move(*socket);
+    slot = std::move(peer->socket);
+    set_timeouts(slot, settings);
     if (missing == num_sockets + 1) {
       link.peer = name_of(hello);
       compare_frame_versions(link, hello.frame_version);
@@ -152,7 +131,7 @@ std::shared_ptr<LinkAttempt> start(std::function<ncclResult_t(Link&)> work) {
   auto attempt = std::make_shared<LinkAttempt>();
   std::thread([attempt, work = std::move(work)]() mutable {
     attempt->result = work(attempt->link);
-    work = nullptr;  // releases the listener before the result is seen
+    work = nullptr;  // releases the greeter before the result is seen
     attempt->finished.store(true, std::memory_order_release);
   }).detach();
   return attempt;
@@ -169,11 +148,9 @@ std::shared_ptr<LinkAttempt> start_connecting(const Handle& handle, const Settin
   return start([handle, settings](Link& link) { return connect_all(handle, settings, link); });
 }
 
-std::shared_ptr<LinkAttempt> start_accepting(std::shared_ptr<net::Listener> listener,
-                                             std::uint64_t nonce, const Settings& settings) {
-  return start([listener, nonce, settings](Link& link) {
-    return accept_all(*listener, nonce, settings, link);
-  });
+std::shared_ptr<LinkAttempt> start_accepting(std::shared_ptr<Greeter> greeter,
+                                             const Settings& settings) {
+  return start([greeter, settings](Link& link) { return accept_all(*greeter, settings, link); });
 }
 
 ncclResult_t refuse_protocol(const std::string& peer, std::uint32_t theirs) {

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "nccl/greeter.h"
 #include "nccl/settings.h"
-#include "nccl/tcp_protocol.h"
 #include "net/socket.h"
 
 namespace snug::nccl {
@@ -31,9 +31,9 @@ struct LinkAttempt {
 };
 
 std::shared_ptr<LinkAttempt> start_connecting(const Handle& handle, const Settings& settings);
-// Waits for a peer without limit; shutting the listener down ends it.
-std::shared_ptr<LinkAttempt> start_accepting(std::shared_ptr<net::Listener> listener,
-                                             std::uint64_t nonce, const Settings& settings);
+// Waits for a peer without limit; shutting the greeter down ends it.
+std::shared_ptr<LinkAttempt> start_accepting(std::shared_ptr<Greeter> greeter,
+                                             const Settings& settings);
 
 // Says which versions do not agree; returns ncclInvalidUsage.
 ncclResult_t refuse_protocol(const std::string& peer, std::uint32_t theirs);

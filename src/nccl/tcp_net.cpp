@@ -21,15 +21,14 @@ std::uint64_t random_number() {
 class TcpListenComm final : public ListenComm {
  public:
   TcpListenComm(net::Listener listener, std::uint64_t nonce, const Settings& settings)
-      : listener_(std::make_shared<net::Listener>(std::move(listener))),
-        nonce_(nonce),
+      : greeter_(std::make_shared<Greeter>(std::move(listener), nonce)),
         settings_(settings),
         // Not only in accept(): a peer's connect must end even if this rank connects first.
-        attempt_(start_accepting(listener_, nonce_, settings_)) {}
-  ~TcpListenComm() override { listener_->socket().shut_down(); }
+        attempt_(start_accepting(greeter_, settings_)) {}
+  ~TcpListenComm() override { greeter_->shut_down(); }
 
   ncclResult_t accept(std::unique_ptr<RecvComm>* comm) override {
-    if (!attempt_) attempt_ = start_accepting(listener_, nonce_, settings_);
+    if (!attempt_) attempt_ = start_accepting(greeter_, settings_);
     if (!attempt_->finished.load(std::memory_order_acquire)) return ncclSuccess;
     const auto attempt = std::move(attempt_);
     if (attempt->result != ncclSuccess) return attempt->result;
@@ -39,8 +38,7 @@ class TcpListenComm final : public ListenComm {
   }
 
  private:
-  std::shared_ptr<net::Listener> listener_;
-  std::uint64_t nonce_;
+  std::shared_ptr<Greeter> greeter_;
   Settings settings_;
   std::shared_ptr<LinkAttempt> attempt_;
 };

@@ -324,31 +324,6 @@ TEST(NcclFaults, OtherFramesGoRaw) {
   })));
 }
 
-TEST(NcclFaults, StrangersDoNotDisturb) {
-  EXPECT_TRUE(all_succeeded(run_ranks(1, {}, [](int, Shared& shared) {
-    Rank rank(0, shared);
-    void* listening = rank.listen_for(0);
-    std::memcpy(shared.mail[0][1][0].handle, shared.mail[0][0][0].handle, NCCL_NET_HANDLE_MAXSIZE);
-    const nccl::Handle handle = handle_of(shared);
-    sockaddr_storage address{};
-    std::memcpy(&address, &handle.address, sizeof handle.address);
-    auto stranger = net::connect(address, net::after(10s));
-    SNUG_RANK_CHECK(stranger.ok());
-    SNUG_RANK_CHECK(stranger->send_all(gaussian(200), net::after(10s)).ok());
-    *stranger = net::Socket();  // closes it
-    void* to = rank.connect_to(0);
-    void* from = rank.accept(listening);
-    const Bytes sent = gaussian(200'000);
-    Bytes received(sent.size());
-    void* receive = rank.irecv(from, received);
-    rank.wait(rank.isend(to, sent));
-    rank.wait(receive);
-    SNUG_RANK_CHECK(received == sent);
-    rank.close_send(to);
-    rank.close_recv(from);
-  })));
-}
-
 // Nobody accepts: connect fails instead of waiting for ever.
 TEST(NcclFaults, ConnectToNobody) {
   EXPECT_TRUE(all_succeeded(run_ranks(1, kShortTimeout, [](int, Shared& shared) {
