@@ -1,11 +1,12 @@
 // snug inspect: what is in a file, and how small it could be.
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <memory>
@@ -115,11 +116,13 @@ StoreResult<InspectReport> inspect(const InspectArgs& args) {
 
 // --force replaces an older page, never a model.
 bool is_page(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);  // a FIFO would wait
+  if (fd < 0) return false;
+  struct stat info;
   char start[15] = {};
-  std::FILE* file = std::fopen(path.c_str(), "rb");
-  if (file == nullptr) return false;
-  const bool read = std::fread(start, 1, sizeof start, file) == sizeof start;
-  std::fclose(file);
+  const bool read = ::fstat(fd, &info) == 0 && S_ISREG(info.st_mode) &&
+                    ::pread(fd, start, sizeof start, 0) == ssize_t{sizeof start};
+  ::close(fd);
   return read && std::memcmp(start, "<!doctype html>", sizeof start) == 0;
 }
 

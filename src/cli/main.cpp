@@ -1,6 +1,8 @@
 // snug - the command line tool.
 #include <fmt/format.h>
 
+#include <sstream>
+
 #include "cli/commands.h"
 #include "cli/terminal.h"
 #include "snug/codec.h"
@@ -36,6 +38,56 @@ int usage_error(const CLI::ParseError& error) {
   return snug::cli::print_error(snug::Code::kUsage, message + " (see snug --help)");
 }
 
+// Help and version are what was asked for: results, on stdout.
+int print_help(const CLI::App& app, const CLI::ParseError& asked) {
+  std::ostringstream text;
+  app.exit(asked, text, text);
+  return snug::cli::print_stdout(text.str());
+}
+
+void add_commands(CLI::App& app, int& exit_code) {
+  using namespace snug::cli;
+  for (const auto add : {add_compress, add_decompress, add_verify, add_inspect, add_cat, add_bench,
+                         add_sample, add_diff, add_patch, add_send, add_recv, add_sync})
+    add(app, exit_code);
+  // An empty argument is an unset variable of a script; as a path it would mean something else to
+  // each command. Tensors may be called anything.
+  const CLI::Validator not_empty(
+      [](const std::string& text) { return text.empty() ? "is empty" : std::string(); }, "");
+  for (CLI::App* command : app.get_subcommands({}))
+    for (CLI::Option* option : command->get_options())
+      if (option->get_items_expected_max() > 0 && option->get_name() != "TENSOR")
+        option->check(not_empty);
+}
+
+int run(int argc, char** argv) {
+  CLI::App app{"Lossless compression of LLM tensors", "snug"};
+  app.set_version_flag("--version", version_text());
+  app.require_subcommand(1);
+  app.footer(kFooter);
+  app.get_formatter()->column_width(28);
+  app.get_formatter()->label("TEXT", "");
+  app.get_formatter()->label("REQUIRED", "");
+  int exit_code = 0;
+  add_commands(app, exit_code);
+  const auto named = [&](const CLI::App* command) { return command->get_name() == argv[1]; };
+  if (argc > 1 && argv[1][0] != '-' && app.get_subcommands(named).empty())
+    return snug::cli::print_error(snug::Code::kUsage,
+                                  fmt::format("no command {} (see snug --help)", argv[1]));
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp& e) {
+    return print_help(app, e);
+  } catch (const CLI::CallForAllHelp& e) {
+    return print_help(app, e);
+  } catch (const CLI::CallForVersion& e) {
+    return print_help(app, e);
+  } catch (const CLI::ParseError& e) {
+    return usage_error(e);
+  }
+  return exit_code;
+}
+
 }  // namespace
 
 void snug::cli::add_threads(CLI::App& cmd, int& num_threads) {
@@ -51,45 +103,13 @@ void snug::cli::add_output_flags(CLI::App& cmd, bool& json, bool& quiet) {
 }
 
 int main(int argc, char** argv) {
+  snug::cli::open_standard_streams();
   snug::cli::catch_signals();
-  CLI::App app{"Lossless compression of LLM tensors", "snug"};
-  app.set_version_flag("--version", version_text());
-  app.require_subcommand(1);
-  app.footer(kFooter);
-  app.get_formatter()->column_width(28);
-  app.get_formatter()->label("TEXT", "");
-  app.get_formatter()->label("REQUIRED", "");
-  int exit_code = 0;
-  snug::cli::add_compress(app, exit_code);
-  snug::cli::add_decompress(app, exit_code);
-  snug::cli::add_verify(app, exit_code);
-  snug::cli::add_inspect(app, exit_code);
-  snug::cli::add_cat(app, exit_code);
-  snug::cli::add_bench(app, exit_code);
-  snug::cli::add_sample(app, exit_code);
-  snug::cli::add_diff(app, exit_code);
-  snug::cli::add_patch(app, exit_code);
-  snug::cli::add_send(app, exit_code);
-  snug::cli::add_recv(app, exit_code);
-  snug::cli::add_sync(app, exit_code);
-  const auto named = [&](const CLI::App* command) { return command->get_name() == argv[1]; };
-  if (argc > 1 && argv[1][0] != '-' && app.get_subcommands(named).empty())
-    return snug::cli::print_error(snug::Code::kUsage,
-                                  fmt::format("no command {} (see snug --help)", argv[1]));
   try {
-    app.parse(argc, argv);
-  } catch (const CLI::CallForHelp& e) {
-    return app.exit(e);
-  } catch (const CLI::CallForAllHelp& e) {
-    return app.exit(e);
-  } catch (const CLI::CallForVersion& e) {
-    return app.exit(e);
-  } catch (const CLI::ParseError& e) {
-    return usage_error(e);
+    return run(argc, argv);
   } catch (const std::bad_alloc&) {
-    return snug::cli::print_error(snug::Code::kInternal, "out of memory");
+    return snug::cli::print_out_of_memory();
   } catch (const std::exception& e) {
     return snug::cli::print_error(snug::Code::kInternal, e.what());
   }
-  return exit_code;
 }

@@ -35,7 +35,7 @@ class ReceiveCommand {
     auto listener = wire::Listener::open(args_.listen, options_.wire);
     if (!listener) return print_error({listener.status(), args_.listen, {}, {}});
     // On stderr, so that scripts can read the results from stdout alone.
-    if (!args_.wire.quiet) fmt::print(stderr, "listening on {}\n", listener->address());
+    if (!args_.wire.quiet) print_stderr("listening on " + listener->address() + "\n");
     serve_peers(
         *listener, [this](wire::Connection& connection) { return receive(connection); },
         [this](const StoreStatus& status) {

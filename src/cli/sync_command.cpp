@@ -44,7 +44,7 @@ void print_event(const SyncEvent& event, const WireArgs& args) {
 int serve(const SyncArgs& args, const SyncOptions& options) {
   auto listener = wire::Listener::open(args.listen, options.wire);
   if (!listener) return print_error({listener.status(), args.listen, {}, {}});
-  if (!args.wire.quiet) fmt::print(stderr, "listening on {}\n", listener->address());
+  if (!args.wire.quiet) print_stderr("listening on " + listener->address() + "\n");
   const StoreStatus s = serve_versions(*listener, args.serve, options);
   if (!s.ok() || pending_signal() != 0) return print_error(s);
   return 0;

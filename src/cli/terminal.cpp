@@ -1,9 +1,11 @@
 #include "cli/terminal.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -14,9 +16,11 @@
 namespace snug::cli {
 namespace {
 
-volatile std::sig_atomic_t g_signal = 0;
+// Written by a handler and read by all threads.
+std::atomic<int> g_signal{0};
+static_assert(std::atomic<int>::is_always_lock_free, "a handler must not take a lock");
 
-void on_signal(int signal) { g_signal = signal; }
+void on_signal(int signal) { g_signal.store(signal, std::memory_order_relaxed); }
 
 std::size_t terminal_columns() noexcept {
   struct winsize size;
@@ -24,12 +28,24 @@ std::size_t terminal_columns() noexcept {
   return size.ws_col;
 }
 
-// Ignores errors: losing the terminal must not end the work.
-void print_stderr(const std::string& text) noexcept {
+}  // namespace
+
+void open_standard_streams() noexcept {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
+    // The lowest free number is `fd`. The wrong direction, so that using the stream still fails.
+    (void)::open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+  }
+}
+
+void print_stderr(std::string_view text) noexcept {
   (void)!::write(STDERR_FILENO, text.data(), text.size());
 }
 
-}  // namespace
+int print_out_of_memory() noexcept {
+  print_stderr("snug: internal: out of memory\n");
+  return static_cast<int>(Code::kInternal);
+}
 
 int print_error(const StoreStatus& status) {
   if (pending_signal() != 0) {
@@ -66,7 +82,7 @@ void catch_signals() noexcept {
   std::signal(SIGXFSZ, SIG_IGN);
 }
 
-int pending_signal() noexcept { return g_signal; }
+int pending_signal() noexcept { return g_signal.load(std::memory_order_relaxed); }
 
 bool is_terminal(int fd) noexcept { return ::isatty(fd) == 1; }
 
@@ -103,7 +119,10 @@ bool ProgressBar::update(const Progress& progress) {
       now - last_draw_ < std::chrono::milliseconds(100))
     return true;
   last_draw_ = now;
-  draw(progress, std::chrono::duration<double>(now - start_).count());
+  try {
+    draw(progress, std::chrono::duration<double>(now - start_).count());
+  } catch (const std::exception&) {  // a bar is no reason to stop the work
+  }
   return true;
 }
 

@@ -2,14 +2,23 @@
 #pragma once
 #include <chrono>
 #include <string>
+#include <string_view>
 
 #include "snug/store.h"
 
 namespace snug::cli {
 
+// Opens 0, 1 and 2 on /dev/null where the caller has closed them: a file that gets one of these
+// numbers would receive our messages. Call it before anything opens a file.
+void open_standard_streams() noexcept;
+
+// Ignores errors: losing the terminal must not end the work.
+void print_stderr(std::string_view text) noexcept;
+
 // Prints "snug: <one line>" to stderr; returns the exit code.
 int print_error(const StoreStatus& status);
 int print_error(Code code, const std::string& message);
+int print_out_of_memory() noexcept;  // allocates nothing
 
 // Says where a folder is that --force has replaced and not deleted, if there is one.
 void print_kept(const std::string& path);

@@ -198,7 +198,9 @@ StoreStatus Reader::read_bytes(const TensorEntry& tensor, std::uint64_t first,
 StoreResult<std::pair<std::uint64_t, std::uint64_t>> Reader::row_bytes(
     const TensorEntry& tensor, std::uint64_t first_row, std::uint64_t last_row) const noexcept try {
   const std::uint64_t num_rows = tensor.num_rows();
-  if (first_row > last_row || last_row > num_rows)
+  if (first_row > last_row)
+    return StoreStatus{{Code::kUsage, "the rows end before they start"}, path(), tensor.name};
+  if (last_row > num_rows)
     return StoreStatus{failure(Code::kUsage, "rows outside the tensor", last_row, num_rows), path(),
                        tensor.name};
   if (num_rows == 0) return std::pair{std::uint64_t{0}, std::uint64_t{0}};

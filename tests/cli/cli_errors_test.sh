@@ -19,6 +19,8 @@ rm same.safetensors
 expect_code 2 "$SNUG" cat model.safetensors model.norm --rows
 expect_code 2 "$SNUG" cat model.safetensors model.embed_tokens.weight --rows 3
 expect_code 2 "$SNUG" cat model.safetensors model.embed_tokens.weight --rows 0:257
+expect_code 2 "$SNUG" cat model.safetensors model.embed_tokens.weight --rows 1:0
+expect_in err "the rows end before they start"
 expect_code 2 "$SNUG" sample x.safetensors --size big
 expect_code 3 "$SNUG" verify model.safetensors
 expect_in err "snug: bad magic: model.safetensors: plain safetensors, not compressed by Snug"
@@ -40,6 +42,13 @@ for command in "compress model.safetensors x" "decompress model.snug.safetensors
   "sample x" "bench model.safetensors" "diff x y -o z" "patch x y -o z" "send x 127.0.0.1:1" \
   "recv ." "sync --follow 127.0.0.1:1 ." "sync --serve ."; do
   expect_code 2 "$SNUG" $command more
+done
+# Nor do empty ones mean anything, such as variables that are not set.
+for command in "compress model.safetensors" "decompress model.snug.safetensors" sample \
+  "diff model.safetensors model.safetensors -o" "inspect model.safetensors --html" \
+  "cat model.safetensors model.embed_tokens.weight --rows" "sync --serve"; do
+  expect_code 2 "$SNUG" $command ""
+  expect_in err "is empty"
 done
 expect_code 2 "$SNUG" sync --serve . --once
 expect_code 2 "$SNUG" sync --serve . --keep 3
