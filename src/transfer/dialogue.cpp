@@ -1,5 +1,6 @@
 #include "transfer/dialogue.h"
 
+#include <algorithm>
 #include <charconv>
 #include <thread>
 
@@ -41,6 +42,12 @@ StoreStatus interrupted() { return {{Code::kIo, "stopped by the caller"}}; }
 
 StoreStatus says_nothing() {
   return {{Code::kTimeout, "the other side is alive, but sends nothing"}};
+}
+
+std::chrono::milliseconds patience_for(std::chrono::milliseconds timeout, std::uint64_t num_bytes) {
+  constexpr std::uint64_t kBytesPerMillisecond = 20'000;
+  constexpr std::uint64_t kMost = std::uint64_t{1} << 50;  // deadlines are nanoseconds in 64 bits
+  return timeout + std::chrono::milliseconds(std::min(num_bytes, kMost) / kBytesPerMillisecond);
 }
 
 std::optional<Answer> next_note(Connection& connection, std::chrono::milliseconds patience) {

@@ -29,6 +29,10 @@ using Clock = std::chrono::steady_clock;
 // A peer that has said nothing yet gets less time than one at work.
 inline constexpr std::chrono::milliseconds kFirstWords{10'000};
 
+// How long a peer may take for what it owes if it has to read or sync `num_bytes` first, from a
+// disk of 20 MB/s at worst. Pings do not extend it.
+std::chrono::milliseconds patience_for(std::chrono::milliseconds timeout, std::uint64_t num_bytes);
+
 struct Answer {
   std::string text;
   StoreStatus status = {};  // what an "error" note carries, or why there is no note
@@ -46,6 +50,12 @@ Answer last_words(Connection& connection, const Status& status);
 bool came_from_peer(const StoreStatus& status) noexcept;
 void send_error(Connection& connection, const StoreStatus& status);
 
+struct SendRules {
+  std::chrono::milliseconds timeout{30'000};
+  // What the receiver may have to read before it says "ok".
+  std::uint64_t bytes_before_ok = 0;
+  std::function<bool(std::uint64_t done_bytes)> progress = {};
+};
 // Both leave the connection usable if they succeed.
 struct FilesReport {
   StoreStatus status = {};
@@ -53,8 +63,7 @@ struct FilesReport {
   bool committed = false;  // `commit` was said: it may have succeeded whatever the status says
 };
 FilesReport send_files(Connection& connection, const FileManifest& manifest,
-                       const std::string& path,
-                       const std::function<bool(std::uint64_t done_bytes)>& progress);
+                       const std::string& path, const SendRules& rules);
 
 struct ReceiveRules {
   bool force = false;

@@ -12,6 +12,7 @@ namespace {
 
 // Small files overlap each other's round trips.
 constexpr std::size_t kMaxAtOnce = 16;
+const StoreStatus kBroken{{Code::kPeer, "the receiver broke the protocol"}};
 
 struct FileOnItsWay {
   std::shared_ptr<FileSource> source;
@@ -21,21 +22,26 @@ struct FileOnItsWay {
 class FileSender {
  public:
   FileSender(Connection& connection, const FileManifest& manifest, const std::string& path,
-             const std::function<bool(std::uint64_t)>& progress)
-      : connection_(connection), manifest_(manifest), path_(path), progress_(progress) {}
+             const SendRules& rules)
+      : connection_(connection), manifest_(manifest), path_(path), rules_(rules) {}
 
   FilesReport run() {
     const std::string json = to_json(manifest_);
     const std::span<const std::byte> bytes[] = {std::as_bytes(std::span(json))};
     const Transfer announced = connection_.send(0, DType::kBytes, bytes);
-    Answer answer = wait_for_note(connection_, [this] { return report(); });
+    const Answer answer = wait(rules_.bytes_before_ok);
     if (!answer.status.ok()) {
       // The message refers to `json`.
       if (!announced.done()) connection_.close();
       (void)announced.wait();
       return {answer.status, answer.refused};
     }
-    (void)announced.wait();
+    // An answer to a list that was never fetched.
+    if (!announced.wait_for(rules_.timeout).ok()) {
+      connection_.close();
+      (void)announced.wait();
+      return {kBroken};
+    }
     if (answer.text == "done" && !manifest_.version.empty()) return {};
     if (StoreStatus s = send_all(); !s.ok()) {
       connection_.close();
@@ -46,7 +52,15 @@ class FileSender {
   }
 
  private:
+  // Waits for a note that the receiver owes.
+  Answer wait(std::uint64_t bytes_to_read) {
+    const auto patience = patience_for(rules_.timeout, bytes_to_read);
+    return wait_for_note(
+        connection_, [this] { return report(); }, net::after(patience));
+  }
+
   StoreStatus send_all() {
+    moved_at_ = Clock::now();
     for (std::size_t i = 0; i < manifest_.files.size(); ++i) {
       const std::string path = manifest_.is_folder ? path_ + "/" + manifest_.files[i].name : path_;
       auto source = FileSource::open(path);
@@ -64,7 +78,9 @@ class FileSender {
 
   StoreStatus finish_first() {
     FileOnItsWay& file = on_the_way_.front();
-    const auto s = end_of(file.transfer, [this] { return report(); });
+    bool late = false;
+    const auto s = end_of(file.transfer, [&] { return !(late = is_late()) && report(); });
+    if (late) return says_nothing();
     if (!s) return give_up(interrupted());
     if (!s->ok()) {
       if (StoreStatus own = file.source->error(); !own.ok()) return give_up(own);
@@ -76,15 +92,28 @@ class FileSender {
       return give_up(changed);
     finished_bytes_ += file.source->file().num_bytes();
     on_the_way_.pop_front();
+    moved_at_ = Clock::now();
     return {};
+  }
+
+  // The deadline counts from the last bytes that moved. Before the first bytes of a file, the
+  // receiver may have to hash what it has of it.
+  bool is_late() {
+    std::uint64_t bytes_to_hash = 0;
+    for (const FileOnItsWay& file : on_the_way_)
+      if (file.transfer.done_bytes() == 0) bytes_to_hash += file.source->file().num_bytes();
+    if (const std::uint64_t done = done_bytes(); done != moved_bytes_) {
+      moved_bytes_ = done;
+      moved_at_ = Clock::now();
+    }
+    return Clock::now() - moved_at_ >= patience_for(rules_.timeout, bytes_to_hash);
   }
 
   FilesReport commit() {
     if (Status s = connection_.send_note("commit"); !s.ok()) return {{s}, false, true};
-    const Answer answer = wait_for_note(connection_, [this] { return report(); });
+    const Answer answer = wait(manifest_.num_bytes());
     if (!answer.status.ok()) return {answer.status, answer.refused, true};
-    if (answer.text != "done")
-      return {{{Code::kPeer, "the receiver broke the protocol"}}, true, true};
+    if (answer.text != "done") return {kBroken, true, true};
     return {};
   }
 
@@ -94,27 +123,29 @@ class FileSender {
     return status;
   }
 
-  bool report() {
+  std::uint64_t done_bytes() const {
     std::uint64_t done = finished_bytes_;
     for (const FileOnItsWay& file : on_the_way_) done += file.transfer.done_bytes();
-    return !progress_ || progress_(done);
+    return done;
   }
+
+  bool report() const { return !rules_.progress || rules_.progress(done_bytes()); }
 
   Connection& connection_;
   const FileManifest& manifest_;
   const std::string& path_;
-  const std::function<bool(std::uint64_t)>& progress_;
+  const SendRules& rules_;
   std::deque<FileOnItsWay> on_the_way_;
-  std::uint64_t finished_bytes_ = 0;
+  std::uint64_t finished_bytes_ = 0, moved_bytes_ = 0;
+  Clock::time_point moved_at_;
   bool refused_ = false;
 };
 
 }  // namespace
 
 FilesReport send_files(Connection& connection, const FileManifest& manifest,
-                       const std::string& path,
-                       const std::function<bool(std::uint64_t)>& progress) {
-  return FileSender(connection, manifest, path, progress).run();
+                       const std::string& path, const SendRules& rules) {
+  return FileSender(connection, manifest, path, rules).run();
 }
 
 }  // namespace transfer
@@ -154,7 +185,10 @@ StoreResult<TransferReport> send_path(const std::string& path, const std::string
     transfer::FilesReport sent{{.status = connection.status(), .detail = address}, !was_connected};
     if (connection) {
       was_connected = true;
-      sent = transfer::send_files(*connection, *manifest, path, progress);
+      // With a version, the receiver may have to read what it has.
+      const std::uint64_t to_read = manifest->version.empty() ? 0 : report.raw_bytes;
+      sent = transfer::send_files(*connection, *manifest, path,
+                                  {options.wire.timeout, to_read, progress});
       const wire::Stats stats = connection->stats();
       if (stats.wire_bytes > (std::uint64_t{1} << 20)) failures = 0;
       add_stats(report.stats, stats);

@@ -26,6 +26,12 @@ struct Announcement {
   std::uint64_t num_bytes = 0;
 };
 
+bool parse_bytes(std::string_view digits, std::uint64_t& num_bytes) {
+  const char* const last = digits.data() + digits.size();
+  const auto [end, error] = std::from_chars(digits.data(), last, num_bytes);
+  return error == std::errc{} && end == last;
+}
+
 // "patch HASH BYTES NAME" or "full HASH 0 NAME".
 bool parse_announcement(std::string_view text, Announcement& out) {
   const auto word = [&text] {
@@ -38,12 +44,10 @@ bool parse_announcement(std::string_view text, Announcement& out) {
   out.hash = word();
   const std::string_view digits = word();
   out.name = text;
-  const auto [end, error] =
-      std::from_chars(digits.data(), digits.data() + digits.size(), out.num_bytes);
   const bool hex =
       out.hash.size() == 32 && out.hash.find_first_not_of("0123456789abcdef") == std::string::npos;
-  return (out.is_patch || kind == "full") && hex && error == std::errc{} &&
-         end == digits.data() + digits.size() && is_version_name(out.name);
+  return (out.is_patch || kind == "full") && hex && parse_bytes(digits, out.num_bytes) &&
+         is_version_name(out.name);
 }
 
 class SyncFollower {
@@ -93,7 +97,7 @@ class SyncFollower {
       const std::string question = "have " + have + (options_.once ? " once" : "");
       if (Status s = connection->send_note(question); !s.ok())
         return {.status = s, .detail = address_};
-      const Answer answer = wait_for_note(*connection, [this] { return going(); });
+      const Answer answer = wait_for_announcement(*connection);
       if (!going()) return {};
       if (!answer.status.ok()) return answer.status;
       if (options_.once && answer.text == "current") return {};
@@ -101,6 +105,21 @@ class SyncFollower {
       // Asking again might never end.
       if (options_.once) return {};
     }
+  }
+
+  // A new version may take any time to appear, unless this follower asked once. From then on, the
+  // server has to say in time what it sends.
+  Answer wait_for_announcement(Connection& connection) const {
+    const auto timeout = options_.wire.timeout;
+    const auto going_on = [this] { return going(); };
+    const Deadline first = options_.once ? net::after(timeout) : Deadline::max();
+    Answer answer = wait_for_note(connection, going_on, first);
+    constexpr std::string_view kNewer = "newer ";
+    if (!answer.text.starts_with(kNewer)) return answer;
+    const std::string_view digits = std::string_view(answer.text).substr(kNewer.size());
+    std::uint64_t num_bytes = 0;
+    if (!parse_bytes(digits, num_bytes)) return {{}, kBroken};
+    return wait_for_note(connection, going_on, net::after(patience_for(timeout, num_bytes)));
   }
 
   StoreStatus update(Connection& connection, const std::string& text) {

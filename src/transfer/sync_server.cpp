@@ -4,6 +4,7 @@
 //   "have HASH" or "have HASH once"
 //                                     "current" (only to "once"), or as soon as
 //                                     there is something newer:
+//                                     "newer BYTES": it may have to read as much, then
 //                                     "patch HASH BYTES NAME", then the patch as message 0
 //                                     "full HASH 0 NAME", then files as in dialogue.h
 //   "have HASH" ...
@@ -24,6 +25,8 @@ using namespace std::chrono_literals;
 // Both sides print it.
 constexpr Status kSenderHere{Code::kPeer,
                              "snug send has reached snug sync --serve; it needs snug recv"};
+
+constexpr Status kNoVersion{Code::kNotFound, "there is no complete version yet"};
 
 class SyncServer {
  public:
@@ -60,9 +63,8 @@ class SyncServer {
   }
 
   StoreStatus serve(Connection& connection) {
-    // Only the first question has a deadline: later a follower may take any time to verify.
-    for (Deadline deadline = Clock::now() + std::min(kFirstWords, options_.wire.timeout);;
-         deadline = Deadline::max()) {
+    Deadline deadline = net::after(std::min(kFirstWords, options_.wire.timeout));
+    for (;;) {
       const auto offers_files = [&] { return connection.core()->has_offers(); };
       const Answer asked = wait_for_note(
           connection, [&] { return going() && !offers_files(); }, deadline);
@@ -73,16 +75,28 @@ class SyncServer {
       std::string have = asked.text.substr(5);
       const bool once = have.ends_with(" once");
       if (once) have.resize(have.size() - 5);
-      Version next;
-      while ((next = catalog_.newest(have)).hash == have || next.name.empty()) {
-        if (once && !next.name.empty()) break;
-        if (Status s = connection.status(); !s.ok()) return hung_up({s});
-        if (!going()) return {};
-        std::this_thread::sleep_for(20ms);
-      }
+      const Version next = wait_for_newer(connection, have, once);
+      if (Status s = connection.status(); !s.ok()) return hung_up({s});
+      if (!going()) return {};
+      if (next.name.empty()) return give_up(connection, {kNoVersion});
       const StoreStatus s = next.hash == have ? StoreStatus{connection.send_note("current")}
                                               : send_version(connection, have, next);
       if (!s.ok()) return s;
+      // Before it asks again, the follower reads its base and writes and verifies the version.
+      deadline = net::after(patience_for(options_.wire.timeout, 2 * next.num_bytes));
+    }
+  }
+
+  // The version to send; `have` itself if a follower that asked once has the newest. Nameless if
+  // the connection has ended, or if there is no version soon enough for one that asked once.
+  Version wait_for_newer(Connection& connection, const std::string& have, bool once) const {
+    const Deadline deadline = once ? net::after(options_.wire.timeout / 2) : Deadline::max();
+    for (;;) {
+      Version next = catalog_.newest(have);
+      const bool here = !next.name.empty();
+      if (here && (once || next.hash != have)) return next;
+      if (!connection.status().ok() || !going() || Clock::now() >= deadline) return {};
+      std::this_thread::sleep_for(20ms);
     }
   }
 
@@ -94,6 +108,8 @@ class SyncServer {
   StoreStatus send_version(Connection& connection, const std::string& have, const Version& next) {
     const auto start = Clock::now();
     const std::uint64_t before = connection.stats().wire_bytes;
+    const std::string newer = "newer " + std::to_string(2 * next.num_bytes);
+    if (Status s = connection.send_note(newer); !s.ok()) return {s};
     const auto patch = catalog_.patch(have, next);
     // If somebody has just deleted the patch, a full copy is sent.
     std::shared_ptr<FileSource> source;
@@ -114,7 +130,13 @@ class SyncServer {
         "patch " + next.hash + " " + std::to_string(patch->file().num_bytes()) + " " + next.name;
     if (Status s = connection.send_note(note); !s.ok()) return {s};
     const Transfer transfer = connection.send(0, patch);
-    const auto s = end_of(transfer, [this] { return going(); });
+    const Deadline deadline = net::after(patience_for(options_.wire.timeout, next.num_bytes));
+    bool late = false;
+    const auto s = end_of(transfer, [&] {
+      late = transfer.done_bytes() == 0 && Clock::now() >= deadline;
+      return !late && going();
+    });
+    if (late) return says_nothing();
     if (!s) return interrupted();
     if (const StoreStatus own = patch->error(); !own.ok()) return give_up(connection, own);
     return s->ok() ? StoreStatus{} : last_words(connection, *s).status;
@@ -134,8 +156,10 @@ class SyncServer {
     manifest->name = next.name;
     if (Status s = connection.send_note("full " + next.hash + " 0 " + next.name); !s.ok())
       return {s};
-    return send_files(connection, *manifest, next.path, [this](std::uint64_t) { return going(); })
-        .status;
+    // The follower may have to read what it has under that name.
+    const SendRules rules{options_.wire.timeout, next.num_bytes,
+                          [this](std::uint64_t) { return going(); }};
+    return send_files(connection, *manifest, next.path, rules).status;
   }
 
   void report_error(const StoreStatus& status) {

@@ -178,7 +178,9 @@ class Connection::Core {
   bool senders_started_ = false, receivers_started_ = false;
   std::uint64_t next_number_ = 1;
   std::unordered_map<std::uint64_t, std::shared_ptr<Outgoing>> outgoing_;
-  std::deque<std::shared_ptr<Outgoing>> to_send_;        // accepted, with chunks left
+  std::deque<std::shared_ptr<Outgoing>> to_send_;  // accepted, with chunks left
+  // Chunks sent, and what the peer has reported about them.
+  std::uint64_t num_chunks_out_ = 0, num_reports_ = 0, reported_bytes_ = 0;
   std::map<std::uint64_t, std::deque<Offered>> offers_;  // by tag, no receive posted
   std::size_t num_offers_ = 0, num_offered_extents_ = 0;
   std::uint64_t last_offer_ = 0;

@@ -155,8 +155,16 @@ Status Connection::Core::handle_accept(std::uint64_t number, std::span<const std
 Status Connection::Core::handle_progress(std::span<const std::byte> payload) {
   ReceiveProgress sums;
   if (!parse(payload, sums)) return kNonsense;
-  touch_out();
   controller_.progress(sums);
+  std::uint64_t arrived = 0;
+  for (const std::uint64_t bytes : sums.raw_bytes) arrived += bytes;
+  const std::lock_guard lock(mutex_);
+  // A sign of life only if more has arrived. Every report follows a chunk of its own, so a peer
+  // that reports a byte at a time gains no time.
+  if (arrived <= reported_bytes_ || num_reports_ >= num_chunks_out_) return {};
+  reported_bytes_ = arrived;
+  ++num_reports_;
+  touch_out();
   return {};
 }
 

@@ -116,6 +116,7 @@ class Connection::Core::SendLane {
     core_.touch_out();
     const std::lock_guard lock(core_.mutex_);
     core_.count_chunk(header);
+    ++core_.num_chunks_out_;
     core_.stats_.send_wait_seconds += send_seconds;
     core_.stats_.encode_seconds += std::exchange(encode_seconds_, 0);
   }

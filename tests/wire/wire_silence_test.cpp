@@ -5,6 +5,7 @@
 #include <new>
 
 #include "net/socket.h"
+#include "wire/memory_channel.h"
 #include "wire/wire_pairs.h"
 
 namespace snug::test {
@@ -39,6 +40,38 @@ TEST(WireSilence, ConnectingToAHostThatDropsPacketsStopsToo) {
   const auto socket = net::connect(address, net::after(1h), [&] { return ++num_asked < 3; });
   EXPECT_EQ(socket.status().code, Code::kIo);
   EXPECT_GE(num_asked, 3);
+}
+
+// A receiver that takes everything, never confirms it, and reports progress all the time.
+Code send_to_reporter(std::uint64_t bytes_per_report) {
+  wire::Options options;
+  options.num_lanes = 1;
+  options.timeout = 600ms;
+  BarePeer peer = make_bare_peer(options);
+  const Bytes data(200'000);
+  const std::span<const std::byte> from[] = {data};
+  const auto sent = peer.connection.send(1, DType::kBytes, from);
+  EXPECT_TRUE(peer.tell(wire::ControlType::kAccept, 1, {}, net::after(20s)).ok());
+  wire::ReceiveProgress sums;
+  for (int i = 0; i < 400 && !sent.done(); ++i) {
+    sums.raw_bytes[0] += bytes_per_report;
+    const auto payload = wire::bytes_of(sums);
+    if (!peer.tell(wire::ControlType::kProgress, 0, payload, net::after(20s)).ok()) break;
+    std::this_thread::sleep_for(50ms);
+  }
+  const Status s = sent.wait_for(1ms);
+  EXPECT_NE(s.what, std::string("the message is still on its way"));
+  peer.connection.close();
+  return s.code;
+}
+
+TEST(WireSilence, ReportsWithoutProgressAreNoSignOfLife) {
+  EXPECT_EQ(send_to_reporter(0), Code::kTimeout);
+}
+
+// The message was one chunk, so one report is all that an honest receiver has to make.
+TEST(WireSilence, ReportsOfAByteAtATimeAreNoSignOfLife) {
+  EXPECT_EQ(send_to_reporter(1), Code::kTimeout);
 }
 
 struct ThrowingSource : wire::Source {
