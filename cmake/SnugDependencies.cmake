@@ -1,5 +1,5 @@
 # Third-party libraries as imported targets: snug_hwy, snug_xxhash, snug_zstd,
-# snug_fmt, snug_json, snug_cli11, snug_benchmark. A target exists exactly where
+# snug_openssl, snug_fmt, snug_json, snug_cli11, snug_benchmark. A target exists exactly where
 # its library was found. Static libraries are preferred, so that what is built
 # here runs on a machine without these packages. Also installed, because users
 # of a static libsnug link the same things.
@@ -47,6 +47,13 @@ endfunction()
 snug_import(snug_hwy hwy/highway.h libhwy.a hwy)
 snug_import(snug_xxhash xxhash.h libxxhash.a xxhash)
 snug_import(snug_zstd zstd.h libzstd.a zstd)
+# Shared, unlike the others: security fixes must reach it without a new build of Snug.
+snug_import(snug_openssl openssl/ssl.h ssl)
+if(TARGET snug_openssl)
+  find_library(snug_crypto_LIBRARY NAMES crypto)
+  mark_as_advanced(snug_crypto_LIBRARY)
+  target_link_libraries(snug_openssl INTERFACE ${snug_crypto_LIBRARY})
+endif()
 snug_import(snug_json nlohmann/json.hpp)
 snug_import(snug_cli11 CLI/CLI.hpp)
 snug_import(snug_fmt fmt/format.h)

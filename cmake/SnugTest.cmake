@@ -5,7 +5,9 @@ set(SNUG_SIMD_TARGETS scalar avx2 avx512)
 
 function(snug_register_test name folder)
   set(command ${ARGN})
-  set(environment SNUG_CLI=${CMAKE_BINARY_DIR}/snug SNUG_TEST_DATA=${CMAKE_CURRENT_SOURCE_DIR}/data)
+  # The secret of the tests' user is not the secret of the user who runs them.
+  set(environment SNUG_CLI=${CMAKE_BINARY_DIR}/snug SNUG_TEST_DATA=${CMAKE_CURRENT_SOURCE_DIR}/data
+                  XDG_CONFIG_HOME=${CMAKE_BINARY_DIR}/tests/config)
   if(folder STREQUAL "codec" AND NOT name MATCHES "kernels|same_bytes|large|ratio")
     foreach(simd IN LISTS SNUG_SIMD_TARGETS)
       add_test(NAME ${folder}.${name}.${simd} COMMAND ${command})
@@ -34,7 +36,7 @@ function(snug_add_test_folder folder)
 
   set(libraries test_support snug GTest::gtest GTest::gtest_main Threads::Threads snug_warnings)
   if(SNUG_STORE)
-    list(PREPEND libraries snug_link_core snug_transfer)
+    list(PREPEND libraries snug_link_core snug_transfer snug_openssl)
   endif()
   list(PREPEND libraries ${ARGN})
   list(APPEND libraries snug_net)

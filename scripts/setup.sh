@@ -3,8 +3,8 @@
 # installed. `setup.sh ci` adds those that only CI needs.
 set -euo pipefail
 
-packages=(g++ make cmake libhwy-dev libxxhash-dev libzstd-dev nlohmann-json3-dev libcli11-dev
-          libfmt-dev libgtest-dev libbenchmark-dev)
+packages=(g++ make cmake libhwy-dev libxxhash-dev libzstd-dev libssl-dev nlohmann-json3-dev
+          libcli11-dev libfmt-dev libgtest-dev libbenchmark-dev)
 if [[ ${1:-} == ci ]]; then packages+=(clang libclang-rt-dev clang-format); fi
 
 if ! command -v dpkg-query >/dev/null; then

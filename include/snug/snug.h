@@ -279,14 +279,15 @@ enum snug_wire_mode {
 #define SNUG_WIRE_NUM_MODES 3
 
 typedef struct snug_wire_options {
-  const char* token;    /* shared secret of both sides, at least 8 bytes; NULL: none */
+  const char* token;    /* secret of both sides, at least 16 bytes; NULL: this user's, loopback */
   int32_t mode;         /* enum snug_wire_mode */
   int32_t num_lanes;    /* parallel connections, 1 to 16; 0: two or four */
   uint64_t chunk_bytes; /* 64 KiB to 4 MiB, a multiple of 64 KiB */
   int64_t timeout_ms;   /* of silence, after which the peer counts as lost */
+  int64_t insecure;     /* 1: no token, no encryption, any user */
 } snug_wire_options;
 #define SNUG_WIRE_OPTIONS_INIT \
-  { NULL, SNUG_WIRE_AUTO, 0, 1048576, 30000 }
+  { NULL, SNUG_WIRE_AUTO, 0, 1048576, 30000, 0 }
 
 typedef struct snug_wire_stats {
   uint64_t raw_bytes;   /* sent or received, before encoding */
@@ -321,8 +322,7 @@ SNUG_API int snug_wire_send(snug_wire_connection* connection, uint64_t tag, int 
 SNUG_API int snug_wire_recv(snug_wire_connection* connection, uint64_t tag,
                             const snug_segment* segments, size_t num_segments,
                             snug_wire_transfer** transfer, snug_status* status);
-/* SNUG_OK: all bytes are in place and verified. SNUG_TIMEOUT: not done after patience_ms
- * (negative: waits forever). */
+/* SNUG_OK: all bytes are in place, verified. SNUG_TIMEOUT: not after patience_ms (< 0: forever). */
 SNUG_API int snug_wire_wait(const snug_wire_transfer* transfer, int64_t patience_ms,
                             snug_status* status);
 SNUG_API int snug_wire_is_done(const snug_wire_transfer* transfer); /* 1: done or failed */

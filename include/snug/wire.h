@@ -10,9 +10,11 @@
 // Memory:  a lane needs two chunks and a workspace; nothing is queued. A message starts to move
 //          when the receiver has asked for it, at the rate of the slower side.
 // Threads: all functions may be called from any thread.
-// Trust:   the peer may be hostile or broken. Lengths and states are checked before they are used,
-//          and nothing is allocated on the peer's word alone. A peer that is silent for
-//          Options::timeout counts as lost.
+// Trust:   a peer proves that it knows the token before anything it says is believed, and every
+//          byte is encrypted and authenticated (Options::token; docs/wire.md, "Security"). A peer
+//          that was let in may still be hostile or broken. Lengths and states are checked before
+//          they are used, and nothing is allocated on the peer's word alone. A peer that is silent
+//          for Options::timeout counts as lost.
 #pragma once
 #include <chrono>
 #include <cstddef>
@@ -33,13 +35,17 @@ enum class Mode : std::uint8_t { kRaw = 0, kFixed = 1, kEntropy = 2, kAuto = 3 }
 inline constexpr int kNumModes = 3;         // of a chunk, which is never kAuto
 const char* mode_name(Mode mode) noexcept;  // "raw", "fixed", "entropy", "auto"
 
-inline constexpr std::size_t kMinTokenBytes = 8;
+inline constexpr std::size_t kMinTokenBytes = 16;
 inline constexpr std::size_t kMinChunkBytes = std::size_t{64} << 10;
 inline constexpr std::size_t kMaxChunkBytes = std::size_t{4} << 20;
 inline constexpr std::uint64_t kMaxMessageBytes = std::uint64_t{1} << 43;  // 8 TiB
 
 struct Options {
-  std::string token;  // shared secret, at least kMinTokenBytes long; empty: none
+  // The secret that lets a peer in, at least kMinTokenBytes long. TCP is encrypted and
+  // authenticated by TLS 1.3 under a key made of it. Empty: the secret of this user, on loopback
+  // only. shm: needs none; it takes only processes of the same user.
+  std::string token;
+  bool insecure = false;  // no token, no encryption, any user: the network must be trusted
   Mode mode = Mode::kAuto;
   int num_lanes = 0;                               // 1 to 16; 0: two, or four with many CPUs
   std::size_t chunk_bytes = std::size_t{1} << 20;  // 64 KiB to 4 MiB, a multiple of 64 KiB
@@ -164,7 +170,7 @@ Result<Connection> connect(const std::string& address, const Options& options = 
 
 class Listener {
  public:
-  // Port 0 takes a free one. Addresses other than loopback need a token.
+  // Port 0 takes a free one. Addresses other than loopback need a token, or Options::insecure.
   static Result<Listener> open(const std::string& address, const Options& options = {}) noexcept;
 
   Listener() noexcept;

@@ -85,7 +85,7 @@ class GemmChoice(ctypes.Structure):
 
 class WireOptions(ctypes.Structure):
     _fields_ = [("token", c_char_p), ("mode", c_int32), ("num_lanes", c_int32),
-                ("chunk_bytes", c_uint64), ("timeout_ms", c_int64)]
+                ("chunk_bytes", c_uint64), ("timeout_ms", c_int64), ("insecure", c_int64)]
 
 
 class WireStats(ctypes.Structure):

@@ -8,7 +8,8 @@
     connection.send(7, data, dtype="bf16").wait()       # the receiver has them
 
 Data is any bytes-like object, a torch tensor, or a list of them, which travel as
-one message. Addresses other than loopback need a token on both sides.
+one message. Everything is encrypted (TLS 1.3). On one host only this user is let in; addresses
+other than loopback need the same token, of 16 bytes or more, on both sides.
 
 Tensors on a GPU are encoded there and travel through the host. A link is faster between two
 processes of one host. Both ends open it, each with its end of one connection:
@@ -206,7 +207,8 @@ class Listener(_Waiting):
 
 
 def connect(address, **options):
-    """HOST:PORT, or shm:NAME on one host. Options: token, mode, lanes, chunk_bytes, timeout."""
+    """HOST:PORT, or shm:NAME on one host. Options: token, mode, lanes, chunk_bytes, timeout,
+    insecure (no token, no encryption, any user)."""
     return Connection(_open(library.snug_wire_connect, address, options))
 
 
@@ -223,9 +225,9 @@ def _open(function, address, options):
     return pointer
 
 
-def _options(token=None, mode="auto", lanes=0, chunk_bytes=1 << 20, timeout=30.0):
+def _options(token=None, mode="auto", lanes=0, chunk_bytes=1 << 20, timeout=30.0, insecure=False):
     return WireOptions(_token_of(token), number_of(MODES, mode, "mode"), lanes, chunk_bytes,
-                       int(timeout * 1000))
+                       int(timeout * 1000), bool(insecure))
 
 
 def _token_of(token):

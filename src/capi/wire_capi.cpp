@@ -27,6 +27,7 @@ wire::Options to_cpp(const snug_wire_options* from) {
   options.num_lanes = from->num_lanes;
   options.chunk_bytes = from->chunk_bytes;
   options.timeout = std::chrono::milliseconds(from->timeout_ms);
+  options.insecure = from->insecure != 0;
   return options;
 }
 

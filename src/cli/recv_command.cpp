@@ -111,12 +111,13 @@ void add_recv(CLI::App& app, int& exit_code) {
   add_wire_options(*cmd, args->wire);
   cmd->footer(
       "A transfer is written to .NAME.snug-part until it is complete and verified; a\n"
-      "sender that reconnects continues from there. Addresses that other hosts can\n"
-      "reach need a token. The data is not encrypted: use an SSH tunnel across\n"
-      "networks that you do not trust.\n\n"
+      "sender that reconnects continues from there. Everything is encrypted (TLS 1.3).\n"
+      "On one host only this user can send. Addresses that other hosts can reach need\n"
+      "a token, the same on both sides.\n\n"
       "Examples:\n"
       "  snug recv models/\n"
-      "  SNUG_TOKEN=$(cat secret) snug recv models/ --listen 0.0.0.0:7000\n");
+      "  openssl rand -hex 32 > secret && chmod 600 secret      # copy it to the sender\n"
+      "  snug recv models/ --listen 0.0.0.0:7000 --token-file secret\n");
   cmd->callback([args, &exit_code] { exit_code = run_recv(*args); });
 }
 

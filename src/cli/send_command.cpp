@@ -62,10 +62,10 @@ void add_send(CLI::App& app, int& exit_code) {
   cmd->footer(
       "Returns when the receiver has everything, verified, under its final name. If\n"
       "the connection breaks, it reconnects and continues where it stopped; so does a\n"
-      "later run of the same command.\n\n"
+      "later run of the same command. Everything is encrypted (TLS 1.3).\n\n"
       "Examples:\n"
       "  snug send model.safetensors gpu7:7000 --token-file secret\n"
-      "  snug send Llama-3-8B/ 127.0.0.1:7000        # through an SSH tunnel\n");
+      "  snug send Llama-3-8B/ 127.0.0.1:7000        # this host: needs no token\n");
   cmd->callback([args, &exit_code] { exit_code = run_send(*args); });
 }
 

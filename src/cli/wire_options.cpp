@@ -29,16 +29,25 @@ StoreResult<std::string> read_token(const std::string& file) {
     while (!token.empty() && (token.back() == '\n' || token.back() == '\r')) token.pop_back();
   }
   if (token.size() < wire::kMinTokenBytes || token.size() >= kMaxTokenBytes)
-    return StoreStatus{{Code::kUsage, "a token has 8 to 4095 bytes"}, file, {}, {}};
+    return StoreStatus{
+        {Code::kUsage, "a token has 16 to 4095 bytes; openssl rand -hex 32 makes one"},
+        file,
+        {},
+        {}};
   return token;
 }
 
 }  // namespace
 
 void add_wire_options(CLI::App& cmd, WireArgs& args) {
-  cmd.add_option("--token-file", args.token_file,
-                 "File with the shared secret; default: the variable SNUG_TOKEN")
-      ->type_name("FILE");
+  auto* token =
+      cmd.add_option("--token-file", args.token_file,
+                     "File with the secret of both sides; default: the variable SNUG_TOKEN,\n"
+                     "and on one host the secret of this user")
+          ->type_name("FILE");
+  cmd.add_flag("--insecure", args.insecure,
+               "No token and no encryption, for networks that are trusted")
+      ->excludes(token);
   cmd.add_option("--mode", args.mode, "raw, fixed, entropy; auto: the fastest on this link")
       ->check(CLI::IsMember({"auto", "raw", "fixed", "entropy"}).description(""))
       ->type_name("NAME")
@@ -61,9 +70,12 @@ StoreResult<wire::Options> to_wire_options(const WireArgs& args) {
   wire::Options options;
   for (const wire::Mode mode : {wire::Mode::kRaw, wire::Mode::kFixed, wire::Mode::kEntropy})
     if (args.mode == wire::mode_name(mode)) options.mode = mode;
-  auto token = read_token(args.token_file);
-  if (!token) return token.status();
-  options.token = std::move(*token);
+  options.insecure = args.insecure;
+  if (!args.insecure) {
+    auto token = read_token(args.token_file);
+    if (!token) return token.status();
+    options.token = std::move(*token);
+  }
   options.num_lanes = args.num_lanes;
   options.chunk_bytes = parse_bytes(args.chunk);
   options.timeout = std::chrono::milliseconds(static_cast<long>(args.timeout_seconds * 1000));

@@ -12,13 +12,13 @@ struct WireArgs {
   std::string mode = "auto", token_file, chunk = "1MiB";
   int num_lanes = 0;
   double timeout_seconds = 30;
-  bool json = false, quiet = false;
+  bool insecure = false, json = false, quiet = false;
 };
 
 void add_wire_options(CLI::App& cmd, WireArgs& args);
 
-// kUsage or kIo with a message if a value makes no sense. The token comes from
-// the file named, or else from the environment variable SNUG_TOKEN.
+// kUsage or kIo with a message if a value makes no sense. The token comes from the file named, or
+// else from the environment variable SNUG_TOKEN.
 StoreResult<wire::Options> to_wire_options(const WireArgs& args);
 
 nlohmann::ordered_json to_json(const wire::Stats& stats);

@@ -1,6 +1,5 @@
 #include "gpu_link/link_meeting.h"
 
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -28,6 +27,9 @@ constexpr Status kNotThere{
     Code::kPeer,
     "the peer is not on this host, or in another container: a link needs one "
     "network namespace; the connection itself works anywhere"};
+
+constexpr Status kAnotherUser{Code::kPeer,
+                              "the peer runs as another user; the connection itself still works"};
 
 struct Hello {
   char magic[8];
@@ -101,14 +103,6 @@ Status exchange(Connection& connection, const Hello& own, Hello& peer, milliseco
   return std::memcmp(peer.magic, kMagic, sizeof kMagic) == 0 ? Status{} : kBroken;
 }
 
-// Asks the kernel, not the peer.
-bool is_own_process(int socket) {
-  ucred peer{};
-  socklen_t length = sizeof peer;
-  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 &&
-         peer.pid == ::getpid();
-}
-
 }  // namespace
 
 Status LinkMeeting::check_peer() const noexcept {
@@ -118,6 +112,7 @@ Status LinkMeeting::check_peer() const noexcept {
 Status LinkMeeting::connect(const std::string& name, const Secret& secret, Deadline deadline) {
   auto socket = net::connect_local(name, deadline);
   if (!socket) return kNotThere;
+  if (!net::is_same_user(*socket)) return kAnotherUser;
   dialled_ = true;
   socket_ = std::move(*socket);
   if (!socket_.send_all(bytes_of(secret), deadline).ok()) return kGone;
@@ -166,11 +161,13 @@ Result<LinkMeeting> LinkMeeting::wait(Connection& connection, const net::Listene
   while (Deadline::clock::now() < deadline && !heard.done()) {
     auto client = listener.accept(std::min(deadline, after(milliseconds(20))));
     Secret said{};
-    // A process that did not hear the secret over the connection is a stranger.
-    if (!client || !client
-                        ->recv_all(std::as_writable_bytes(std::span(said)),
-                                   std::min(deadline, after(milliseconds(1000))))
-                        .ok())
+    // A process of another user, or one that did not hear the secret over the connection, is a
+    // stranger.
+    if (!client || !net::is_same_user(*client) ||
+        !client
+             ->recv_all(std::as_writable_bytes(std::span(said)),
+                        std::min(deadline, after(milliseconds(1000))))
+             .ok())
       continue;
     if (((said[0] ^ secret[0]) | (said[1] ^ secret[1])) != 0) continue;
     s = meeting.answer(std::move(*client), deadline);
@@ -198,7 +195,7 @@ Result<LinkMeeting> LinkMeeting::meet(Connection& connection, const LinkBlob& bl
   if (!meeting) return meeting;
   meeting->peer_ = peer.blob;
   meeting->is_same_process_ = std::equal(own.process, own.process + 2, peer.process) &&
-                              is_own_process(meeting->socket_.fd());
+                              net::is_own_process(meeting->socket_);
   return meeting;
 }
 

@@ -76,7 +76,17 @@ Descriptor receive_descriptor(int socket) {
   return first;
 }
 
+ucred credentials_of(const Socket& peer) noexcept {
+  ucred credentials{-1, ~uid_t{0}, ~gid_t{0}};
+  socklen_t length = sizeof credentials;
+  ::getsockopt(peer.fd(), SOL_SOCKET, SO_PEERCRED, &credentials, &length);
+  return credentials;
+}
+
 }  // namespace
+
+bool is_same_user(const Socket& peer) noexcept { return credentials_of(peer).uid == ::geteuid(); }
+bool is_own_process(const Socket& peer) noexcept { return credentials_of(peer).pid == ::getpid(); }
 
 Result<Listener> listen_local(const std::string& name) {
   LocalSocket local(name);

@@ -24,6 +24,11 @@ Result<Listener> listen_local(const std::string& name);
 // can make it.
 Result<Socket> connect_local(const std::string& name, Deadline deadline);
 
+// Whether the process at the other end of a local socket runs as this user. The kernel answers, not
+// the peer.
+bool is_same_user(const Socket& peer) noexcept;
+bool is_own_process(const Socket& peer) noexcept;
+
 // Memory that two processes map. New memory is zero, and it is sealed: neither process can shrink
 // it while the other uses it.
 class SharedMemory {

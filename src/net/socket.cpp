@@ -232,6 +232,7 @@ Result<std::size_t> Socket::recv_some(std::span<std::byte> bytes, Deadline deadl
 }
 
 Status Socket::wait_readable(Deadline deadline) const { return wait_for(fd(), POLLIN, deadline); }
+Status Socket::wait_writable(Deadline deadline) const { return wait_for(fd(), POLLOUT, deadline); }
 
 std::string Socket::peer_name() const {
   sockaddr_storage address{};

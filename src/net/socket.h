@@ -62,6 +62,7 @@ class Socket {
   Result<std::size_t> recv_some(std::span<std::byte> bytes, Deadline deadline) const;
   // Whether the socket has something to read (bytes, or the peer's close).
   Status wait_readable(Deadline deadline) const;
+  Status wait_writable(Deadline deadline) const;
 
   // Address of the other end, for messages; "?" if unknown.
   std::string peer_name() const;

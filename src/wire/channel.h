@@ -11,6 +11,9 @@
 
 #include "net/socket.h"
 #include "snug/status.h"
+#include "snug/wire.h"
+
+struct ssl_ctx_st;
 
 namespace snug::wire {
 
@@ -20,9 +23,11 @@ using net::KeepGoing;
 class Channel {
  public:
   virtual ~Channel() = default;
-  // Completes an accepted channel, which may need bytes from the peer. Comes before all other calls
-  // but shut_down.
-  virtual Status open(Deadline /*deadline*/) { return {}; }
+  // Completes a channel that was dialled or accepted, which may need bytes from the peer. Comes
+  // before all other calls but shut_down. Asks `keep_going` now and then.
+  virtual Status open(Deadline /*deadline*/, const KeepGoing& /*keep_going*/) { return {}; }
+  // Whether the peer has shown, perhaps before `open` returns, that it may be let in.
+  virtual bool has_proved() const noexcept { return false; }
   // All bytes of both pieces, or an error that ends the channel.
   virtual Status send(std::span<const std::byte> head, std::span<const std::byte> body,
                       Deadline deadline) = 0;
@@ -44,14 +49,21 @@ class ChannelListener {
 };
 using ChannelListenerPtr = std::unique_ptr<ChannelListener>;
 
-// Whether only this host can reach the address.
-Result<bool> is_local(const std::string& address);
-Result<ChannelPtr> dial(const std::string& address, Deadline deadline,
+// Who is let in at an address.
+enum class Side { kDials, kListens };
+struct Door {
+  std::shared_ptr<ssl_ctx_st> tls;  // TCP: whoever knows the token; null: everybody
+  bool same_user = false;           // shm: whoever is the same user
+};
+// The rule of Options::token and Options::insecure. Errors: kUsage, kIo (user_secret).
+Result<Door> door_of(Side side, const std::string& address, const Options& options);
+
+Result<ChannelPtr> dial(const std::string& address, const Door& door, Deadline deadline,
                         const KeepGoing& keep_going = {});
-Result<ChannelListenerPtr> listen(const std::string& address);
+Result<ChannelListenerPtr> listen(const std::string& address, const Door& door);
 
 // Shared memory on one host, by name.
-Result<ChannelPtr> dial_shm(const std::string& name, Deadline deadline);
-Result<ChannelListenerPtr> listen_shm(const std::string& name);
+Result<ChannelPtr> dial_shm(const std::string& name, const Door& door, Deadline deadline);
+Result<ChannelListenerPtr> listen_shm(const std::string& name, const Door& door);
 
 }  // namespace snug::wire

@@ -47,14 +47,17 @@ void wake(std::atomic<std::uint32_t>& signal) noexcept {
 
 class ShmChannel : public Channel {
  public:
-  ShmChannel(net::Socket socket, bool dialled) : socket_(std::move(socket)), dialled_(dialled) {}
+  ShmChannel(net::Socket socket, Side side, const Door& door)
+      : socket_(std::move(socket)), side_(side), same_user_(door.same_user) {}
   ~ShmChannel() override { shut_down(); }
 
-  // Maps the memory that the dialling side has created.
-  Status open(Deadline deadline) override {
-    return use(SharedMemory::receive(sizeof(Rings), socket_, deadline));
+  // The dialling side creates the memory, the other side maps it.
+  Status open(Deadline deadline, const KeepGoing& /*keep_going*/) override {
+    if (same_user_ && !net::is_same_user(socket_))
+      return {Code::kPeer, "the other side is a process of another user"};
+    return use(side_ == Side::kDials ? SharedMemory::create(sizeof(Rings), socket_)
+                                     : SharedMemory::receive(sizeof(Rings), socket_, deadline));
   }
-  Status dial() { return use(SharedMemory::create(sizeof(Rings), socket_)); }
 
   Status send(std::span<const std::byte> head, std::span<const std::byte> body,
               Deadline deadline) override {
@@ -98,8 +101,9 @@ class ShmChannel : public Channel {
     if (!memory) return memory.status();
     memory_ = std::move(*memory);
     auto* rings = memory_.as<Rings>();
-    out_ = dialled_ ? &rings->to_listener : &rings->to_dialler;
-    in_ = dialled_ ? &rings->to_dialler : &rings->to_listener;
+    const bool dials = side_ == Side::kDials;
+    out_ = dials ? &rings->to_listener : &rings->to_dialler;
+    in_ = dials ? &rings->to_dialler : &rings->to_listener;
     rings_ = rings;
     return {};
   }
@@ -147,7 +151,8 @@ class ShmChannel : public Channel {
   }
 
   const net::Socket socket_;
-  const bool dialled_;
+  const Side side_;
+  const bool same_user_;
   SharedMemory memory_;
   // Null until open: shut_down may come first, from another thread.
   std::atomic<Rings*> rings_{nullptr};
@@ -155,44 +160,48 @@ class ShmChannel : public Channel {
   Ring* in_ = nullptr;
 };
 
-constexpr char kNamePrefix[] = "snug-wire-";
-constexpr std::size_t kMaxName = net::kMaxLocalName + 1 - sizeof kNamePrefix;
-constexpr Status kNameTooLong{Code::kUsage, "the name is too long; 97 bytes is the limit"};
-static_assert(kMaxName == 97);
+constexpr std::size_t kMaxName = 80;
+constexpr Status kNameTooLong{Code::kUsage, "the name is too long; 80 bytes is the limit"};
+
+// With the user's number, so that users do not take each other's names by accident.
+std::string socket_name(const std::string& name, const Door& door) {
+  const std::string user = door.same_user ? std::to_string(::geteuid()) : "any";
+  return "snug-wire-" + user + "-" + name;
+}
+static_assert(kMaxName + sizeof "snug-wire-4294967295-" <= net::kMaxLocalName);
 
 class ShmListener : public ChannelListener {
  public:
-  ShmListener(net::Listener listener, std::string name)
-      : listener_(std::move(listener)), name_(std::move(name)) {}
+  ShmListener(net::Listener listener, std::string name, const Door& door)
+      : listener_(std::move(listener)), name_(std::move(name)), door_(door) {}
 
   Result<ChannelPtr> accept(Deadline deadline) override {
     auto socket = listener_.accept(deadline);
     if (!socket) return socket.status();
-    return ChannelPtr(std::make_unique<ShmChannel>(std::move(*socket), false));
+    return ChannelPtr(std::make_unique<ShmChannel>(std::move(*socket), Side::kListens, door_));
   }
   std::string address() const override { return "shm:" + name_; }
 
  private:
   const net::Listener listener_;
   const std::string name_;
+  const Door door_;
 };
 
 }  // namespace
 
-Result<ChannelPtr> dial_shm(const std::string& name, Deadline deadline) {
+Result<ChannelPtr> dial_shm(const std::string& name, const Door& door, Deadline deadline) {
   if (name.size() > kMaxName) return kNameTooLong;
-  auto socket = net::connect_local(kNamePrefix + name, deadline);
+  auto socket = net::connect_local(socket_name(name, door), deadline);
   if (!socket) return socket.status();
-  auto channel = std::make_unique<ShmChannel>(std::move(*socket), true);
-  if (Status s = channel->dial(); !s.ok()) return s;
-  return ChannelPtr(std::move(channel));
+  return ChannelPtr(std::make_unique<ShmChannel>(std::move(*socket), Side::kDials, door));
 }
 
-Result<ChannelListenerPtr> listen_shm(const std::string& name) {
+Result<ChannelListenerPtr> listen_shm(const std::string& name, const Door& door) {
   if (name.size() > kMaxName) return kNameTooLong;
-  auto listener = net::listen_local(kNamePrefix + name);
+  auto listener = net::listen_local(socket_name(name, door));
   if (!listener) return listener.status();
-  return ChannelListenerPtr(std::make_unique<ShmListener>(std::move(*listener), name));
+  return ChannelListenerPtr(std::make_unique<ShmListener>(std::move(*listener), name, door));
 }
 
 }  // namespace snug::wire

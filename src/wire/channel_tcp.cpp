@@ -4,6 +4,8 @@
 #include <netinet/in.h>
 
 #include "wire/channel.h"
+#include "wire/tls_channel.h"
+#include "wire/user_secret.h"
 
 namespace snug::wire {
 namespace {
@@ -31,17 +33,18 @@ class TcpChannel : public Channel {
   net::Socket socket_;
 };
 
-Result<ChannelPtr> channel_of(Result<net::Socket> socket) {
+Result<ChannelPtr> channel_of(Result<net::Socket> socket, Side side, const Door& door) {
   if (!socket) return socket.status();
+  if (door.tls) return make_tls_channel(side, std::move(*socket), door.tls);
   return ChannelPtr(std::make_unique<TcpChannel>(std::move(*socket)));
 }
 
 class TcpListener : public ChannelListener {
  public:
-  TcpListener(net::Listener listener, std::string host)
-      : listener_(std::move(listener)), host_(std::move(host)) {}
+  TcpListener(net::Listener listener, std::string host, Door door)
+      : listener_(std::move(listener)), host_(std::move(host)), door_(std::move(door)) {}
   Result<ChannelPtr> accept(Deadline deadline) override {
-    return channel_of(listener_.accept(deadline));
+    return channel_of(listener_.accept(deadline), Side::kListens, door_);
   }
   std::string address() const override {
     return net::to_string(net::Address{host_, listener_.port()});
@@ -50,37 +53,58 @@ class TcpListener : public ChannelListener {
  private:
   net::Listener listener_;
   const std::string host_;
+  const Door door_;
 };
+
+bool is_loopback(const std::string& host) {
+  // Any other name may resolve to anything, whatever it looks like.
+  if (host == "localhost") return true;
+  in_addr v4;
+  in6_addr v6;
+  return (::inet_pton(AF_INET, host.c_str(), &v4) == 1 && ntohl(v4.s_addr) >> 24 == 127) ||
+         (::inet_pton(AF_INET6, host.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6));
+}
 
 }  // namespace
 
-Result<bool> is_local(const std::string& address) {
-  if (address.starts_with(kShm)) return true;
+Result<Door> door_of(Side side, const std::string& address, const Options& options) {
+  if (address.starts_with(kShm)) return Door{nullptr, !options.insecure};
   const auto parsed = net::parse_address(address);
   if (!parsed) return parsed.status();
-  // Any other name may resolve to anything, whatever it looks like.
-  if (parsed->host == "localhost") return true;
-  in_addr v4;
-  in6_addr v6;
-  return (::inet_pton(AF_INET, parsed->host.c_str(), &v4) == 1 && ntohl(v4.s_addr) >> 24 == 127) ||
-         (::inet_pton(AF_INET6, parsed->host.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6));
+  if (options.insecure) return Door{};
+  std::string token = options.token;
+  if (token.empty()) {
+    if (!is_loopback(parsed->host))
+      return Status{Code::kUsage, side == Side::kListens
+                                      ? "an address that other hosts can reach needs a token: "
+                                        "SNUG_TOKEN or --token-file"
+                                      : "another host needs its token: SNUG_TOKEN or --token-file, "
+                                        "the same on both sides"};
+    auto secret = user_secret();
+    if (!secret) return secret.status();
+    token = std::move(*secret);
+  }
+  auto context = make_tls_context(side, token);
+  if (!context) return context.status();
+  return Door{std::move(*context)};
 }
 
-Result<ChannelPtr> dial(const std::string& address, Deadline deadline,
+Result<ChannelPtr> dial(const std::string& address, const Door& door, Deadline deadline,
                         const KeepGoing& keep_going) {
-  if (address.starts_with(kShm)) return dial_shm(address.substr(kShm.size()), deadline);
+  if (address.starts_with(kShm)) return dial_shm(address.substr(kShm.size()), door, deadline);
   const auto parsed = net::parse_address(address);
   if (!parsed) return parsed.status();
-  return channel_of(net::connect(*parsed, deadline, keep_going));
+  return channel_of(net::connect(*parsed, deadline, keep_going), Side::kDials, door);
 }
 
-Result<ChannelListenerPtr> listen(const std::string& address) {
-  if (address.starts_with(kShm)) return listen_shm(address.substr(kShm.size()));
+Result<ChannelListenerPtr> listen(const std::string& address, const Door& door) {
+  if (address.starts_with(kShm)) return listen_shm(address.substr(kShm.size()), door);
   const auto parsed = net::parse_address(address);
   if (!parsed) return parsed.status();
   auto listener = net::Listener::open(*parsed);
   if (!listener) return listener.status();
-  return ChannelListenerPtr(std::make_unique<TcpListener>(std::move(*listener), parsed->host));
+  return ChannelListenerPtr(
+      std::make_unique<TcpListener>(std::move(*listener), parsed->host, door));
 }
 
 }  // namespace snug::wire

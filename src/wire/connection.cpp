@@ -52,8 +52,11 @@ Status check_options(const Options& options) noexcept {
     return {Code::kUsage, "number of lanes is not between 1 and 16"};
   if (Status s = check_timeout(options.timeout); !s.ok()) return s;
   if (!options.token.empty() && options.token.size() < kMinTokenBytes)
-    return {Code::kUsage, "a token has at least 8 bytes", kNowhere,
-            kNowhere,     options.token.size(),           kMinTokenBytes};
+    return {
+        Code::kUsage,  "a token has at least 16 bytes", kNowhere, kNowhere, options.token.size(),
+        kMinTokenBytes};
+  if (!options.token.empty() && options.insecure)
+    return {Code::kUsage, "an insecure connection has no use for a token"};
   return ChunkTable::make({}, options.chunk_bytes).status();
 }
 

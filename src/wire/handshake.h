@@ -1,9 +1,8 @@
-// wire/handshake.h - how a channel starts: versions, the session it belongs to, and the proof that
-// both sides know the token, which itself never travels.
+// wire/handshake.h - the first message on every channel, once the peer has been let in: the version
+// of the protocol, and the session that the channel belongs to.
 #pragma once
 #include <array>
 #include <cstdint>
-#include <string>
 
 #include "wire/channel.h"
 
@@ -20,11 +19,11 @@ struct ChannelId {
 
 SessionId random_session();
 
-// The side that dialled. Errors: kUnsupportedVersion, kPeer (another token, no Snug, refused),
-// kTimeout, kIo (`keep_going` returned false).
-Status greet(Channel& channel, const ChannelId& id, const std::string& token, Deadline deadline,
+// The side that dialled. Errors: kUnsupportedVersion, kPeer (no Snug, refused), kTimeout, kIo
+// (`keep_going` returned false).
+Status greet(Channel& channel, const ChannelId& id, Deadline deadline,
              const KeepGoing& keep_going = {});
-// The side that listened; the peer knows the token if this succeeds.
-Result<ChannelId> receive_greeting(Channel& channel, const std::string& token, Deadline deadline);
+// The side that listened.
+Result<ChannelId> receive_greeting(Channel& channel, Deadline deadline);
 
 }  // namespace snug::wire

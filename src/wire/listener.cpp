@@ -15,9 +15,12 @@
 namespace snug::wire {
 namespace {
 
-// What strangers get before they have proved that they know the token.
+// What strangers get before they have proved that they know the token. Those who have, and only
+// have to say which session they belong to, have places of their own: however fast strangers
+// connect, they do not send these away.
 constexpr std::chrono::seconds kMaxGreeting{10};
 constexpr std::size_t kMaxGreetings = 64;
+constexpr std::size_t kMaxThreads = 256;
 constexpr std::size_t kMaxSessions = 256;
 
 }  // namespace
@@ -73,8 +76,8 @@ class Listener::Impl {
       {
         const std::lock_guard lock(mutex_);
         drop_old();
-        if (channel && greetings_.size() >= kMaxGreetings) drop_oldest_greeting();
-        if (channel && greetings_.size() < 2 * kMaxGreetings) start_greeting(std::move(*channel));
+        if (channel) drop_oldest_strangers();
+        if (channel && greetings_.size() < kMaxThreads) start_greeting(std::move(*channel));
       }
       if (!channel && channel.status().code != Code::kTimeout)
         std::this_thread::sleep_for(std::chrono::milliseconds(50));  // out of descriptors
@@ -83,13 +86,18 @@ class Listener::Impl {
 
   // With mutex_ held. A greeting takes milliseconds, so the oldest of many only blocks a place. Its
   // thread ends when it notices.
-  void drop_oldest_greeting() {
-    for (Greeting& greeting : greetings_)
-      if (greeting.channel && !greeting.dropped) {
-        greeting.channel->shut_down();
-        greeting.dropped = true;
-        return;
-      }
+  void drop_oldest_strangers() {
+    const auto is_stranger = [](const Greeting& greeting) {
+      return greeting.channel && !greeting.dropped && !greeting.channel->has_proved();
+    };
+    auto num_strangers = std::ranges::count_if(greetings_, is_stranger);
+    for (Greeting& greeting : greetings_) {
+      if (num_strangers < static_cast<std::ptrdiff_t>(kMaxGreetings)) return;
+      if (!is_stranger(greeting)) continue;
+      greeting.channel->shut_down();
+      greeting.dropped = true;
+      --num_strangers;
+    }
   }
 
   // With mutex_ held. Every stranger is greeted on its own thread, so that a slow one does not
@@ -106,9 +114,9 @@ class Listener::Impl {
 
   void greet_peer(Greeting& greeting) {
     const Deadline deadline = net::after(std::min<Clock::duration>(options_.timeout, kMaxGreeting));
-    const Status opened = greeting.channel->open(deadline);
-    const auto id = opened.ok() ? receive_greeting(*greeting.channel, options_.token, deadline)
-                                : Result<ChannelId>(opened);
+    const Status opened = greeting.channel->open(deadline, {});
+    const auto id =
+        opened.ok() ? receive_greeting(*greeting.channel, deadline) : Result<ChannelId>(opened);
     const std::lock_guard lock(mutex_);
     if (id)
       add_channel(*id, std::move(greeting.channel));
@@ -165,11 +173,9 @@ Listener::~Listener() = default;
 
 Result<Listener> Listener::open(const std::string& address, const Options& options) noexcept try {
   if (Status s = check_options(options); !s.ok()) return s;
-  const auto local = is_local(address);
-  if (!local) return local.status();
-  if (!*local && options.token.empty())
-    return Status{Code::kUsage, "an address that others can reach needs a token"};
-  auto channels = listen(address);
+  const auto door = door_of(Side::kListens, address, options);
+  if (!door) return door.status();
+  auto channels = listen(address, *door);
   if (!channels) return channels.status();
   Listener listener;
   listener.impl_ = std::make_unique<Impl>(std::move(*channels), options);

@@ -19,11 +19,11 @@ def bf16_gaussian(count):
 
 class Wire(unittest.TestCase):
     def setUp(self):
-        self.listener = snug.wire.listen(token="a long secret")
+        self.listener = snug.wire.listen(token="a long enough secret")
         accepted = []
         thread = threading.Thread(target=lambda: accepted.append(self.listener.accept()))
         thread.start()
-        self.near = snug.wire.connect(self.listener.address, token="a long secret")
+        self.near = snug.wire.connect(self.listener.address, token="a long enough secret")
         thread.join()
         self.far = accepted[0]
 
@@ -146,7 +146,7 @@ class Wire(unittest.TestCase):
             self.near.send(1, b"x")
 
     def test_tokens_are_taken_whole_or_not_at_all(self):
-        for token in (b"\0secretsecret", "12345678\0secret"):
+        for token in (b"\0secretsecretsecret", "1234567812345678\0secret"):
             with self.assertRaises(ValueError):
                 snug.wire.listen("127.0.0.1:0", token=token)
         with self.assertRaises(TypeError):
@@ -172,7 +172,7 @@ class Wire(unittest.TestCase):
         waiting = threading.Thread(target=lambda: self._refused())
         waiting.start()
         with self.assertRaises(snug.SnugError):
-            snug.wire.connect(self.listener.address, token="another secret", timeout=5)
+            snug.wire.connect(self.listener.address, token="another long secret", timeout=5)
         waiting.join()
 
     def _refused(self):

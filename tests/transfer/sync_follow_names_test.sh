@@ -25,7 +25,8 @@ echo "hosts: files dns" >nsswitch.conf
 for file in hosts resolv.conf nsswitch.conf; do
   mount --bind "$WORK/$file" "/etc/$file" || { echo "skipped: cannot mount"; exit 0; }
 done
-SNUG_TOKEN="correct horse" expect_code 2 "$SNUG" recv in --listen trainer.test:0
+export SNUG_TOKEN="correct horse battery"
+expect_code 2 "$SNUG" recv in --listen trainer.test:0
 
 echo 1 >served/v1
 serve server "$SNUG" sync --serve served --listen 127.0.0.1:0

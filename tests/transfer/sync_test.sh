@@ -2,7 +2,7 @@
 # snug sync: three followers keep up with a trainer; one dies and returns, one
 # comes late, one has no room.
 . "$(dirname "${BASH_SOURCE[0]}")/transfer_common.sh"
-export SNUG_TOKEN="correct horse"
+export SNUG_TOKEN="correct horse battery"
 
 mkdir served one two three tiny
 expect_code 0 "$SNUG" sample next.safetensors --size 4MiB

@@ -20,7 +20,7 @@ ip -n $B link set snug-b up
 ip netns exec $A tc qdisc add dev snug-a root tbf rate 400mbit burst 256kb latency 20ms 2>/dev/null ||
   skip "no token bucket here"
 
-export SNUG_TOKEN="correct horse"
+export SNUG_TOKEN="correct horse battery"
 mkdir in
 expect_code 0 "$SNUG" sample model.safetensors --size 64MiB
 serve recv ip netns exec $B "$SNUG" recv in --listen 10.78.0.2:0 --timeout 3

@@ -8,7 +8,7 @@ cp "$DATA/sample.safetensors" folder/sub/
 echo '{"x": 1}' >folder/config.json
 
 # The plain case, a file and a folder, with a token.
-export SNUG_TOKEN="correct horse"
+export SNUG_TOKEN="correct horse battery"
 serve recv "$SNUG" recv in --listen 127.0.0.1:0
 receiver=$PID
 expect_code 0 "$SNUG" send model.safetensors "$ADDRESS"
@@ -20,7 +20,7 @@ expect_same folder/sub/sample.safetensors in/folder/sub/sample.safetensors
 
 # Refusals: one line, the right code, at once.
 expect_code 8 "$SNUG" send model.safetensors "$ADDRESS"
-SNUG_TOKEN="another one" expect_code 13 "$SNUG" send model.safetensors "$ADDRESS"
+SNUG_TOKEN="another one of 16 bytes" expect_code 13 "$SNUG" send model.safetensors "$ADDRESS"
 SNUG_TOKEN="short" expect_code 2 "$SNUG" send model.safetensors "$ADDRESS"
 expect_code 9 "$SNUG" send nothing "$ADDRESS"
 expect_code 2 "$SNUG" send model.safetensors nonsense

@@ -1,6 +1,6 @@
 #include "wire/faulty_proxy.h"
 
-#include <vector>
+#include <utility>
 
 namespace snug::test {
 
@@ -33,36 +33,63 @@ void FaultyProxy::run() {
     if (!client) continue;
     auto server = net::connect(target_, net::after(5s));
     if (!server) continue;
+    const std::lock_guard lock(mutex_);
     Relay& relay = relays_.emplace_back();
     relay.client = std::move(*client);
     relay.server = std::move(*server);
-    const bool mine = number++ == fault_.connection;
-    relay.up = std::thread([&, mine] {
-      pump(relay.client, relay.server, mine && fault_.towards_server ? fault_ : Fault{});
-    });
-    relay.down = std::thread([&, mine] {
-      pump(relay.server, relay.client, mine && !fault_.towards_server ? fault_ : Fault{});
-    });
+    relay.seen_up = {number, true, {}};
+    relay.seen_down = {number, false, {}};
+    Fault up = fault_, down = fault_;
+    if (number != fault_.connection || !fault_.towards_server) up.kind = Fault::kNone;
+    if (number != fault_.connection || fault_.towards_server) down.kind = Fault::kNone;
+    ++number;
+    relay.up = std::thread([&, up] { pump(relay.client, relay.server, up, relay.seen_up); });
+    relay.down =
+        std::thread([&, down] { pump(relay.server, relay.client, down, relay.seen_down); });
   }
 }
 
-void FaultyProxy::pump(const net::Socket& from, const net::Socket& to, const Fault& fault) {
-  std::vector<std::byte> buffer(32 << 10);
+std::vector<FaultyProxy::Seen> FaultyProxy::seen() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<Seen> all;
+  for (const Relay& relay : relays_)
+    for (const Seen* seen : {&relay.seen_up, &relay.seen_down}) all.push_back(*seen);
+  return all;
+}
+
+void FaultyProxy::pump(const net::Socket& from, const net::Socket& to, const Fault& fault,
+                       Seen& seen) {
+  std::vector<std::byte> buffer(32 << 10), held;
   std::uint64_t passed = 0;
+  const auto forward = [&](std::span<const std::byte> bytes) {
+    return to.send_all(bytes, net::Deadline::max()).ok();
+  };
   for (;;) {
     const auto got = from.recv_some(buffer, net::Deadline::max());
     if (!got || *got == 0) break;
+    const auto bytes = std::span(buffer).first(*got);
+    {
+      const std::lock_guard lock(mutex_);
+      seen.bytes.insert(seen.bytes.end(), bytes.begin(), bytes.end());
+    }
+    if (fault.delay.count() > 0) std::this_thread::sleep_for(fault.delay);
     const bool strikes = fault.kind != Fault::kNone && passed <= fault.after_bytes &&
                          fault.after_bytes < passed + *got;
+    bool is_dropped = false;
     if (strikes) {
       struck_ = true;
       if (fault.kind == Fault::kCut) break;
       if (fault.kind == Fault::kFlipBit) buffer[fault.after_bytes - passed] ^= std::byte{16};
+      if (fault.kind == Fault::kRepeat && !forward(bytes)) break;
+      if (fault.kind == Fault::kReorder) held.assign(bytes.begin(), bytes.end());
+      is_dropped = fault.kind == Fault::kDrop || fault.kind == Fault::kReorder;
       // Both connections stay open, but nothing passes any more.
       while (fault.kind == Fault::kStall && !stopping_) std::this_thread::sleep_for(10ms);
     }
     passed += *got;
-    if (!to.send_all(std::span(buffer).first(*got), net::Deadline::max()).ok()) break;
+    if (is_dropped) continue;
+    if (!forward(bytes)) break;
+    if (!held.empty() && !forward(std::exchange(held, {}))) break;
   }
   from.shut_down();
   to.shut_down();

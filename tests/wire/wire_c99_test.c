@@ -28,7 +28,7 @@ int main(void) {
   unsigned char *data = malloc(kBytes), *got = calloc(kBytes, 1);
   snug_segment from, to[2];
   for (int i = 0; i < kBytes; ++i) data[i] = (unsigned char)(i % 2 ? 60 + i % 3 : i * 37);
-  options.token = "a shared secret";
+  options.token = "a shared secret of both";
   options.mode = SNUG_WIRE_ENTROPY;
 
   CHECK(snug_wire_listen("127.0.0.1:0", &options, &listener, &status) == SNUG_OK);
@@ -62,7 +62,7 @@ int main(void) {
   CHECK(snug_wire_recv(b, 5, to, 2, &received, &status) == SNUG_USAGE);
   to[0].num_bytes = ((size_t)1 << 43) + 1;
   CHECK(snug_wire_send(a, 5, SNUG_BF16, to, 1, &sent, &status) == SNUG_USAGE);
-  options.token = "7 bytes";
+  options.token = "only 15 bytes..";
   CHECK(snug_wire_connect("127.0.0.1:1", &options, &a, &status) == SNUG_USAGE);
   CHECK(snug_wire_connect("nonsense", NULL, &a, &status) == SNUG_USAGE);
   CHECK(snug_wire_wait(NULL, 0, NULL) == SNUG_USAGE);

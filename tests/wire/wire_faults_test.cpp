@@ -15,8 +15,11 @@ namespace {
 
 using namespace std::chrono_literals;
 
+// Without TLS, which would hide the faults from the layers above it: what finds them here are the
+// protocol's own checks. wire_door_test.cpp has the same with TLS.
 wire::Options quick_options() {
   wire::Options options;
+  options.insecure = true;
   options.timeout = 1500ms;
   options.num_lanes = 2;
   options.chunk_bytes = 64 << 10;
@@ -71,7 +74,7 @@ TEST(WireFaults, DamageAnywhereNeverPasses) {
   Prng prng(5);
   const Bytes data = gaussian_bf16(300'000);
   for (int i = 0; i < 40; ++i) {
-    const Fault fault{Fault::kFlipBit, static_cast<int>(prng.below(3)), 96 + prng.below(2000),
+    const Fault fault{Fault::kFlipBit, static_cast<int>(prng.below(3)), 32 + prng.below(2000),
                       prng.one_in(2)};
     const Outcome outcome = send_through(fault, data);
     if (!outcome.connected.ok()) continue;
@@ -84,7 +87,7 @@ TEST(WireFaults, DamageAnywhereNeverPasses) {
 TEST(WireFaults, CutConnections) {
   const Bytes data = gaussian_bf16(8 << 20);
   for (const int connection : {0, 1, 2}) {
-    const Outcome outcome = send_through({Fault::kCut, connection, 150}, data);
+    const Outcome outcome = send_through({Fault::kCut, connection, 70}, data);
     EXPECT_TRUE(outcome.connected.ok());
     if (!outcome.struck) continue;  // the other lane took all of it
     EXPECT_EQ(outcome.sent.code, Code::kPeer) << to_string(outcome.sent);
@@ -98,36 +101,17 @@ TEST(WireFaults, StallsEndWithTimeouts) {
   for (const int connection : {0, 1})
     for (const bool towards_server : {true, false}) {
       if (connection == 1 && !towards_server) continue;  // nothing passes there
-      const Outcome outcome = send_through({Fault::kStall, connection, 180, towards_server}, data);
+      const Outcome outcome = send_through({Fault::kStall, connection, 70, towards_server}, data);
       EXPECT_FALSE(outcome.sent.ok() && outcome.struck);
       EXPECT_TRUE(outcome.same || !outcome.received.ok());
     }
 }
 
-TEST(WireFaults, AnotherTokenIsRefusedByBoth) {
-  wire::Options mine = quick_options(), theirs = quick_options();
-  mine.token = "one secret";
-  theirs.token = "another one";
-  auto listener = wire::Listener::open("127.0.0.1:0", mine);
-  EXPECT_EQ(wire::connect(listener->address(), theirs).status().code, Code::kPeer);
-  theirs.token.clear();
-  EXPECT_EQ(wire::connect(listener->address(), theirs).status().code, Code::kPeer);
-  EXPECT_TRUE(wire::connect(listener->address(), mine).ok());
-  EXPECT_TRUE(listener->accept(10s).ok());
-  EXPECT_EQ(listener->accept(10ms).status().code, Code::kTimeout);
-  for (int i = 0; listener->num_refused() < 2 && i < 1000; ++i) std::this_thread::sleep_for(10ms);
-  EXPECT_EQ(listener->num_refused(), 2u);
-}
-
-TEST(WireFaults, AddressesThatOthersReachNeedAToken) {
-  wire::Options options;
-  EXPECT_EQ(wire::Listener::open("0.0.0.0:0", options).status().code, Code::kUsage);
-  options.token = "7 bytes";
-  for (const char* address : {"0.0.0.0:0", "127.0.0.1:0"})
-    EXPECT_EQ(wire::Listener::open(address, options).status().code, Code::kUsage);
-  EXPECT_EQ(wire::connect("127.0.0.1:1", options).status().code, Code::kUsage);
-  options.token = "long enough";
-  EXPECT_TRUE(wire::Listener::open("0.0.0.0:0", options).ok());
+// One greeted channel of a session.
+wire::ChannelPtr dial_channel(const std::string& address, const wire::ChannelId& id) {
+  auto channel = wire::dial(address, wire::Door{}, net::after(5s));
+  EXPECT_TRUE(channel.ok() && wire::greet(**channel, id, net::after(5s)).ok());
+  return std::move(*channel);
 }
 
 TEST(WireFaults, StrangersDoNotDisturb) {
@@ -140,12 +124,12 @@ TEST(WireFaults, StrangersDoNotDisturb) {
   const Bytes noise = random_bytes(10'000);
   (void)noisy->send_all(noise, net::after(5s));
   auto future = net::connect(address, net::after(5s));
-  Bytes hello(64);
-  std::memcpy(hello.data(), "SNUGWIRE\x02\0\0\0\0\0\x01\0", 16);
+  Bytes hello(32);
+  std::memcpy(hello.data(), "SNUGWIRE\x03\0\0\0\0\0\x01\0", 16);
   ASSERT_TRUE(future->send_all(hello, net::after(5s)).ok());
-  Bytes answer(80);
+  Bytes answer(16);
   ASSERT_TRUE(future->recv_all(answer, net::after(5s)).ok());
-  EXPECT_EQ(std::memcmp(answer.data(), "SNUGWIRE\x01\0\0\0", 12), 0);
+  EXPECT_EQ(std::memcmp(answer.data(), "SNUGWIRE\x02\0\0\0", 12), 0);
   std::byte more;
   EXPECT_EQ(*future->recv_some({&more, 1}, net::after(5s)), 0u);
 
@@ -160,7 +144,7 @@ TEST(WireFaults, AServerOfAnotherVersionIsNamed) {
   auto listener = net::Listener::open(net::Address{"127.0.0.1", 0});
   std::thread serving([&] {
     auto client = listener->accept(net::after(5s));
-    Bytes hello(64), answer(80);
+    Bytes hello(32), answer(16);
     ASSERT_TRUE(client->recv_all(hello, net::after(5s)).ok());
     std::memcpy(answer.data(), "SNUGWIRE\x09\0\0\0", 12);
     ASSERT_TRUE(client->send_all(answer, net::after(5s)).ok());
@@ -189,12 +173,8 @@ TEST(WireFaults, ConnectsInAnyOrder) {
   const wire::SessionId sessions[2] = {wire::random_session(), wire::random_session()};
   std::vector<wire::ChannelPtr> kept;
   for (const std::uint16_t idx : std::initializer_list<std::uint16_t>{2, 1, 0})
-    for (const auto& session : sessions) {
-      auto channel = wire::dial(listener->address(), net::after(5s));
-      ASSERT_TRUE(channel.ok());
-      ASSERT_TRUE(wire::greet(**channel, {session, idx, 2}, {}, net::after(5s)).ok());
-      kept.push_back(std::move(*channel));
-    }
+    for (const auto& session : sessions)
+      kept.push_back(dial_channel(listener->address(), {session, idx, 2}));
   EXPECT_TRUE(listener->accept(5s).ok());
   EXPECT_TRUE(listener->accept(5s).ok());
 }
@@ -229,10 +209,8 @@ TEST(WireFaults, NonsenseOnTheControlChannel) {
     auto listener = wire::Listener::open("127.0.0.1:0", options);
     const wire::SessionId session = wire::random_session();
     std::vector<wire::ChannelPtr> channels;
-    for (const std::uint16_t idx : std::initializer_list<std::uint16_t>{0, 1}) {
-      channels.push_back(std::move(*wire::dial(listener->address(), net::after(5s))));
-      ASSERT_TRUE(wire::greet(*channels.back(), {session, idx, 1}, {}, net::after(5s)).ok());
-    }
+    for (const std::uint16_t idx : std::initializer_list<std::uint16_t>{0, 1})
+      channels.push_back(dial_channel(listener->address(), {session, idx, 1}));
     auto connection = listener->accept(5s);
     ASSERT_TRUE(connection.ok());
     wire::ControlHeader header;
@@ -254,10 +232,8 @@ TEST(WireFaults, NonsenseOnALane) {
     auto listener = wire::Listener::open("127.0.0.1:0", options);
     const wire::SessionId session = wire::random_session();
     std::vector<wire::ChannelPtr> channels;
-    for (const std::uint16_t idx : std::initializer_list<std::uint16_t>{0, 1}) {
-      channels.push_back(std::move(*wire::dial(listener->address(), net::after(5s))));
-      ASSERT_TRUE(wire::greet(*channels.back(), {session, idx, 1}, {}, net::after(5s)).ok());
-    }
+    for (const std::uint16_t idx : std::initializer_list<std::uint16_t>{0, 1})
+      channels.push_back(dial_channel(listener->address(), {session, idx, 1}));
     auto connection = listener->accept(5s);
     ASSERT_TRUE(connection.ok());
     Bytes got(200'000);

@@ -41,7 +41,7 @@ std::ptrdiff_t num_open_files() {
 }
 
 socklen_t socket_address(const std::string& shm_name, sockaddr_un& address) {
-  const std::string full = "snug-wire-" + shm_name.substr(4);
+  const std::string full = "snug-wire-" + std::to_string(::geteuid()) + "-" + shm_name.substr(4);
   address = {};
   address.sun_family = AF_UNIX;
   std::memcpy(address.sun_path + 1, full.data(), full.size());
@@ -89,7 +89,7 @@ TEST(WireShm, SilentStrangersKeepNobodyWaiting) {
 // One message can bring two descriptors where one was asked for; none may stay behind.
 TEST(WireShm, StrangersLeaveNoDescriptorsBehind) {
   const std::string name = fresh_name("strangers");
-  auto listener = wire::listen(name);
+  auto listener = wire::listen(name, wire::Door{nullptr, true});
   ASSERT_TRUE(listener.ok());
   const std::ptrdiff_t before = num_open_files();
   const int stranger = connect_stranger(name);
@@ -110,7 +110,7 @@ TEST(WireShm, StrangersLeaveNoDescriptorsBehind) {
   ASSERT_EQ(::sendmsg(stranger, &message, MSG_NOSIGNAL), 1);
   auto accepted = (*listener)->accept(net::after(5s));
   ASSERT_TRUE(accepted.ok());
-  EXPECT_EQ((*accepted)->open(net::after(5s)).code, Code::kPeer);
+  EXPECT_EQ((*accepted)->open(net::after(5s), {}).code, Code::kPeer);
   accepted->reset();
   ::close(stranger);
   EXPECT_EQ(num_open_files(), before);
@@ -147,10 +147,14 @@ TEST(WireShm, AKilledPeerIsNoticed) {
 
 // Many small pieces against a ring that is much smaller than the message.
 TEST(WireShm, TheRingGoesRound) {
-  auto listener = wire::listen_shm("ring-" + std::to_string(::getpid()));
-  auto dialled = wire::dial_shm("ring-" + std::to_string(::getpid()), net::after(10s));
+  const std::string name = "ring-" + std::to_string(::getpid());
+  const wire::Door door{nullptr, true};
+  auto listener = wire::listen_shm(name, door);
+  auto dialled = wire::dial_shm(name, door, net::after(10s));
   auto accepted = (*listener)->accept(net::after(5s));
-  ASSERT_TRUE(dialled.ok() && accepted.ok() && (*accepted)->open(net::after(5s)).ok());
+  ASSERT_TRUE(dialled.ok() && accepted.ok());
+  ASSERT_TRUE((*dialled)->open(net::after(5s), {}).ok());
+  ASSERT_TRUE((*accepted)->open(net::after(5s), {}).ok());
   const Bytes data = random_bytes(11'000'003);
   std::thread sending([&] {
     for (std::size_t at = 0, n = 1; at < data.size(); at += n, n = (n * 7 + 3) % 300'000) {
@@ -165,15 +169,19 @@ TEST(WireShm, TheRingGoesRound) {
   EXPECT_EQ((*accepted)->wait_readable(net::after(30ms)).code, Code::kTimeout);
 }
 
-// Only what nobody else can reach is served without a token.
+// Only what no other host can reach is served without a token.
 TEST(WireAddresses, WhatIsLocal) {
-  for (const char* local :
-       {"127.0.0.1:0", "127.9.9.9:1", ":0", "[::1]:0", "[0:0::1]:0", "localhost:0", "shm:name"})
-    EXPECT_TRUE(*wire::is_local(local)) << local;
-  for (const char* open : {"0.0.0.0:0", "[::]:0", "10.0.0.1:0", "127.example.com:0",
-                           "127.0.0.1.example.com:0", "[::ffff:10.0.0.1]:0"})
-    EXPECT_FALSE(*wire::is_local(open)) << open;
-  EXPECT_EQ(wire::is_local("::1:7000").status().code, Code::kUsage);
+  for (const wire::Side side : {wire::Side::kDials, wire::Side::kListens}) {
+    for (const char* local :
+         {"127.0.0.1:0", "127.9.9.9:1", ":0", "[::1]:0", "[0:0::1]:0", "localhost:0"}) {
+      const auto door = wire::door_of(side, local, {});
+      EXPECT_TRUE(door.ok() && door->tls) << local;
+    }
+    EXPECT_TRUE(wire::door_of(side, "shm:name", {})->same_user);
+    for (const char* open : {"0.0.0.0:0", "[::]:0", "10.0.0.1:0", "127.example.com:0",
+                             "127.0.0.1.example.com:0", "[::ffff:10.0.0.1]:0", "::1:7000"})
+      EXPECT_EQ(wire::door_of(side, open, {}).status().code, Code::kUsage) << open;
+  }
 }
 
 }  // namespace

@@ -1,0 +1,104 @@
+#include "wire/user_secret.h"
+
+#include <fcntl.h>
+#include <openssl/rand.h>
+#include <pwd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+#include <vector>
+
+#include "net/descriptor.h"
+#include "snug/wire.h"
+
+namespace snug::wire {
+namespace {
+
+namespace fs = std::filesystem;
+using net::Descriptor;
+
+constexpr std::size_t kSecretBytes = 32;  // written as twice as many hex digits
+constexpr Status kCannotMake{
+    Code::kIo, "cannot make ~/.config/snug/secret; set SNUG_TOKEN, or HOME to a folder of yours"};
+constexpr Status kCannotRead{Code::kIo, "cannot read ~/.config/snug/secret"};
+constexpr Status kExposed{
+    Code::kUsage,
+    "others can read or write ~/.config/snug/secret; delete it, and a new one is made"};
+constexpr Status kNoSecret{Code::kUsage,
+                           "~/.config/snug/secret is too short; delete it, and a new one is made"};
+
+fs::path config_folder() {
+  const char* config = std::getenv("XDG_CONFIG_HOME");
+  if (config != nullptr && config[0] == '/') return config;
+  const char* home = std::getenv("HOME");
+  if (home != nullptr && home[0] == '/') return fs::path(home) / ".config";
+  passwd entry{}, *found = nullptr;
+  std::vector<char> text(16 << 10);
+  if (::getpwuid_r(::geteuid(), &entry, text.data(), text.size(), &found) == 0 && found != nullptr)
+    return fs::path(entry.pw_dir) / ".config";
+  return {};
+}
+
+// Nothing if there is no such file.
+std::optional<Result<std::string>> read_secret(const fs::path& path) {
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  if (file.get() < 0 && errno == ENOENT) return std::nullopt;
+  struct stat info;
+  if (file.get() < 0 || ::fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode))
+    return kCannotRead;
+  if (info.st_uid != ::geteuid() || (info.st_mode & 077) != 0) return kExposed;
+  char text[2 * kSecretBytes];
+  const ssize_t n = ::read(file.get(), text, sizeof text);
+  if (n < 0) return kCannotRead;
+  if (n != sizeof text) return kNoSecret;
+  return std::string(text, sizeof text);
+}
+
+std::string random_hex() {
+  unsigned char bytes[kSecretBytes];
+  if (RAND_bytes(bytes, sizeof bytes) != 1) return {};
+  std::string text;
+  for (const unsigned char byte : bytes) {
+    text += "0123456789abcdef"[byte >> 4];
+    text += "0123456789abcdef"[byte & 15];
+  }
+  return text;
+}
+
+// Complete under a name of its own before it gets the name that others read: of two processes that
+// come first at the same time, both then use the file of one.
+Status make_secret(const fs::path& path) {
+  const std::string text = random_hex();
+  const std::string draft = path.string() + "." + std::to_string(::getpid());
+  ::unlink(draft.c_str());  // of a dead process with this number
+  const Descriptor file(
+      ::open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (file.get() < 0 || text.empty()) return kCannotMake;
+  const bool written =
+      ::write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
+      ::fsync(file.get()) == 0;
+  const bool linked = written && (::link(draft.c_str(), path.c_str()) == 0 || errno == EEXIST);
+  ::unlink(draft.c_str());
+  return linked ? Status{} : kCannotMake;
+}
+
+}  // namespace
+
+Result<std::string> user_secret() {
+  const fs::path config = config_folder();
+  if (config.empty()) return kCannotMake;
+  const fs::path folder = config / "snug", path = folder / "secret";
+  if (auto secret = read_secret(path)) return *secret;
+  std::error_code error;
+  fs::create_directories(config, error);
+  if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return kCannotMake;
+  if (Status s = make_secret(path); !s.ok()) return s;
+  const auto secret = read_secret(path);
+  return secret ? *secret : Result<std::string>(kCannotMake);
+}
+
+}  // namespace snug::wire

@@ -1,0 +1,368 @@
+// Who is let in, and what somebody on the path can read or change: with TLS, as by default.
+#include <fcntl.h>
+#include <openssl/ssl.h>
+#include <openssl/x509.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "wire/faulty_proxy.h"
+#include "wire/user_secret.h"
+#include "wire/wire_pairs.h"
+
+namespace snug::test {
+namespace {
+
+using namespace std::chrono_literals;
+namespace fs = std::filesystem;
+
+wire::Options with_token(const std::string& token = "a token of many bytes") {
+  wire::Options options;
+  options.token = token;
+  options.timeout = 5s;
+  options.num_lanes = 2;
+  options.chunk_bytes = 64 << 10;
+  return options;
+}
+
+struct Outcome {
+  Status connected, sent, received;
+  bool same = false;
+};
+
+// One message through the proxy.
+Outcome send_through(FaultyProxy& proxy, wire::Listener& listener, const wire::Options& options,
+                     const Bytes& data) {
+  Outcome outcome;
+  outcome.sent = outcome.received = {Code::kPeer, "never connected"};
+  std::atomic<bool> failed{false};
+  std::thread receiving([&] {
+    auto connection = listener.accept(10ms);
+    while (!connection && !failed) connection = listener.accept(10ms);
+    if (!connection) return;
+    Bytes got(data.size());
+    const std::span<std::byte> to[] = {got};
+    outcome.received = connection->recv(1, to).wait_for(30s);
+    outcome.same = got == data;
+  });
+  auto connection = wire::connect(proxy.address(), options);
+  outcome.connected = connection.status();
+  if (connection) {
+    const std::span<const std::byte> from[] = {data};
+    outcome.sent = connection->send(1, DType::kBF16, from).wait_for(30s);
+  }
+  failed = true;
+  receiving.join();
+  return outcome;
+}
+
+bool contains(const Bytes& bytes, std::string_view text) {
+  const auto wanted = std::as_bytes(std::span(text));
+  return std::search(bytes.begin(), bytes.end(), wanted.begin(), wanted.end()) != bytes.end();
+}
+
+TEST(WireDoor, AnotherTokenIsRefusedByBoth) {
+  const wire::Options mine = with_token(), theirs = with_token("another token of bytes");
+  auto listener = wire::Listener::open("127.0.0.1:0", mine);
+  const Status s = wire::connect(listener->address(), theirs).status();
+  EXPECT_EQ(s.code, Code::kPeer);
+  EXPECT_NE(std::string(s.what).find("another token"), std::string::npos) << s.what;
+  EXPECT_EQ(wire::connect(listener->address(), with_token("")).status().code, Code::kPeer);
+  EXPECT_TRUE(wire::connect(listener->address(), mine).ok());
+  EXPECT_TRUE(listener->accept(10s).ok());
+  EXPECT_EQ(listener->accept(10ms).status().code, Code::kTimeout);
+  for (int i = 0; listener->num_refused() < 2 && i < 1000; ++i) std::this_thread::sleep_for(10ms);
+  EXPECT_EQ(listener->num_refused(), 2u);
+}
+
+TEST(WireDoor, AddressesThatOthersReachNeedAToken) {
+  wire::Options options;
+  EXPECT_EQ(wire::Listener::open("0.0.0.0:0", options).status().code, Code::kUsage);
+  EXPECT_EQ(wire::connect("192.0.2.1:7000", options).status().code, Code::kUsage);
+  options.token = "fifteen bytes..";
+  for (const char* address : {"0.0.0.0:0", "127.0.0.1:0"})
+    EXPECT_EQ(wire::Listener::open(address, options).status().code, Code::kUsage);
+  EXPECT_EQ(wire::connect("127.0.0.1:1", options).status().code, Code::kUsage);
+  options.token = "16 bytes or more";
+  EXPECT_TRUE(wire::Listener::open("0.0.0.0:0", options).ok());
+  options.insecure = true;
+  EXPECT_EQ(wire::Listener::open("0.0.0.0:0", options).status().code, Code::kUsage);
+  options.token.clear();
+  EXPECT_TRUE(wire::Listener::open("0.0.0.0:0", options).ok());
+}
+
+// Each side says which of the two encrypts.
+TEST(WireDoor, InsecureOnOneSideOnly) {
+  wire::Options insecure;
+  insecure.insecure = true;
+  auto secured = wire::Listener::open("127.0.0.1:0", with_token());
+  const Status plain_client = wire::connect(secured->address(), insecure).status();
+  EXPECT_EQ(plain_client.code, Code::kPeer);
+  EXPECT_NE(std::string(plain_client.what).find("--insecure"), std::string::npos)
+      << plain_client.what;
+  auto open = wire::Listener::open("127.0.0.1:0", insecure);
+  const Status tls_client = wire::connect(open->address(), with_token()).status();
+  EXPECT_EQ(tls_client.code, Code::kPeer);
+}
+
+TEST(WireDoor, NothingCanBeReadOnThePath) {
+  constexpr std::string_view kMarker = "weights that nobody may see";
+  Bytes data(1 << 20);
+  for (std::size_t i = 0; i < data.size(); ++i) data[i] = std::byte(kMarker[i % kMarker.size()]);
+  wire::Options options = with_token();
+  options.mode = wire::Mode::kRaw;
+  auto listener = wire::Listener::open("127.0.0.1:0", options);
+  FaultyProxy proxy(listener->address(), {});
+  const Outcome outcome = send_through(proxy, *listener, options, data);
+  EXPECT_TRUE(outcome.same && outcome.sent.ok()) << to_string(outcome.sent);
+  std::size_t num_bytes = 0;
+  for (const auto& seen : proxy.seen()) {
+    num_bytes += seen.bytes.size();
+    EXPECT_FALSE(contains(seen.bytes, kMarker.substr(0, 12)));
+    EXPECT_FALSE(contains(seen.bytes, "SNW"));  // headers
+    EXPECT_FALSE(contains(seen.bytes, options.token));
+  }
+  EXPECT_GE(num_bytes, data.size());
+}
+
+// Whatever somebody on the path does, what arrives is right, or there is an error at both ends.
+TEST(WireDoor, AlteredBytesAreNeverAccepted) {
+  Prng prng(11);
+  const Bytes data = gaussian_bf16(300'000);
+  const wire::Options options = with_token();
+  auto listener = wire::Listener::open("127.0.0.1:0", options);
+  int num_struck = 0;
+  for (int i = 0; i < 60; ++i) {
+    constexpr Fault::Kind kKinds[] = {Fault::kFlipBit, Fault::kDrop, Fault::kRepeat,
+                                      Fault::kReorder, Fault::kCut};
+    const bool towards_server = !prng.one_in(3);
+    const Fault fault{kKinds[i % 5], static_cast<int>(prng.below(3)),
+                      prng.below(towards_server ? 100'000 : 900), towards_server};
+    FaultyProxy proxy(listener->address(), fault);
+    wire::Options quick = options;
+    quick.timeout = 1s;
+    const Outcome outcome = send_through(proxy, *listener, quick, data);
+    EXPECT_TRUE(outcome.same || !outcome.received.ok()) << i;
+    EXPECT_TRUE(!outcome.sent.ok() || outcome.received.ok()) << i;
+    if (fault.kind == Fault::kFlipBit && proxy.has_struck() && towards_server) {
+      EXPECT_FALSE(outcome.received.ok()) << i;
+    }
+    num_struck += proxy.has_struck() ? 1 : 0;
+  }
+  EXPECT_GT(num_struck, 20);
+}
+
+// What somebody recorded of a session opens no door later.
+TEST(WireDoor, AReplayIsRefused) {
+  const wire::Options options = with_token();
+  auto listener = wire::Listener::open("127.0.0.1:0", options);
+  const net::Address address = *net::parse_address(listener->address());
+  std::vector<FaultyProxy::Seen> recorded;
+  {
+    FaultyProxy proxy(listener->address(), {});
+    EXPECT_TRUE(send_through(proxy, *listener, options, gaussian_bf16(100'000)).same);
+    recorded = proxy.seen();
+  }
+  const auto refused_before = listener->num_refused();
+  std::vector<net::Socket> sockets;
+  for (const auto& seen : recorded) {
+    if (!seen.towards_server) continue;
+    auto socket = net::connect(address, net::after(5s));
+    ASSERT_TRUE(socket.ok());
+    (void)socket->send_all(seen.bytes, net::after(5s));
+    sockets.push_back(std::move(*socket));
+  }
+  EXPECT_EQ(sockets.size(), 3u);
+  EXPECT_EQ(listener->accept(300ms).status().code, Code::kTimeout);
+  for (int i = 0; listener->num_refused() < refused_before + 3 && i < 1000; ++i)
+    std::this_thread::sleep_for(10ms);
+  EXPECT_EQ(listener->num_refused(), refused_before + 3);
+}
+
+// The dialler proves itself first: a stranger gets an alert of seven bytes, whatever it tries.
+TEST(WireDoor, AWrongTokenGivesNothingToGuessOn) {
+  auto listener = wire::Listener::open("127.0.0.1:0", with_token());
+  std::set<Bytes> answers;
+  for (const char* guess : {"a token of many bytez", "completely different", "a token of many"}) {
+    FaultyProxy proxy(listener->address(), {});
+    wire::Options options = with_token(std::string(guess) + "......");
+    EXPECT_FALSE(wire::connect(proxy.address(), options).ok());
+    for (const auto& seen : proxy.seen())
+      if (!seen.towards_server) answers.insert(seen.bytes);
+  }
+  ASSERT_EQ(answers.size(), 1u);
+  EXPECT_EQ(answers.begin()->size(), 7u);
+}
+
+// A server that has a certificate instead of the token.
+TEST(WireDoor, ACertificateIsNoToken) {
+  SSL_CTX* ctx = SSL_CTX_new(TLS_server_method());
+  EVP_PKEY* key = EVP_PKEY_Q_keygen(nullptr, nullptr, "EC", "P-256");
+  X509* certificate = X509_new();
+  ASN1_INTEGER_set(X509_get_serialNumber(certificate), 1);
+  X509_gmtime_adj(X509_getm_notBefore(certificate), 0);
+  X509_gmtime_adj(X509_getm_notAfter(certificate), 3600);
+  X509_set_pubkey(certificate, key);
+  ASSERT_GT(X509_sign(certificate, key, EVP_sha256()), 0);
+  ASSERT_EQ(SSL_CTX_use_certificate(ctx, certificate), 1);
+  ASSERT_EQ(SSL_CTX_use_PrivateKey(ctx, key), 1);
+  auto listener = net::Listener::open(net::Address{"127.0.0.1", 0});
+  std::thread serving([&] {
+    auto client = listener->accept(net::after(5s));
+    if (!client) return;
+    ::fcntl(client->fd(), F_SETFL, 0);  // blocking
+    SSL* ssl = SSL_new(ctx);
+    SSL_set_fd(ssl, client->fd());
+    EXPECT_NE(SSL_accept(ssl), 1);
+    SSL_free(ssl);
+  });
+  const std::string address = net::to_string(net::Address{"127.0.0.1", listener->port()});
+  EXPECT_EQ(wire::connect(address, with_token()).status().code, Code::kPeer);
+  serving.join();
+  X509_free(certificate);
+  EVP_PKEY_free(key);
+  SSL_CTX_free(ctx);
+}
+
+// Strangers come all the time and say nothing; a peer far away still gets through.
+TEST(WireDoor, ManySilentStrangersSendNobodyAway) {
+  const wire::Options options = with_token();
+  auto listener = wire::Listener::open("127.0.0.1:0", options);
+  const net::Address address = *net::parse_address(listener->address());
+  std::atomic<bool> stop{false};
+  std::thread strangers([&] {
+    std::vector<net::Socket> open(200);
+    for (std::size_t i = 0; !stop; ++i) {
+      if (auto socket = net::connect(address, net::after(1s)))
+        open[i % open.size()] = std::move(*socket);
+      std::this_thread::sleep_for(1ms);
+    }
+  });
+  std::this_thread::sleep_for(200ms);
+  Fault far;
+  far.delay = 60ms;
+  FaultyProxy proxy(listener->address(), far);
+  wire::Options patient = options;
+  patient.timeout = 20s;
+  EXPECT_TRUE(send_through(proxy, *listener, patient, gaussian_bf16(1000)).same);
+  stop = true;
+  strangers.join();
+}
+
+// ---- the secret of a user ----------------------------------------------------------------------
+
+class UserSecret : public testing::Test {
+ protected:
+  UserSecret() {
+    char name[] = "/tmp/snug-secret-XXXXXX";
+    folder_ = ::mkdtemp(name);
+    const char* old = std::getenv("XDG_CONFIG_HOME");
+    old_ = old == nullptr ? "" : old;
+    ::setenv("XDG_CONFIG_HOME", folder_.c_str(), 1);
+  }
+  ~UserSecret() override {
+    if (old_.empty())
+      ::unsetenv("XDG_CONFIG_HOME");
+    else
+      ::setenv("XDG_CONFIG_HOME", old_.c_str(), 1);
+    fs::remove_all(folder_);
+  }
+  fs::path file() const { return folder_ / "snug" / "secret"; }
+
+  fs::path folder_;
+  std::string old_;
+};
+
+TEST_F(UserSecret, IsMadeOnceAndPrivate) {
+  const auto first = wire::user_secret(), second = wire::user_secret();
+  ASSERT_TRUE(first.ok());
+  EXPECT_EQ(first->size(), 64u);
+  EXPECT_EQ(*first, *second);
+  struct stat info;
+  ASSERT_EQ(::stat(file().c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
+  EXPECT_EQ(std::distance(fs::directory_iterator(file().parent_path()), {}), 1);
+}
+
+TEST_F(UserSecret, WhatOthersCouldReadIsRefused) {
+  ASSERT_TRUE(wire::user_secret().ok());
+  fs::permissions(file(), fs::perms::others_read, fs::perm_options::add);
+  EXPECT_EQ(wire::user_secret().status().code, Code::kUsage);
+  fs::remove(file());
+  std::ofstream(file()) << "short";
+  ::chmod(file().c_str(), 0600);
+  EXPECT_EQ(wire::user_secret().status().code, Code::kUsage);
+  fs::remove(file());
+  fs::create_symlink("/dev/zero", file());
+  EXPECT_FALSE(wire::user_secret().ok());
+}
+
+TEST_F(UserSecret, AFolderThatCannotBeMade) {
+  std::ofstream(folder_ / "snug") << "a file";
+  EXPECT_EQ(wire::user_secret().status().code, Code::kIo);
+  EXPECT_EQ(wire::connect("127.0.0.1:1").status().code, Code::kIo);
+}
+
+TEST_F(UserSecret, ManyAtOnceAgree) {
+  int out[2];
+  ASSERT_EQ(::pipe(out), 0);
+  for (int i = 0; i < 12; ++i)
+    if (::fork() == 0) {
+      const auto secret = wire::user_secret();
+      const std::string text = secret ? *secret : std::string(64, '?');
+      ::_exit(::write(out[1], text.data(), 64) == 64 ? 0 : 1);
+    }
+  std::set<std::string> secrets;
+  for (int i = 0; i < 12; ++i) {
+    char text[64];
+    ASSERT_EQ(::read(out[0], text, sizeof text), 64);
+    secrets.insert(std::string(text, sizeof text));
+  }
+  while (::wait(nullptr) > 0) {
+  }
+  ::close(out[0]);
+  ::close(out[1]);
+  EXPECT_EQ(secrets.size(), 1u);
+  EXPECT_FALSE(secrets.contains(std::string(64, '?')));
+}
+
+// Another user of this host gets in neither over TCP nor over shared memory, and cannot take a
+// dialler in by owning the name first.
+TEST_F(UserSecret, AnotherUserStaysOutside) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to become another user";
+  const std::string shm = "shm:door-" + std::to_string(::getpid());
+  auto tcp = wire::Listener::open("127.0.0.1:0");
+  auto local = wire::Listener::open(shm);
+  ASSERT_TRUE(tcp.ok() && local.ok());
+  const std::string address = tcp->address();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const fs::path home = folder_ / "nobody";
+    fs::create_directory(home);
+    fs::permissions(folder_, fs::perms::all);
+    if (::chown(home.c_str(), 65534, 65534) != 0 || ::setgid(65534) != 0 || ::setuid(65534) != 0)
+      ::_exit(9);
+    ::setenv("XDG_CONFIG_HOME", home.c_str(), 1);
+    wire::Options options;
+    options.timeout = 3s;
+    int got_in = wire::connect(address, options).ok() ? 1 : 0;
+    got_in += wire::connect(shm, options).ok() ? 2 : 0;
+    ::_exit(got_in);
+  }
+  int result = 0;
+  ASSERT_EQ(::waitpid(child, &result, 0), child);
+  EXPECT_EQ(WEXITSTATUS(result), 0);
+  EXPECT_EQ(tcp->accept(10ms).status().code, Code::kTimeout);
+  EXPECT_EQ(local->accept(10ms).status().code, Code::kTimeout);
+}
+
+}  // namespace
+}  // namespace snug::test
