@@ -3,8 +3,8 @@
 // A frame is a compressed tensor: a header, an index, and blocks that are compressed and checked
 // independently. docs/format.md is its format.
 //
-// Memory:  the caller owns raw and dst. A call allocates one workspace of `workspace_bytes()` per
-//          thread; the overloads that take a workspace allocate nothing.
+// Memory:  the caller owns raw and dst, which must not overlap. A call allocates one workspace of
+//          `workspace_bytes()` per thread; the overloads that take a workspace allocate nothing.
 // Threads: all functions are reentrant.
 // Trust:   `frame` may be hostile; no access leaves the spans given.
 #pragma once

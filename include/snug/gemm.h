@@ -58,8 +58,10 @@ std::size_t packed_bound(std::uint64_t n, std::uint64_t k, Kind kind) noexcept;
 Result<std::size_t> pack_host(const std::uint16_t* w, std::uint64_t ld, std::uint64_t n,
                               std::uint64_t k, Kind kind, std::span<std::byte> dst) noexcept;
 
-// Restores the exact weights of a packed matrix in host memory.
-Status unpack_host(std::span<const std::byte> packed, std::uint16_t* w, std::uint64_t ld) noexcept;
+// Restores the exact weights of a packed matrix in host memory: row i to w[i * ld]. kDstTooSmall if
+// the header claims more than w holds.
+Status unpack_host(std::span<const std::byte> packed, std::span<std::uint16_t> w,
+                   std::uint64_t ld) noexcept;
 
 // Checks the first kHeaderBytes of a packed matrix of num_bytes, in host memory.
 Result<Matrix> inspect(std::span<const std::byte> header, std::uint64_t num_bytes) noexcept;

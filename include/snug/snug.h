@@ -7,7 +7,8 @@
  *          where their pointers are not NULL.
  * Sizes:   a function whose name ends in _bytes returns a number of bytes: what a buffer must
  *          hold, or 0 if the arguments are not acceptable.
- * Memory:  the caller owns every buffer. Options may be NULL: that means the defaults.
+ * Memory:  the caller owns every buffer. Options may be NULL: that means the defaults. What a
+ *          function writes to must not overlap anything else that it is given.
  * Objects: live until their _free function is called. It accepts NULL.
  * Threads: all functions are reentrant.
  * Trust:   frames, deltas, files and peers may be hostile; no access leaves the buffers given.
@@ -60,14 +61,10 @@ enum snug_dtype {
   SNUG_F8_E4M3 = 5, SNUG_F8_E5M2 = 6, SNUG_F4 = 7, /* F4: an "element" is a byte of two values */
   SNUG_I8 = 8, SNUG_I16 = 9, SNUG_I32 = 10, SNUG_I64 = 11, SNUG_BOOL = 12
 };
-/* clang-format on */
-
-enum snug_codec {
-  SNUG_RAW = 0,
-  SNUG_CONSTANT = 1,
-  SNUG_FIXED = 2,  /* 12 bits per BF16 value */
-  SNUG_ENTROPY = 3 /* about 10.6 bits per BF16 value */
+enum snug_codec { /* bits of a BF16 value: 12 with FIXED, about 10.6 with ENTROPY */
+  SNUG_RAW = 0, SNUG_CONSTANT = 1, SNUG_FIXED = 2, SNUG_ENTROPY = 3
 };
+/* clang-format on */
 #define SNUG_NUM_CODECS 4
 
 #define SNUG_NOWHERE UINT64_MAX /* a place or number that does not apply */
@@ -77,8 +74,7 @@ typedef struct snug_status {
   const char* what; /* static text, never NULL */
   uint64_t block;   /* block of the frame */
   uint64_t byte;    /* offset from the start of the frame or file */
-  uint64_t found;
-  uint64_t expected;
+  uint64_t found, expected;
   char line[464]; /* the whole message where it names a file or a tensor, else empty */
 } snug_status;
 
@@ -92,8 +88,7 @@ SNUG_API const char* snug_dtype_name(int dtype); /* "bf16" */
 SNUG_API const char* snug_codec_name(int codec); /* "entropy" */
 SNUG_API size_t snug_elem_bytes(int dtype);
 
-/* The version of the library, and the size of a struct of these headers by name: bindings compare
- * it with their own before they call anything else. */
+/* The library's version; the size of a struct by name, for bindings to compare with their own. */
 SNUG_API const char* snug_version(void);
 SNUG_API size_t snug_struct_bytes(const char* name);
 
@@ -177,8 +172,7 @@ typedef struct snug_delta_options {
 typedef struct snug_delta_info {
   int32_t dtype;      /* enum snug_dtype */
   int32_t needs_base; /* 0: a full copy, which applies to any base */
-  uint64_t raw_bytes;
-  uint64_t delta_bytes;
+  uint64_t raw_bytes, delta_bytes;
   uint64_t num_changed; /* elements that differ */
   uint64_t base_hash;   /* snug_tensor_hash of both versions */
   uint64_t target_hash;
@@ -241,6 +235,11 @@ typedef struct snug_tensor_info { /* its pointers are valid as long as the reade
   int32_t reserved;      /* 0 */
 } snug_tensor_info;
 
+typedef struct snug_metadata_info { /* likewise */
+  const char *key, *value;
+  uint64_t key_bytes, value_bytes;
+} snug_metadata_info;
+
 /* Opens a plain or compressed file and checks its header. One reader serves many threads. */
 SNUG_API int snug_reader_open(const char* path, snug_reader** reader, snug_status* status);
 SNUG_API void snug_reader_free(snug_reader* reader);
@@ -261,21 +260,20 @@ SNUG_API int snug_reader_read_rows(const snug_reader* reader, size_t idx, uint64
                                    uint64_t last_row, void* dst, size_t dst_bytes, int num_threads,
                                    size_t* written, snug_status* status);
 
-/* One entry of __metadata__; valid as long as the reader. */
-SNUG_API int snug_reader_metadata(const snug_reader* reader, size_t idx, const char** key,
-                                  const char** value, snug_status* status);
+/* One entry of __metadata__. */
+SNUG_API int snug_reader_metadata(const snug_reader* reader, size_t idx, snug_metadata_info* info,
+                                  snug_status* status);
 
 /* ---- wire: tensors from process to process (snug/wire.h) --------------- */
 
 typedef struct snug_wire_listener snug_wire_listener;
 typedef struct snug_wire_connection snug_wire_connection;
 typedef struct snug_wire_transfer snug_wire_transfer;
-enum snug_wire_mode {
-  SNUG_WIRE_RAW = 0,
-  SNUG_WIRE_FIXED = 1,
-  SNUG_WIRE_ENTROPY = 2,
-  SNUG_WIRE_AUTO = 3 /* whichever is fastest on this link */
+/* clang-format off */
+enum snug_wire_mode { /* AUTO: whichever is fastest on this link */
+  SNUG_WIRE_RAW = 0, SNUG_WIRE_FIXED = 1, SNUG_WIRE_ENTROPY = 2, SNUG_WIRE_AUTO = 3
 };
+/* clang-format on */
 #define SNUG_WIRE_NUM_MODES 3
 
 typedef struct snug_wire_options {
@@ -303,9 +301,11 @@ typedef struct snug_segment {
   uint64_t num_bytes;
 } snug_segment;
 
-/* address: HOST:PORT, [IPV6]:PORT or shm:NAME. SNUG_TIMEOUT: nobody connected in patience_ms. */
+/* address: HOST:PORT, [IPV6]:PORT or shm:NAME. Connecting ends with SNUG_IO soon after a thread or
+ * signal handler makes *stop nonzero (NULL: never). SNUG_TIMEOUT: no peer in patience_ms. */
 SNUG_API int snug_wire_connect(const char* address, const snug_wire_options* options,
-                               snug_wire_connection** connection, snug_status* status);
+                               const volatile int* stop, snug_wire_connection** connection,
+                               snug_status* status);
 SNUG_API int snug_wire_listen(const char* address, const snug_wire_options* options,
                               snug_wire_listener** listener, snug_status* status);
 SNUG_API int snug_wire_accept(snug_wire_listener* listener, int64_t patience_ms,

@@ -159,12 +159,12 @@ SNUG_API size_t snug_gemm_packed_bound_bytes(uint64_t n, uint64_t k, int kind);
 
 /* Packs w[n][k] in host memory, rows ld elements apart, and restores it. SNUG_DST_TOO_SMALL in a
  * buffer of snug_gemm_packed_bound_bytes: too many weights are outside their palettes; pack as
- * RAW. */
+ * RAW. Unpacking writes no more than w_bytes, whatever the header claims. */
 SNUG_API int snug_gemm_pack_host(const void* w, uint64_t ld, uint64_t n, uint64_t k, int kind,
                                  void* dst, size_t dst_bytes, size_t* used_bytes,
                                  snug_status* status);
-SNUG_API int snug_gemm_unpack_host(const void* packed, size_t packed_bytes, void* w, uint64_t ld,
-                                   snug_status* status);
+SNUG_API int snug_gemm_unpack_host(const void* packed, size_t packed_bytes, void* w, size_t w_bytes,
+                                   uint64_t ld, snug_status* status);
 
 /* Checks the first SNUG_GEMM_HEADER_BYTES, in host memory, of a packed matrix of num_bytes.
  * Leaves matrix->data NULL. */

@@ -15,7 +15,7 @@ from ctypes import byref, c_size_t
 from typing import NamedTuple
 
 from ._library import (CODECS, DTYPES, VERSION, Buffer, EncodeOptions, FrameInfo, SnugError,
-                       Status, check, library, name_of, number_of)
+                       Status, check, library, name_of, number_of, threads_of)
 from .reader import Reader
 
 __all__ = ["Frame", "Reader", "SnugError", "compress", "decompress", "inspect", "verify"]
@@ -35,7 +35,7 @@ def compress(data, dtype="bytes", codec="entropy", threads=0):
     """Returns one self-contained frame of any bytes-like object. `threads=0` uses every CPU."""
     source = Buffer(data)
     options = EncodeOptions(number_of(DTYPES, dtype, "dtype"), number_of(CODECS, codec, "codec"), 0,
-                            threads)
+                            threads_of(threads))
     bound = library.snug_encode_bound_bytes(source.num_bytes, byref(options))
     frame = bytearray(max(bound, 1))
     target = Buffer(frame)
@@ -67,8 +67,8 @@ def decompress(frame, threads=0, max_bytes=None):
     data = bytearray(claimed)
     target = Buffer(data)
     status = Status()
-    check(library.snug_decode(source.address, source.num_bytes, target.address, claimed, threads,
-                              None, byref(status)), status)
+    check(library.snug_decode(source.address, source.num_bytes, target.address, claimed,
+                              threads_of(threads), None, byref(status)), status)
     return bytes(data)
 
 

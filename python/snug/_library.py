@@ -6,6 +6,8 @@ compared with the library's when it is loaded.
 
 import ctypes
 import itertools
+import math
+import operator
 import os
 from ctypes import (POINTER, byref, c_char, c_char_p, c_double, c_float, c_int, c_int32, c_int64,
                     c_size_t, c_uint32, c_uint64, c_void_p)
@@ -97,6 +99,11 @@ class Segment(ctypes.Structure):
     _fields_ = [("data", c_void_p), ("num_bytes", c_uint64)]
 
 
+class MetadataInfo(ctypes.Structure):
+    _fields_ = [("key", c_void_p), ("value", c_void_p), ("key_bytes", c_uint64),
+                ("value_bytes", c_uint64)]
+
+
 class ReaderInfo(ctypes.Structure):
     _fields_ = [("num_tensors", c_uint64), ("num_metadata", c_uint64), ("raw_bytes", c_uint64),
                 ("stored_bytes", c_uint64), ("compressed", c_int32), ("reserved", c_int32)]
@@ -112,7 +119,7 @@ class TensorInfo(ctypes.Structure):
 _STRUCTS = {
     "snug_status": Status, "snug_encode_options": EncodeOptions, "snug_frame_info": FrameInfo,
     "snug_delta_options": DeltaOptions, "snug_delta_info": DeltaInfo,
-    "snug_reader_info": ReaderInfo, "snug_tensor_info": TensorInfo,
+    "snug_reader_info": ReaderInfo, "snug_tensor_info": TensorInfo, "snug_metadata_info": MetadataInfo,
     "snug_wire_options": WireOptions, "snug_wire_stats": WireStats, "snug_segment": Segment,
     "snug_cuda_result": CudaResult, "snug_cuda_options": CudaOptions,
     "snug_cuda_delta_options": CudaDeltaOptions, "snug_gemm_matrix": GemmMatrix,
@@ -138,7 +145,7 @@ _CORE = {
     "snug_delta_apply": (c_int, [_P, _N, _P, _N, _P, _N, c_int, _PN, _S]),
     "snug_gemm_packed_bound_bytes": (_N, [c_uint64, c_uint64, c_int]),
     "snug_gemm_pack_host": (c_int, [_P, c_uint64, c_uint64, c_uint64, c_int, _P, _N, _PN, _S]),
-    "snug_gemm_unpack_host": (c_int, [_P, _N, _P, c_uint64, _S]),
+    "snug_gemm_unpack_host": (c_int, [_P, _N, _P, _N, c_uint64, _S]),
     "snug_gemm_inspect": (c_int, [_P, _N, c_uint64, POINTER(GemmMatrix), _S]),
 }
 
@@ -150,11 +157,11 @@ _STORE = {
     "snug_reader_tensor": (c_int, [_P, _N, POINTER(TensorInfo), _S]),
     "snug_reader_read": (c_int, [_P, _N, _P, _N, c_int, _PN, _S]),
     "snug_reader_read_rows": (c_int, [_P, _N, c_uint64, c_uint64, _P, _N, c_int, _PN, _S]),
-    "snug_reader_metadata": (c_int, [_P, _N, POINTER(c_char_p), POINTER(c_char_p), _S]),
+    "snug_reader_metadata": (c_int, [_P, _N, POINTER(MetadataInfo), _S]),
 }
 _SEND = (c_int, [_P, c_uint64, c_int, POINTER(Segment), _N, _PP, _S])
 _WIRE = {
-    "snug_wire_connect": (c_int, [c_char_p, POINTER(WireOptions), _PP, _S]),
+    "snug_wire_connect": (c_int, [c_char_p, POINTER(WireOptions), POINTER(c_int), _PP, _S]),
     "snug_wire_listen": (c_int, [c_char_p, POINTER(WireOptions), _PP, _S]),
     "snug_wire_listener_address": (_N, [_P, c_char_p, _N]),
     "snug_wire_accept": (c_int, [_P, c_int64, _PP, _S]),
@@ -314,6 +321,39 @@ def number_of(table, name, kind):
 
 def name_of(table, number):
     return next(name for name, value in table.items() if value == number)
+
+
+def whole(number, what, low, high):
+    """A Python int that C can hold: ctypes would cut off its upper bits without a word."""
+    try:
+        value = operator.index(number)
+    except TypeError:
+        raise TypeError(f"{what} must be a whole number, not {number!r}") from None
+    if not low <= value <= high:
+        raise ValueError(f"{what} must be {low} to {high}, not {value}")
+    return value
+
+
+def threads_of(threads):
+    return whole(threads, "threads", 0, (1 << 31) - 1)  # 0: one per CPU
+
+
+def seconds_of(seconds, what="a timeout"):
+    """A number of seconds; may be negative or infinite, for a deadline in the past or none."""
+    try:
+        value = math.fsum([seconds])  # unlike float(), takes no text
+    except (TypeError, OverflowError):
+        raise TypeError(f"{what} is a number of seconds, not {seconds!r}") from None
+    if math.isnan(value):
+        raise ValueError(f"{what} is a number of seconds, not {seconds!r}")
+    return value
+
+
+def milliseconds_of(seconds, what="a timeout"):
+    value = seconds_of(seconds, what)
+    if not 0 < value <= 1e9:
+        raise ValueError(f"{what} is more than 0 and at most 1e9 seconds, not {seconds!r}")
+    return max(1, int(value * 1000))
 
 
 class Buffer:

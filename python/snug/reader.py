@@ -1,12 +1,14 @@
 """Tensors of a safetensors file, plain or compressed by `snug compress`."""
 
 import ctypes
+import math
 import os
-from ctypes import byref, c_char_p, c_void_p
+from ctypes import byref, c_void_p
 from typing import NamedTuple, Tuple
 
 from ._handle import Handle
-from ._library import (ReaderInfo, Status, TensorInfo, check, has_store, library, writable_memory)
+from ._library import (MetadataInfo, ReaderInfo, Status, TensorInfo, check, has_store, library,
+                       threads_of, whole, writable_memory)
 
 
 class Tensor(NamedTuple):
@@ -64,6 +66,7 @@ class Reader(Handle):
         """Rows [first, last) along dimension 0. Reads only the blocks that hold them."""
         idx, info = self._tensors[name]
         num_rows = info.shape[0] if info.shape else 1
+        first, last = (whole(row, "a row", -math.inf, math.inf) for row in (first, last))
         if not 0 <= first <= last <= num_rows:
             raise ValueError(f"{name} has {num_rows} rows; [{first}, {last}) is not among them")
         num_bytes = info.raw_bytes // num_rows * (last - first) if num_rows else 0
@@ -71,6 +74,7 @@ class Reader(Handle):
                           threads)
 
     def _read(self, function, place, num_bytes, into, threads):
+        threads = threads_of(threads)
         data = bytearray(num_bytes) if into is None else into
         memory, status = writable_memory(data), Status()
         if memory.num_bytes != num_bytes:
@@ -88,10 +92,10 @@ class Reader(Handle):
         return _text(ctypes.string_at(info.name, info.name_bytes)), (idx, tensor)
 
     def _metadata(self, idx):
-        key, value, status = c_char_p(), c_char_p(), Status()
-        check(library.snug_reader_metadata(self._pointer, idx, byref(key), byref(value),
-                                           byref(status)), status)
-        return _text(key.value), _text(value.value)
+        info, status = MetadataInfo(), Status()
+        check(library.snug_reader_metadata(self._pointer, idx, byref(info), byref(status)), status)
+        return (_text(ctypes.string_at(info.key, info.key_bytes)),
+                _text(ctypes.string_at(info.value, info.value_bytes)))
 
 
 def _text(utf8):

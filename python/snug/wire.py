@@ -22,13 +22,15 @@ All calls are thread-safe. A forked child cannot use its parent's connections: i
 
 import ctypes
 import os
+import threading
 import time
-from ctypes import byref, c_size_t, c_void_p
+from ctypes import byref, c_int, c_size_t, c_void_p
 from typing import NamedTuple
 
 from ._handle import Handle
 from ._library import (DTYPES, TIMEOUT, TORCH_DTYPES, Segment, Status, WireOptions, WireStats,
-                       check, has_link, has_wire, library, memory_of, number_of, writable_memory)
+                       check, has_link, has_wire, library, memory_of, milliseconds_of, number_of,
+                       seconds_of, whole, writable_memory)
 
 MODES = {"raw": 0, "fixed": 1, "entropy": 2, "auto": 3}
 _MAX_NOTE_BYTES = 1 << 20
@@ -48,7 +50,7 @@ class _Waiting(Handle):
 
     def _wait(self, seconds, call):
         """Repeats call(milliseconds) until it returns something other than a timeout."""
-        deadline = None if seconds is None else time.monotonic() + max(0, seconds)
+        deadline = None if seconds is None else time.monotonic() + max(0.0, seconds_of(seconds))
         while True:
             start = time.monotonic()
             left = _SLICE if deadline is None else min(_SLICE, max(0, deadline - start))
@@ -135,12 +137,18 @@ class Connection(_Waiting):
         if not has_link:
             raise ValueError("libsnug_c was built without CUDA")
         import torch  # tells which GPU is current
-        link, status = c_void_p(), Status()
         torch.cuda.init()
-        with self._use() as pointer:
-            check(library.snug_link_open(pointer, number_of(MODES, mode, "mode"),
-                                         int(timeout * 1000), byref(link), byref(status)), status)
-        return Link(link, torch.cuda.current_device())
+        device = torch.cuda.current_device()
+        arguments = number_of(MODES, mode, "mode"), milliseconds_of(timeout)
+
+        def start():
+            link, status = c_void_p(), Status()
+            with self._use() as pointer, torch.cuda.device(device):  # threads have their own
+                check(library.snug_link_open(pointer, *arguments, byref(link), byref(status)),
+                      status)
+            return Link(link, device)
+
+        return _interruptible(start)
 
     def send_note(self, note):
         """A short text or some bytes beside the tensors, at most 1 MiB."""
@@ -209,25 +217,55 @@ class Listener(_Waiting):
 def connect(address, **options):
     """HOST:PORT, or shm:NAME on one host. Options: token, mode, lanes, chunk_bytes, timeout,
     insecure (no token, no encryption, any user)."""
-    return Connection(_open(library.snug_wire_connect, address, options))
+    stop = c_int(0)
+    return _interruptible(lambda: Connection(_open(library.snug_wire_connect, address, options,
+                                                   byref(stop))), stop)
 
 
 def listen(address="127.0.0.1:0", **options):
     return Listener(_open(library.snug_wire_listen, address, options))
 
 
-def _open(function, address, options):
+def _interruptible(call, stop=None):
+    """Runs `call` on another thread, since this one sees Ctrl-C only while it is in Python. Then
+    `stop` is set for the call to end, and what it still returns is collected as garbage."""
+    outcome, done = [], threading.Event()
+
+    def run():
+        try:
+            outcome.append((call(), None))
+        except BaseException as error:
+            outcome.append((None, error))
+        finally:
+            done.set()
+
+    threading.Thread(target=run, name="snug.wire", daemon=True).start()
+    try:
+        done.wait()
+    except BaseException:
+        if stop is not None:
+            stop.value = 1
+        raise
+    result, error = outcome.pop()
+    if error is not None:
+        raise error
+    return result
+
+
+def _open(function, address, options, *more):
     pointer, status = c_void_p(), Status()
     if "\0" in address:
         raise ValueError("an address has no NUL")
-    check(function(address.encode(), byref(_options(**options)), byref(pointer), byref(status)),
-          status)
+    check(function(address.encode(), byref(_options(**options)), *more, byref(pointer),
+                   byref(status)), status)
     return pointer
 
 
 def _options(token=None, mode="auto", lanes=0, chunk_bytes=1 << 20, timeout=30.0, insecure=False):
-    return WireOptions(_token_of(token), number_of(MODES, mode, "mode"), lanes, chunk_bytes,
-                       int(timeout * 1000), bool(insecure))
+    return WireOptions(_token_of(token), number_of(MODES, mode, "mode"),
+                       whole(lanes, "lanes", 0, 16),
+                       whole(chunk_bytes, "chunk_bytes", 1 << 16, 1 << 22),
+                       milliseconds_of(timeout), bool(insecure))
 
 
 def _token_of(token):
@@ -242,9 +280,7 @@ def _token_of(token):
 
 
 def _tag(tag):
-    if not 0 <= tag < 1 << 64:
-        raise ValueError(f"a tag is a number of 64 bits, not {tag}")
-    return tag
+    return whole(tag, "a tag, a number of 64 bits,", 0, (1 << 64) - 1)
 
 
 def _stats_of(stats):

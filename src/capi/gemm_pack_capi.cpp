@@ -20,10 +20,12 @@ int snug_gemm_pack_host(const void* w, uint64_t ld, uint64_t n, uint64_t k, int 
   });
 }
 
-int snug_gemm_unpack_host(const void* packed, size_t packed_bytes, void* w, uint64_t ld,
-                          snug_status* status) {
+int snug_gemm_unpack_host(const void* packed, size_t packed_bytes, void* w, size_t w_bytes,
+                          uint64_t ld, snug_status* status) {
   return call(status, [&] {
-    return gemm::unpack_host(in(packed, packed_bytes), &deref(static_cast<std::uint16_t*>(w)), ld);
+    return gemm::unpack_host(
+        in(packed, packed_bytes),
+        snug::capi::span_of(&deref(static_cast<std::uint16_t*>(w)), w_bytes / 2), ld);
   });
 }
 

@@ -106,12 +106,11 @@ int snug_reader_read_rows(const snug_reader* reader, size_t idx, uint64_t first_
   });
 }
 
-int snug_reader_metadata(const snug_reader* reader, size_t idx, const char** key,
-                         const char** value, snug_status* status) {
+int snug_reader_metadata(const snug_reader* reader, size_t idx, snug_metadata_info* info,
+                         snug_status* status) {
   return call(status, [&] {
-    const auto& entry = at(deref(reader).reader.metadata(), idx);
-    deref(key) = entry.first.c_str();
-    deref(value) = entry.second.c_str();
+    const auto& [key, value] = at(deref(reader).reader.metadata(), idx);
+    deref(info) = {key.c_str(), value.c_str(), key.size(), value.size()};
     return snug::Status{};
   });
 }

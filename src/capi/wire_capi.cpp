@@ -51,9 +51,13 @@ std::vector<std::span<Byte>> spans_of(const snug_segment* segments, size_t num_s
 }  // namespace
 
 int snug_wire_connect(const char* address, const snug_wire_options* options,
-                      snug_wire_connection** connection, snug_status* status) {
-  return create(status, connection,
-                [&] { return wire::connect(&deref(address), to_cpp(options)); });
+                      const volatile int* stop, snug_wire_connection** connection,
+                      snug_status* status) {
+  return create(status, connection, [&] {
+    return wire::connect(&deref(address), to_cpp(options), [stop] {
+      return stop == nullptr || __atomic_load_n(stop, __ATOMIC_RELAXED) == 0;
+    });
+  });
 }
 
 int snug_wire_listen(const char* address, const snug_wire_options* options,

@@ -101,8 +101,7 @@ Result<std::size_t> encode_with(std::span<const std::byte> raw, std::span<std::b
                                 const EncodeOptions& options, Workspace* ws) noexcept {
   if (static_cast<int>(options.codec) >= kNumCodecs)
     return failure(Code::kUsage, "not a codec", static_cast<std::uint64_t>(options.codec));
-  const std::size_t width = elem_bytes(options.dtype);
-  const auto header = frame::make_header(raw.last(width == 0 ? 0 : raw.size() % width), raw.size(),
+  const auto header = frame::make_header(frame::tail_of(raw, options.dtype), raw.size(),
                                          options.dtype, options.log2_block);
   if (!header) return header.status();
   const Status too_small = failure(Code::kDstTooSmall, "frame does not fit", dst.size(),

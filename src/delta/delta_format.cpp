@@ -31,10 +31,8 @@ void write_header(const Header& header, std::uint8_t* dst) noexcept {
 
 Result<Header> make_header(std::span<const std::byte> target, DType dtype,
                            int log2_block) noexcept {
-  const std::size_t width = elem_bytes(dtype);
-  const auto tail = target.last(width == 0 ? 0 : target.size() % width);
   Header header;
-  if (Status s = frame::describe_tensor(kRules, target.size(), tail, dtype,
+  if (Status s = frame::describe_tensor(kRules, target.size(), frame::tail_of(target, dtype), dtype,
                                         log2_block == 0 ? kDefaultLog2Block : log2_block, header);
       !s.ok())
     return s;

@@ -52,6 +52,14 @@ struct ContainerRules {
   const char *not_this, *bad_log2_block;     // messages
 };
 
+// Bytes after the last whole element. Empty for sizes that no buffer has: describe_tensor refuses
+// them, and even a pointer to their end would be undefined.
+inline std::span<const std::byte> tail_of(std::span<const std::byte> raw, DType dtype) noexcept {
+  const std::size_t width = elem_bytes(dtype);
+  if (width == 0 || raw.size() > PTRDIFF_MAX) return {};
+  return raw.last(raw.size() % width);
+}
+
 // Fills in the fields that describe the tensor. `tail` may be empty where only sizes matter.
 template <class Header>
 Status describe_tensor(const ContainerRules& rules, std::uint64_t raw_bytes,

@@ -228,12 +228,15 @@ Result<Matrix> inspect(std::span<const std::byte> header, std::uint64_t num_byte
   return Matrix{nullptr, h.num_bytes, h.n, h.k, kind, h.num_escaped};
 }
 
-Status unpack_host(std::span<const std::byte> packed, std::uint16_t* w, std::uint64_t ld) noexcept {
+Status unpack_host(std::span<const std::byte> packed, std::span<std::uint16_t> w,
+                   std::uint64_t ld) noexcept {
   const Result<Matrix> info = inspect(packed, packed.size());
   if (!info.ok()) return info.status();
   const std::uint64_t n = info->n, k = info->k;
   const bool raw = info->kind == Kind::kRaw;
   if (ld < k) return error(Code::kUsage, "rows overlap: leading dimension", ld, k);
+  if (w.size() < k || (w.size() - k) / ld < n - 1)  // the last row may end before ld
+    return error(Code::kDstTooSmall, "the buffer cannot hold all rows", w.size(), n * k);
   const Layout layout(n, k, info->kind);
   const std::uint64_t num_overflows = (info->num_bytes - layout.overflows) / kOverflowBytes;
   const std::byte* tile = packed.data() + layout.tiles;

@@ -174,8 +174,8 @@ StoreResult<PatchReport> patch(const std::string& base_path, const std::string& 
   if (file->same_file(target))
     return StoreStatus{{Code::kUsage, "input and output are the same file"}, target};
   PatchReport report{target, info_of(*manifest, file->num_bytes()), {}, 0};
-  if (StoreStatus s = write_version({*file, *manifest, *base}, version->root, target, options,
-                                    report.kept);
+  if (StoreStatus s =
+          write_version({*file, *manifest, *base}, version->root, target, options, report.kept);
       !s.ok())
     return explain(std::move(s), *manifest, *base);
   return report;

@@ -121,6 +121,16 @@ TEST(CApi, ArgumentsThatMeanNothingAreRefused) {
   }
 }
 
+// Sizes that no buffer has. UBSan sees pointers that are formed before they are refused.
+TEST(CApi, ImpossibleSizesAreRefused) {
+  std::uint8_t raw[16] = {}, dst[4096];
+  for (const size_t size : {size_t{1} << 44, SIZE_MAX / 2, SIZE_MAX / 2 + 1, SIZE_MAX - 7}) {
+    EXPECT_EQ(snug_encode(raw, size, dst, sizeof dst, nullptr, nullptr, nullptr), SNUG_USAGE);
+    EXPECT_EQ(snug_delta_encode(raw, raw, size, dst, sizeof dst, nullptr, nullptr, nullptr),
+              SNUG_USAGE);
+  }
+}
+
 TEST(CApi, EmptyTensorsNeedNoBuffers) {
   std::uint8_t frame[64];
   size_t size = 0;

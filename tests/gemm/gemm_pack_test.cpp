@@ -36,7 +36,7 @@ void expect_round_trip(const Weights& w, std::uint64_t n, std::uint64_t k, Kind 
   ASSERT_TRUE(packed.status.ok()) << to_string(packed.status);
   const GuardedBuffer guarded(packed.bytes);
   Weights back(n * k, 0x1234);
-  const Status status = gemm::unpack_host(guarded.span(), back.data(), k);
+  const Status status = gemm::unpack_host(guarded.span(), back, k);
   ASSERT_TRUE(status.ok()) << to_string(status);
   EXPECT_EQ(back, w) << n << " x " << k;
 }
@@ -126,7 +126,7 @@ TEST(GemmPack, LeadingDimensionIsHonoured) {
                     b = pack(narrow, 20, 150, Kind::kFixed);
   EXPECT_EQ(a.bytes, b.bytes);
   Weights back(20 * 200, 0xABCD);
-  ASSERT_TRUE(gemm::unpack_host(a.bytes, back.data(), 200).ok());
+  ASSERT_TRUE(gemm::unpack_host(a.bytes, back, 200).ok());
   for (std::size_t i = 0; i < back.size(); ++i)
     EXPECT_EQ(back[i], i % 200 < 150 ? wide[i] : 0xABCD) << i;
 }
@@ -180,10 +180,9 @@ TEST(GemmPack, DamagedHeadersAreRefused) {
   const PackedBytes packed = pack(normal_weights(64 * 256, 0.02f, 400, 7), 64, 256, Kind::kFixed);
   ASSERT_TRUE(packed.status.ok());
   Weights back(64 * 256);
-  EXPECT_FALSE(gemm::unpack_host(std::span(packed.bytes).first(200), back.data(), 256).ok());
+  EXPECT_FALSE(gemm::unpack_host(std::span(packed.bytes).first(200), back, 256).ok());
   EXPECT_EQ(
-      gemm::unpack_host(std::span(packed.bytes).first(packed.bytes.size() - 1), back.data(), 256)
-          .code,
+      gemm::unpack_host(std::span(packed.bytes).first(packed.bytes.size() - 1), back, 256).code,
       Code::kCorrupt);
   for (std::size_t byte = 0; byte < 64; ++byte)
     for (int bit = 0; bit < 8; ++bit) {
@@ -213,7 +212,7 @@ TEST(GemmPack, HostileEscapesStayInside) {
     }
     const GuardedBuffer guarded(damaged);
     Weights back(64 * 256);
-    const Status status = gemm::unpack_host(guarded.span(), back.data(), 256);
+    const Status status = gemm::unpack_host(guarded.span(), back, 256);
     EXPECT_TRUE(status.ok() || status.code == Code::kCorrupt);
   }
 }

@@ -88,12 +88,36 @@ TEST(GemmCapi, PacksInspectsAndUnpacks) {
   EXPECT_GT(matrix.num_escaped, 0u);
   EXPECT_EQ(matrix.data, nullptr);
   Weights back(w.size());
-  ASSERT_EQ(snug_gemm_unpack_host(packed.data(), used, back.data(), 300, nullptr), SNUG_OK);
+  ASSERT_EQ(snug_gemm_unpack_host(packed.data(), used, back.data(), 2 * back.size(), 300, nullptr),
+            SNUG_OK);
   EXPECT_EQ(back, w);
   packed[3] ^= std::byte{1};
   EXPECT_EQ(snug_gemm_inspect(packed.data(), SNUG_GEMM_HEADER_BYTES, used, &matrix, &status),
             SNUG_BAD_MAGIC);
   EXPECT_STREQ(status.what, "not a packed matrix");
+}
+
+// A header that claims more rows than the caller has room for must not be believed.
+TEST(GemmCapi, UnpackingStaysInItsBuffer) {
+  const Weights w = normal_weights(40 * 300, 0.02f, 400, 1);
+  std::vector<std::byte> packed(snug_gemm_packed_bound_bytes(40, 300, SNUG_GEMM_FIXED));
+  std::size_t used = 0;
+  ASSERT_EQ(snug_gemm_pack_host(w.data(), 300, 40, 300, SNUG_GEMM_FIXED, packed.data(),
+                                packed.size(), &used, nullptr),
+            SNUG_OK);
+  Weights back(40 * 512, 7);
+  const auto unpack = [&](std::size_t elems, std::uint64_t ld) {
+    return snug_gemm_unpack_host(packed.data(), used, back.data(), 2 * elems, ld, nullptr);
+  };
+  for (const std::size_t elems : {std::size_t{0}, std::size_t{1}, std::size_t{299},
+                                  std::size_t{39 * 300}, std::size_t{40 * 300 - 1}})
+    EXPECT_EQ(unpack(elems, 300), SNUG_DST_TOO_SMALL) << elems;
+  EXPECT_EQ(unpack(39 * 512 + 299, 512), SNUG_DST_TOO_SMALL);
+  EXPECT_EQ(unpack(back.size(), ~0ull), SNUG_DST_TOO_SMALL);  // n * ld would wrap around
+  EXPECT_EQ(back, Weights(40 * 512, 7));
+  EXPECT_EQ(unpack(39 * 512 + 300, 512), SNUG_OK);  // the last row needs no gap behind it
+  EXPECT_EQ(back[39 * 512], w[39 * 300]);
+  EXPECT_EQ(back.back(), 7);
 }
 
 TEST(GemmCapi, NullIsRefused) {
@@ -106,8 +130,8 @@ TEST(GemmCapi, NullIsRefused) {
   EXPECT_EQ(
       snug_gemm_pack_host(&weight, 1, 1, 1, SNUG_GEMM_FIXED, nullptr, 1 << 20, nullptr, nullptr),
       SNUG_USAGE);
-  EXPECT_EQ(snug_gemm_unpack_host(nullptr, sizeof room, &weight, 1, nullptr), SNUG_USAGE);
-  EXPECT_EQ(snug_gemm_unpack_host(room, sizeof room, nullptr, 1, nullptr), SNUG_USAGE);
+  EXPECT_EQ(snug_gemm_unpack_host(nullptr, sizeof room, &weight, 2, 1, nullptr), SNUG_USAGE);
+  EXPECT_EQ(snug_gemm_unpack_host(room, sizeof room, nullptr, 2, 1, nullptr), SNUG_USAGE);
   EXPECT_EQ(snug_gemm_inspect(nullptr, sizeof room, sizeof room, &matrix, nullptr), SNUG_USAGE);
   EXPECT_EQ(snug_gemm_inspect(room, sizeof room, sizeof room, nullptr, nullptr), SNUG_USAGE);
   EXPECT_EQ(snug_gemm_load_tuning(nullptr, nullptr), SNUG_USAGE);

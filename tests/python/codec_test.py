@@ -56,6 +56,17 @@ class Codec(unittest.TestCase):
             snug.decompress(frame, max_bytes=999)
         self.assertEqual(len(snug.decompress(frame, max_bytes=1000)), 1000)
 
+    def test_numbers_that_c_would_cut(self):
+        frame = snug.compress(b"x")
+        for threads in (1 << 32, (1 << 32) + 1, -1, -(1 << 31), 1 << 64):
+            with self.assertRaisesRegex(ValueError, "threads must be 0 to"):
+                snug.compress(b"x", threads=threads)
+            with self.assertRaisesRegex(ValueError, "threads must be 0 to"):
+                snug.decompress(frame, threads=threads)
+        for threads in (1.0, "2", None, float("nan")):
+            with self.assertRaisesRegex(TypeError, "threads must be a whole number"):
+                snug.compress(b"x", threads=threads)
+
     def test_bad_names(self):
         with self.assertRaisesRegex(ValueError, "bf16"):
             snug.compress(b"", dtype="bfloat16")

@@ -103,6 +103,12 @@ class Files(unittest.TestCase):
             for first, last in ((-1, 2), (2, 1), (0, 301), (1 << 70, 1 << 71)):
                 with self.assertRaisesRegex(ValueError, "300 rows"):
                     reader.rows("weights", first, last)
+            for first, last in ((0, 1.0), (0.5, 2), ("0", 1), (None, 1)):
+                with self.assertRaisesRegex(TypeError, "whole number"):
+                    reader.rows("weights", first, last)
+            for threads in (-1, (1 << 32) + 1):
+                with self.assertRaisesRegex(ValueError, "threads"):
+                    reader.read("weights", threads=threads)
             with self.assertRaisesRegex(ValueError, "bytes"):
                 reader.read("weights", into=bytearray(5))
             with self.assertRaisesRegex(ValueError, "writable"):
@@ -159,6 +165,14 @@ class Opening(unittest.TestCase):
             self.assertEqual(reader.info("w").shape, (40, 30))
             whole = reader.read("w")
             self.assertEqual(reader.rows("w", 3, 9), whole[180:540])
+
+    def test_metadata_with_nul(self):
+        entries = {"a\0b": "c\0d", "": "", "a": "\0", "ends": "here\0"}
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "x.safetensors")
+            write_safetensors(path, {"w": ("U8", [1], b"x")}, entries)
+            with snug.Reader(path) as reader:
+                self.assertEqual(reader.metadata, entries)
 
     def test_real_weights(self):
         with snug.Reader(str(DATA / "sample.safetensors")) as reader:

@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import socket
 import struct
 import threading
 import time
@@ -114,6 +115,13 @@ class Wire(unittest.TestCase):
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
 
+    def test_seconds_that_are_no_number(self):
+        for seconds in ("1", [], 1j):
+            with self.assertRaisesRegex((TypeError, ValueError), "seconds"):
+                self.near.recv_note(seconds)
+        with self.assertRaisesRegex(ValueError, "seconds"):
+            self.listener.accept(float("nan"))
+
     def test_a_fork_leaves_the_parent_its_connection(self):
         child = os.fork()
         if child == 0:
@@ -139,8 +147,11 @@ class Wire(unittest.TestCase):
             self.far.recv(1, b"read-only")
         with self.assertRaises(ValueError):
             self.near.send(1, b"x", dtype="bfloat16")
-        with self.assertRaisesRegex(ValueError, "64 bits"):
-            self.near.send(1 << 64, b"x")
+        for tag in (1 << 64, -1):
+            with self.assertRaisesRegex(ValueError, "64 bits"):
+                self.near.send(tag, b"x")
+        with self.assertRaisesRegex(TypeError, "64 bits"):
+            self.near.send(1.0, b"x")
         self.near.close()
         with self.assertRaises(ValueError):
             self.near.send(1, b"x")
@@ -180,6 +191,62 @@ class Wire(unittest.TestCase):
             self.listener.accept(1)
         except snug.SnugError:
             pass
+
+
+class Options(unittest.TestCase):
+    def test_numbers_that_c_would_cut(self):
+        for name, value in (("lanes", (1 << 32) + 1), ("lanes", -1), ("lanes", 17),
+                            ("chunk_bytes", (1 << 64) + (1 << 20)), ("chunk_bytes", 0),
+                            ("timeout", -1), ("timeout", 0), ("timeout", float("inf")),
+                            ("timeout", float("nan")), ("timeout", 1e300)):
+            with self.subTest(name=name, value=value), self.assertRaisesRegex(ValueError, name):
+                snug.wire.listen("127.0.0.1:0", **{name: value})
+        for name, value in (("lanes", 2.0), ("chunk_bytes", "1 MiB"), ("timeout", "30"),
+                            ("timeout", None)):
+            with self.subTest(name=name, value=value), self.assertRaisesRegex(TypeError, name):
+                snug.wire.connect("127.0.0.1:1", **{name: value})
+
+
+class Interrupts(unittest.TestCase):
+    """Ctrl-C ends every wait at once, not after its timeout."""
+
+    def setUp(self):
+        def interrupt(*_):
+            raise KeyboardInterrupt
+
+        self.before = signal.signal(signal.SIGALRM, interrupt)
+
+    def tearDown(self):
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, self.before)
+
+    def assert_interrupted(self, call):
+        start = time.monotonic()
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with self.assertRaises(KeyboardInterrupt):
+            call()
+        self.assertLess(time.monotonic() - start, 10)  # of 300 s
+
+    def test_connecting(self):
+        with socket.socket() as silent:  # accepts, and says nothing
+            silent.bind(("127.0.0.1", 0))
+            silent.listen()
+            address = "127.0.0.1:%d" % silent.getsockname()[1]
+            self.assert_interrupted(lambda: snug.wire.connect(address, timeout=300))
+            with silent.accept()[0] as peer:  # the attempt ends too, and hangs up
+                peer.settimeout(10)
+                while peer.recv(4096):
+                    pass
+
+    def test_accepting(self):
+        with snug.wire.listen() as listener:
+            self.assert_interrupted(lambda: listener.accept(300))
+
+    def test_connecting_still_works(self):
+        with snug.wire.listen() as listener, snug.wire.connect(listener.address) as near:
+            with listener.accept() as far:
+                near.send_note("hello")
+                self.assertEqual(far.recv_note(60), b"hello")
 
 
 class Addresses(unittest.TestCase):

@@ -61,13 +61,14 @@ static void read_all(const snug_reader* reader) {
 static void check_sample(const snug_reader* reader) {
   snug_reader_info info;
   snug_tensor_info tensor;
-  const char *key = NULL, *value = NULL;
+  snug_metadata_info entry;
   size_t idx;
   CHECK(snug_reader_inspect(reader, &info, NULL) == SNUG_OK);
   CHECK(info.compressed == 0 && info.num_tensors == 7 && info.num_metadata == 1);
   CHECK(info.raw_bytes == info.stored_bytes);
-  CHECK(snug_reader_metadata(reader, 0, &key, &value, NULL) == SNUG_OK);
-  CHECK(strcmp(key, "format") == 0 && strcmp(value, "pt") == 0);
+  CHECK(snug_reader_metadata(reader, 0, &entry, NULL) == SNUG_OK);
+  CHECK(strcmp(entry.key, "format") == 0 && entry.key_bytes == 6);
+  CHECK(strcmp(entry.value, "pt") == 0 && entry.value_bytes == 2);
   CHECK(snug_reader_find(reader, "model.layers.0.mlp.down_proj.weight", &idx, NULL) == SNUG_OK);
   CHECK(snug_reader_tensor(reader, idx, &tensor, NULL) == SNUG_OK);
   CHECK(tensor.dtype == SNUG_BF16 && strcmp(tensor.dtype_name, "BF16") == 0);
@@ -81,7 +82,7 @@ static void check_errors(const snug_reader* reader) {
   snug_status status;
   char text[512], byte;
   size_t idx = 4711;
-  const char* key;
+  snug_metadata_info entry;
   CHECK(snug_reader_open("no/such.safetensors", &none, &status) == SNUG_NOT_FOUND);
   CHECK(none == NULL && status.code == SNUG_NOT_FOUND);
   CHECK(snug_status_text(&status, text, sizeof text) < sizeof text);
@@ -89,7 +90,8 @@ static void check_errors(const snug_reader* reader) {
   CHECK(snug_reader_find(reader, "nobody", &idx, &status) == SNUG_NOT_FOUND && idx == 4711);
   CHECK(strstr(status.line, "\"nobody\"") != NULL);
   CHECK(snug_reader_tensor(reader, 7, &tensor, &status) == SNUG_NOT_FOUND);
-  CHECK(snug_reader_metadata(reader, 1, &key, &key, NULL) == SNUG_NOT_FOUND);
+  CHECK(snug_reader_metadata(reader, 1, &entry, NULL) == SNUG_NOT_FOUND);
+  CHECK(snug_reader_metadata(reader, 0, NULL, NULL) == SNUG_USAGE);
   CHECK(snug_reader_read(reader, 0, &byte, 1, 1, NULL, &status) == SNUG_DST_TOO_SMALL);
   CHECK(status.found == 1 && status.expected == 256 * 384 * 2);
   CHECK(snug_reader_read_rows(reader, 0, 0, 1000, &byte, 1, 1, NULL, NULL) == SNUG_USAGE);

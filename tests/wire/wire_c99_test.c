@@ -1,8 +1,11 @@
 /* The wire's header is plain C99, and a message crosses through it. */
+#include <netinet/in.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "snug/snug.h"
 
@@ -15,6 +18,26 @@
   } while (0)
 
 enum { kBytes = 300000, kHalf = 100001 };
+
+/* Somebody who accepts a connection and says nothing: connecting would wait for the timeout. */
+static int check_stop(void) {
+  const int stop = 1, silent = socket(AF_INET, SOCK_STREAM, 0);
+  struct sockaddr_in address;
+  socklen_t length = sizeof address;
+  snug_wire_connection* none = NULL;
+  snug_wire_options options = SNUG_WIRE_OPTIONS_INIT;
+  char text[32];
+  memset(&address, 0, sizeof address);
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  options.timeout_ms = 600000;
+  CHECK(bind(silent, (struct sockaddr*)&address, length) == 0 && listen(silent, 1) == 0);
+  CHECK(getsockname(silent, (struct sockaddr*)&address, &length) == 0);
+  snprintf(text, sizeof text, "127.0.0.1:%d", ntohs(address.sin_port));
+  CHECK(snug_wire_connect(text, &options, &stop, &none, NULL) == SNUG_IO && none == NULL);
+  close(silent);
+  return 0;
+}
 
 int main(void) {
   snug_wire_options options = SNUG_WIRE_OPTIONS_INIT;
@@ -34,7 +57,7 @@ int main(void) {
   CHECK(snug_wire_listen("127.0.0.1:0", &options, &listener, &status) == SNUG_OK);
   CHECK(snug_wire_listener_address(listener, address, sizeof address) < sizeof address);
   CHECK(snug_wire_accept(listener, 0, &b, &status) == SNUG_TIMEOUT);
-  CHECK(snug_wire_connect(address, &options, &a, &status) == SNUG_OK);
+  CHECK(snug_wire_connect(address, &options, NULL, &a, &status) == SNUG_OK);
   CHECK(snug_wire_accept(listener, 10000, &b, &status) == SNUG_OK);
 
   from.data = data, from.num_bytes = kBytes;
@@ -63,9 +86,10 @@ int main(void) {
   to[0].num_bytes = ((size_t)1 << 43) + 1;
   CHECK(snug_wire_send(a, 5, SNUG_BF16, to, 1, &sent, &status) == SNUG_USAGE);
   options.token = "only 15 bytes..";
-  CHECK(snug_wire_connect("127.0.0.1:1", &options, &a, &status) == SNUG_USAGE);
-  CHECK(snug_wire_connect("nonsense", NULL, &a, &status) == SNUG_USAGE);
+  CHECK(snug_wire_connect("127.0.0.1:1", &options, NULL, &a, &status) == SNUG_USAGE);
+  CHECK(snug_wire_connect("nonsense", NULL, NULL, &a, &status) == SNUG_USAGE);
   CHECK(snug_wire_wait(NULL, 0, NULL) == SNUG_USAGE);
+  CHECK(check_stop() == 0);
   snug_wire_transfer_free(sent);
   snug_wire_transfer_free(received);
   snug_wire_connection_free(a);

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from .._library import GemmChoice, Status, check, library
+from .._library import GemmChoice, Status, check, library, whole
 from .deltas import apply_delta, apply_to_packed
 from .matrix import FIXED, POLICIES, RAW, multiply, pack, read_header, version_of
 from .on_gpu import stream_of
@@ -214,8 +214,7 @@ def compress_model(model, policy="memory", batch=1, fuse=True, skip=()):
     """
     if policy not in (*POLICIES, "twin"):
         raise ValueError(f"unknown policy {policy!r}; one of: {', '.join(POLICIES)}, twin")
-    if batch < 1:
-        raise ValueError(f"batch is {batch}, but a step has at least one row")
+    batch = whole(batch, "batch, the rows of a step,", 1, (1 << 40) - 1)
     report = Report()
     if type(model) is nn.Linear:
         reason = "it is the model itself; use CompressedLinear.from_linear"

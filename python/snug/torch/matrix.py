@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils.weak import WeakIdKeyDictionary
 
-from .._library import GemmMatrix, SnugError, Status, check, library
+from .._library import GemmMatrix, SnugError, Status, check, library, number_of, whole
 from .on_gpu import require_cuda, run, stream_of
 
 RAW, FIXED = 0, 1  # enum snug_gemm_kind
@@ -39,6 +39,7 @@ def pack(weight, kind=FIXED):
     if weight.dtype != torch.bfloat16 or weight.dim() != 2:
         raise TypeError(f"only BF16 matrices can be packed, not {weight.dtype} of shape "
                         f"{tuple(weight.shape)}")
+    kind = whole(kind, "kind", RAW, FIXED)
     weight = weight.detach()
     if weight.stride(1) != 1 or weight.stride(0) < weight.shape[1]:
         weight = weight.contiguous()
@@ -96,10 +97,10 @@ def read_header(packed):
 def explain(n, k, m=1, policy="memory"):
     """One line: which kernel multiplies m rows with an n x k matrix, and why."""
     require_cuda()
-    if not all(0 < number < 1 << 40 for number in (n, k, m)):
-        raise ValueError(f"there is no product of {m} rows with a {n} x {k} matrix")
+    sizes = [whole(number, f"{name} of a product", 1, (1 << 40) - 1)
+             for name, number in (("n", n), ("k", k), ("m", m))]
     text = ctypes.create_string_buffer(512)
-    library.snug_gemm_explain(n, k, m, POLICIES[policy], text, len(text))
+    library.snug_gemm_explain(*sizes, number_of(POLICIES, policy, "policy"), text, len(text))
     return text.value.decode()
 
 
@@ -249,8 +250,8 @@ def _unpack_on_cpu(packed, n, k, kind, num_escaped):
         raise ValueError(f"the packed matrix is {found.n} x {found.k}, not {n} x {k}")
     weight = torch.empty((n, k), dtype=torch.bfloat16)
     status = Status()
-    check(library.snug_gemm_unpack_host(packed.data_ptr(), packed.numel(), weight.data_ptr(), k,
-                                        byref(status)), status)
+    check(library.snug_gemm_unpack_host(packed.data_ptr(), packed.numel(), weight.data_ptr(),
+                                        2 * weight.numel(), k, byref(status)), status)
     return weight
 
 
