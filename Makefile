@@ -9,7 +9,7 @@ CMAKE_FLAGS ?=
 CONFIGURE = cmake -S . -B $(BUILD) -DCMAKE_BUILD_TYPE=Release $(CMAKE_FLAGS)
 COMPILE   = cmake --build $(BUILD) -j $(JOBS)
 
-.PHONY: all setup build demo test bench gpu-test gpu-bench format install clean
+.PHONY: all setup build demo test door-test bench gpu-test gpu-bench format install clean
 all: build
 
 setup:
@@ -28,6 +28,11 @@ test: setup
 	@$(CONFIGURE)
 	@$(COMPILE)
 	@ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS) -LE gpu
+
+door-test: setup  # ten minutes, as root: 10,000 connections through a hostile proxy
+	@$(CONFIGURE)
+	@$(COMPILE) --target snug-cli
+	@python3 tests/transfer/door_trial.py $(BUILD)/snug
 
 bench: setup
 	@$(CONFIGURE)

@@ -83,7 +83,7 @@ with open(sys.argv[1], "wb") as f:
         f.write(os.urandom(1 << 20))
 PY
 }
-export SNUG_TOKEN=benchmark-token
+export SNUG_TOKEN=a-token-for-benchmarks
 mkdir "$WORK/in"
 
 send_snug() {  # send_snug FILE MODE [CHUNK]: prints the seconds

@@ -12,8 +12,6 @@
 namespace snug::wire {
 namespace {
 
-// OpenSSL's buffer collects records of 16 KiB, so that a system call sends several.
-constexpr long kSendBufferBytes = 64 << 10;
 // AES-GCM may encrypt some 2^24 records under one key.
 constexpr std::uint64_t kKeyLifeBytes = std::uint64_t{64} << 30;
 
@@ -95,15 +93,9 @@ class TlsChannel : public Channel {
       : side_(side), socket_(std::move(socket)), ssl_(ssl) {}
 
   bool attach() {
-    BIO* const in = make_socket_bio(&socket_);
-    BIO* const out = make_socket_bio(&socket_);
-    BIO* const buffer = BIO_new(BIO_f_buffer());
-    if (in == nullptr || out == nullptr || buffer == nullptr ||
-        BIO_set_write_buffer_size(buffer, kSendBufferBytes) != 1) {
-      for (BIO* bio : {in, out, buffer}) BIO_free(bio);
-      return false;
-    }
-    SSL_set_bio(ssl_.get(), in, BIO_push(buffer, out));
+    BIO* const bio = make_socket_bio(&socket_);
+    if (bio == nullptr) return false;
+    SSL_set_bio(ssl_.get(), bio, bio);
     if (side_ == Side::kDials)
       SSL_set_connect_state(ssl_.get());
     else
@@ -139,8 +131,7 @@ class TlsChannel : public Channel {
         bytes = bytes.subspan(n);
         if ((sent_bytes_ += n) >= kKeyLifeBytes) renew_key();
       }
-    return repeat(deadline, {},
-                  [this] { return BIO_flush(SSL_get_wbio(ssl_.get())) == 1 ? 1 : kBlockedFlush; });
+    return {};
   }
 
   Status recv(std::span<std::byte> bytes, Deadline deadline) override {
@@ -165,8 +156,6 @@ class TlsChannel : public Channel {
   std::string peer_name() const override { return socket_.peer_name(); }
 
  private:
-  static constexpr int kBlockedFlush = -2;
-
   // Calls `step` until it returns more than 0; in between, waits for the socket.
   template <class Step>
   Status repeat(Deadline deadline, const KeepGoing& keep_going, Step step) {
@@ -177,7 +166,7 @@ class TlsChannel : public Channel {
         ERR_clear_error();
         const int n = step();
         if (n > 0) return {};
-        const int why = n == kBlockedFlush ? blocked_flush() : SSL_get_error(ssl_.get(), n);
+        const int why = SSL_get_error(ssl_.get(), n);
         if (why == SSL_ERROR_ZERO_RETURN || why == SSL_ERROR_SYSCALL) return kClosed;
         if (why != SSL_ERROR_WANT_READ && why != SSL_ERROR_WANT_WRITE)
           return meaning_of_error(!is_open_);
@@ -185,10 +174,6 @@ class TlsChannel : public Channel {
       }
       if (Status s = wait(for_reading, deadline, keep_going); !s.ok()) return s;
     }
-  }
-
-  int blocked_flush() const {
-    return BIO_should_retry(SSL_get_wbio(ssl_.get())) ? SSL_ERROR_WANT_WRITE : SSL_ERROR_SYSCALL;
   }
 
   Status wait(bool for_reading, Deadline deadline, const KeepGoing& keep_going) const {
