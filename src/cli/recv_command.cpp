@@ -77,7 +77,7 @@ class ReceiveCommand {
                    {"num_files", report.num_files},
                    {"raw_bytes", report.raw_bytes},
                    {"seconds", report.seconds}};
-      json.update(to_json(report.stats));
+      json.update(stats_json(report.stats));
       print_stdout(json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
     } else if (!args_.wire.quiet) {
       print_stdout(fmt::format("{}  {}  verified\n", printable(report.name),

@@ -37,7 +37,7 @@ int run_send(const SendArgs& args) {
                  {"raw_bytes", report->raw_bytes},
                  {"seconds", report->seconds},
                  {"num_attempts", report->num_attempts}};
-    json.update(to_json(report->stats));
+    json.update(stats_json(report->stats));
     return print_stdout(json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
   }
   if (args.wire.quiet) return 0;

@@ -82,7 +82,7 @@ StoreResult<wire::Options> to_wire_options(const WireArgs& args) {
   return options;
 }
 
-nlohmann::ordered_json to_json(const wire::Stats& stats) {
+nlohmann::ordered_json stats_json(const wire::Stats& stats) {
   nlohmann::ordered_json chunks, goodput;
   for (int i = 0; i < wire::kNumModes; ++i) {
     const char* name = wire::mode_name(static_cast<wire::Mode>(i));

@@ -21,7 +21,7 @@ void add_wire_options(CLI::App& cmd, WireArgs& args);
 // else from the environment variable SNUG_TOKEN.
 StoreResult<wire::Options> to_wire_options(const WireArgs& args);
 
-nlohmann::ordered_json to_json(const wire::Stats& stats);
+nlohmann::ordered_json stats_json(const wire::Stats& stats);
 // "536 MB, 358 MB on the wire (66.8 %)  0:04  187 MB/s"
 std::string transfer_text(std::uint64_t raw_bytes, const wire::Stats& stats, double seconds);
 
