@@ -2,11 +2,12 @@
 // for byte, read tensor by tensor, and compared with each other.
 //
 // A compressed file is itself a valid safetensors file: every tensor keeps its name and holds one
-// Snug frame as U8. One more tensor holds the original header, so that the original file can be
-// restored with the same SHA-256. docs/store.md is the format.
+// Snug frame as U8, or, if it is tiny, is stored as it is. One more tensor holds the original
+// header, so that the original file can be restored with the same SHA-256. docs/store.md is the
+// format.
 //
-// Memory:  below 256 MiB for files of any size, with up to 64 threads and headers of up to 10 MB.
-//          Larger headers (a million tensors) take about 10 times their size.
+// Memory:  below 256 MiB for every file, with up to 64 threads: tensors of up to 1 TiB, headers of
+//          up to 100 MB. Patches need more if both versions have more than 500,000 tensors.
 // Threads: functions are reentrant; const members of one Reader may be called concurrently.
 // Trust:   files and patches may be hostile. Nothing is allocated that their size does not
 //          justify, nothing is written before the input was checked, and no name leads out of the
@@ -22,6 +23,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -117,6 +119,7 @@ struct TensorEntry {
   std::uint64_t raw_bytes = 0;
   std::uint64_t stored_bytes = 0;  // raw_bytes in a plain file
   std::uint64_t file_offset = 0;   // of the stored bytes
+  std::size_t idx = 0;             // its place in the order of the data
 
   std::uint64_t num_rows() const noexcept { return shape.empty() ? 1 : shape[0]; }
 };
@@ -132,10 +135,16 @@ struct TensorStats {
   double bound = 1;
 };
 
+// Called on any thread, one call at a time, in any order of tensors.
+using StatsVisit = std::function<void(std::size_t tensor_idx, const TensorStats& stats)>;
+
+class TensorList;
+
 // Reads plain and compressed safetensors files.
 class Reader {
  public:
-  // Checks the whole header. Frames are checked when they are read.
+  // Checks the whole header. Frames are checked when they are read: that they are intact, and that
+  // they are those that were stored under this name.
   static StoreResult<Reader> open(const std::string& path) noexcept;
 
   Reader() noexcept;
@@ -147,11 +156,17 @@ class Reader {
   const std::string& path() const noexcept;
   std::uint64_t raw_bytes() const noexcept;     // size of the plain file
   std::uint64_t stored_bytes() const noexcept;  // size of this file
-  std::span<const std::pair<std::string, std::string>> metadata() const noexcept;
 
-  // In the order of their data. Valid as long as the Reader.
-  std::span<const TensorEntry> tensors() const noexcept;
-  const TensorEntry* find(std::string_view name) const noexcept;
+  // Entries of __metadata__, in the order of the file; a zero byte follows each text. Valid as long
+  // as the Reader.
+  std::size_t num_metadata() const noexcept;
+  std::pair<std::string_view, std::string_view> metadata(std::size_t idx) const noexcept;
+
+  // In the order of their data. Entries are made on request: a file may have millions.
+  TensorList tensors() const noexcept;
+  std::size_t num_tensors() const noexcept;
+  TensorEntry tensor(std::size_t idx) const;
+  std::optional<TensorEntry> find(std::string_view name) const;
 
   // Restores the whole tensor; dst.size() must be raw_bytes.
   StoreStatus read(const TensorEntry& tensor, std::span<std::byte> dst,
@@ -166,16 +181,43 @@ class Reader {
   StoreResult<std::pair<std::uint64_t, std::uint64_t>> row_bytes(
       const TensorEntry& tensor, std::uint64_t first_row, std::uint64_t last_row) const noexcept;
 
-  // Blocks and bytes by codec; kUsage for a plain file.
+  // Blocks and bytes by codec; kUsage for a plain file. None for a tensor that is stored as it is.
   StoreResult<FrameStats> frame_stats(const TensorEntry& tensor) const noexcept;
 
-  // Statistics of every tensor, in one pass over the file.
+  // Statistics of every tensor, in one pass over the file. A TensorStats takes 2 KB; `visit_stats`
+  // keeps none.
+  StoreStatus visit_stats(const StatsVisit& visit, const StoreOptions& options = {}) const noexcept;
   StoreResult<std::vector<TensorStats>> stats(const StoreOptions& options = {}) const noexcept;
 
  private:
   struct Impl;
   explicit Reader(std::unique_ptr<Impl> impl) noexcept;
   std::unique_ptr<Impl> impl_;
+};
+
+// The tensors of a Reader, which must outlive it. Elements are made when they are asked for.
+class TensorList {
+ public:
+  class Iterator {
+   public:
+    Iterator(const Reader& reader, std::size_t idx) noexcept : reader_(&reader), idx_(idx) {}
+    TensorEntry operator*() const { return reader_->tensor(idx_); }
+    Iterator& operator++() noexcept { return ++idx_, *this; }
+    bool operator!=(const Iterator& other) const noexcept { return idx_ != other.idx_; }
+
+   private:
+    const Reader* reader_;
+    std::size_t idx_;
+  };
+
+  explicit TensorList(const Reader& reader) noexcept : reader_(&reader) {}
+  std::size_t size() const noexcept { return reader_->num_tensors(); }
+  TensorEntry operator[](std::size_t idx) const { return reader_->tensor(idx); }
+  Iterator begin() const noexcept { return {*reader_, 0}; }
+  Iterator end() const noexcept { return {*reader_, size()}; }
+
+ private:
+  const Reader* reader_;
 };
 
 // ---- patches ---------------------------------------------------------------

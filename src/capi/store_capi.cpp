@@ -1,5 +1,6 @@
 // The C ABI of the Reader of snug/store.h.
-#include <algorithm>
+#include <map>
+#include <mutex>
 #include <string>
 
 #include "capi/convert.h"
@@ -12,20 +13,22 @@ using snug::capi::deref;
 
 struct snug_reader {
   snug::Reader reader;
+  // What pointers were given to. Tensors that nobody asks for take no memory here.
+  mutable std::mutex mutex = {};
+  mutable std::map<size_t, const snug::TensorEntry> entries = {};
 };
 
 namespace {
 
 constexpr snug::Status kNoEntry{Code::kNotFound, "no entry with this number"};
 
-template <class T>
-const T& at(std::span<const T> entries, size_t idx) {
-  if (idx >= entries.size()) throw snug::capi::Refused{kNoEntry};
-  return entries[idx];
-}
-
 const snug::TensorEntry& tensor_of(const snug_reader* reader, size_t idx) {
-  return at(deref(reader).reader.tensors(), idx);
+  const snug_reader& r = deref(reader);
+  if (idx >= r.reader.num_tensors()) throw snug::capi::Refused{kNoEntry};
+  const std::lock_guard lock(r.mutex);
+  const auto at = r.entries.find(idx);
+  if (at != r.entries.end()) return at->second;
+  return r.entries.emplace(idx, r.reader.tensor(idx)).first->second;
 }
 
 // Bytes [first, first + count) of a tensor.
@@ -52,7 +55,7 @@ int snug_reader_open(const char* path, snug_reader** reader, snug_status* status
 int snug_reader_inspect(const snug_reader* reader, snug_reader_info* info, snug_status* status) {
   return call(status, [&] {
     const snug::Reader& r = deref(reader).reader;
-    deref(info) = {r.tensors().size(), r.metadata().size(), r.raw_bytes(),
+    deref(info) = {r.num_tensors(),  r.num_metadata(), r.raw_bytes(),
                    r.stored_bytes(),   r.compressed(),      0};
     return snug::Status{};
   });
@@ -80,9 +83,9 @@ int snug_reader_find(const snug_reader* reader, const char* name, size_t* idx,
                      snug_status* status) {
   return call(status, [&]() -> StoreStatus {
     const snug::Reader& r = deref(reader).reader;
-    const snug::TensorEntry* found = r.find(&deref(name));
-    if (found == nullptr) return {{Code::kNotFound, "no such tensor"}, r.path(), name, {}};
-    deref(idx) = static_cast<size_t>(found - r.tensors().data());
+    const auto found = r.find(&deref(name));
+    if (!found) return {{Code::kNotFound, "no such tensor"}, r.path(), name, {}};
+    deref(idx) = found->idx;
     return {};
   });
 }
@@ -109,8 +112,10 @@ int snug_reader_read_rows(const snug_reader* reader, size_t idx, uint64_t first_
 int snug_reader_metadata(const snug_reader* reader, size_t idx, snug_metadata_info* info,
                          snug_status* status) {
   return call(status, [&] {
-    const auto& [key, value] = at(deref(reader).reader.metadata(), idx);
-    deref(info) = {key.c_str(), value.c_str(), key.size(), value.size()};
+    const snug::Reader& r = deref(reader).reader;
+    if (idx >= r.num_metadata()) throw snug::capi::Refused{kNoEntry};
+    const auto [key, value] = r.metadata(idx);
+    deref(info) = {key.data(), value.data(), key.size(), value.size()};
     return snug::Status{};
   });
 }

@@ -3,9 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
-#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -40,8 +38,8 @@ bool parse_rows(const std::string& text, std::uint64_t num_rows, std::uint64_t& 
 int run_cat(const CatArgs& args) {
   const auto reader = Reader::open(args.file);
   if (!reader) return print_error(reader.status());
-  const TensorEntry* tensor = reader->find(args.tensor);
-  if (tensor == nullptr)
+  const auto tensor = reader->find(args.tensor);
+  if (!tensor)
     return print_error(
         {{Code::kNotFound, "no such tensor; snug inspect lists them"}, args.file, args.tensor, {}});
   std::uint64_t first = 0, count = tensor->raw_bytes;
@@ -61,10 +59,7 @@ int run_cat(const CatArgs& args) {
     piece.resize(static_cast<std::size_t>(std::min(count - done, kPieceBytes)));
     if (StoreStatus s = reader->read_bytes(*tensor, first + done, piece, args.num_threads); !s.ok())
       return print_error(s);
-    if (!write_stdout(piece.data(), piece.size())) {
-      if (errno == EPIPE) return static_cast<int>(Code::kIo);
-      return print_error(Code::kIo, std::string("stdout: ") + std::strerror(errno));
-    }
+    if (!write_stdout(piece.data(), piece.size())) return stdout_error();
   }
   return pending_signal() == 0 ? 0 : print_error(StoreStatus{});
 }

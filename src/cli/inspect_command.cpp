@@ -10,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <tuple>
 
 #include "cli/commands.h"
 #include "cli/inspect_report.h"
@@ -36,45 +37,47 @@ double entropy_bits(const std::vector<std::uint64_t>& counts) {
   return total == 0 ? 0 : sum / total;
 }
 
-void add_to_groups(const InspectRow& row, std::vector<ExponentGroup>& groups) {
-  if (!row.stats.of_exponents || row.tensor.raw_bytes == 0) return;
+void add_to_groups(const TensorEntry& tensor, const TensorStats& stats,
+                   std::vector<ExponentGroup>& groups) {
   auto at = std::find_if(groups.begin(), groups.end(),
-                         [&](const ExponentGroup& g) { return g.dtype == row.tensor.dtype; });
-  if (at == groups.end()) at = groups.insert(at, {row.tensor.dtype, row.tensor.kind, 0, 0, {}, 0});
-  at->histogram.resize(row.stats.histogram.size());
-  for (std::size_t i = 0; i < at->histogram.size(); ++i) at->histogram[i] += row.stats.histogram[i];
-  at->num_bytes += row.tensor.raw_bytes;
-  at->num_values += row.tensor.raw_bytes / elem_bytes(row.tensor.kind);
+                         [&](const ExponentGroup& g) { return g.dtype == tensor.dtype; });
+  if (at == groups.end()) at = groups.insert(at, {tensor.dtype, tensor.kind, 0, 0, {}, 0});
+  at->histogram.resize(stats.histogram.size());
+  for (std::size_t i = 0; i < at->histogram.size(); ++i) at->histogram[i] += stats.histogram[i];
+  at->num_bytes += tensor.raw_bytes;
+  at->num_values += tensor.raw_bytes / elem_bytes(tensor.kind);
 }
 
 StoreStatus inspect_file(const std::string& path, const std::string& name, const InspectArgs& args,
                          InspectReport& report) {
-  const auto reader = Reader::open(path);
-  if (!reader) return reader.status();
+  auto opened = Reader::open(path);
+  if (!opened) return opened.status();
+  const auto reader = std::make_shared<const Reader>(std::move(*opened));
   ProgressBar bar(path);
   StoreOptions options;
   options.num_threads = args.num_threads;
   options.progress = [&bar](const Progress& progress) { return bar.update(progress); };
-  auto stats = reader->stats(options);
-  if (!stats) return stats.status();
-  for (std::size_t i = 0; i < reader->tensors().size(); ++i) {
-    InspectRow row{name, reader->tensors()[i], std::move((*stats)[i]), {}};
-    if (reader->compressed()) {
-      const auto frames = reader->frame_stats(row.tensor);
-      if (!frames) return frames.status();
-      row.frames = *frames;
-    }
-    report.raw_bytes += row.tensor.raw_bytes;
-    report.stored_bytes += row.tensor.stored_bytes;
-    report.bound +=
-        static_cast<double>(row.tensor.raw_bytes) * row.stats.bound;  // a sum until the end
-    add_to_groups(row, report.groups);
-    report.rows.push_back(std::move(row));
-  }
+  InspectedFile file = {path, name, std::vector<RowStats>(reader->num_tensors())};
+  StoreStatus status = reader->visit_stats(
+      [&](std::size_t idx, const TensorStats& stats) {
+        file.stats[idx] = {stats.entropy_bits, stats.bound};
+        const TensorEntry tensor = reader->tensor(idx);
+        if (stats.of_exponents && tensor.raw_bytes > 0) add_to_groups(tensor, stats, report.groups);
+        report.any_bytes |= !stats.of_exponents;
+        report.raw_bytes += tensor.raw_bytes;
+        report.stored_bytes += tensor.stored_bytes;
+      },
+      options);
+  if (!status.ok()) return status;
+  // In order, so that the sum does not depend on threads.
+  for (std::size_t i = 0; i < file.stats.size(); ++i)
+    report.bound += static_cast<double>(reader->tensor(i).raw_bytes) * file.stats[i].bound;
   report.compressed |= reader->compressed();
   report.raw_file_bytes += reader->raw_bytes();
   report.stored_file_bytes += reader->stored_bytes();
-  ++report.num_files;
+  report.num_tensors += file.stats.size();
+  report.files.push_back(std::move(file));
+  report.only = report.files.size() == 1 ? reader : nullptr;
   return {};
 }
 
@@ -110,7 +113,9 @@ StoreResult<InspectReport> inspect(const InspectArgs& args) {
   for (ExponentGroup& group : report.groups) group.entropy_bits = entropy_bits(group.histogram);
   std::stable_sort(
       report.groups.begin(), report.groups.end(),
-      [](const ExponentGroup& a, const ExponentGroup& b) { return a.num_bytes > b.num_bytes; });
+      [](const ExponentGroup& a, const ExponentGroup& b) {
+        return std::tuple(b.num_bytes, a.dtype) < std::tuple(a.num_bytes, b.dtype);
+      });
   return report;
 }
 
@@ -132,9 +137,12 @@ int write_html(const InspectReport& report, const InspectArgs& args) {
     return print_error({{Code::kExists, "already there; --force replaces it"}, args.html, {}, {}});
   if (::lstat(args.html.c_str(), &info) == 0 && !is_page(args.html))
     return print_error({{Code::kExists, "not an HTML page; not replaced"}, args.html, {}, {}});
-  const std::string page = inspect_html(report);
   NewFile file(args.html);
-  if (file.create() && file.write(page.data(), page.size()) && file.commit()) return 0;
+  TextOut out([&](const void* bytes, std::size_t n) { return file.write(bytes, n); });
+  if (file.create()) {
+    if (StoreStatus s = inspect_html(report, out); !s.ok()) return print_error(s);
+    if (out.flush() && file.commit()) return 0;
+  }
   return print_error({{Code::kIo, "cannot write"}, args.html, {}, std::strerror(errno)});
 }
 
@@ -143,11 +151,42 @@ int run_inspect(const InspectArgs& args) {
   if (!report) return print_error(report.status());
   if (!args.html.empty())
     if (const int code = write_html(*report, args); code != 0) return code;
-  if (args.json) return print_stdout(inspect_json(*report));
-  return print_stdout(inspect_text(*report));
+  TextOut out(write_stdout);
+  const StoreStatus status = args.json ? inspect_json(*report, out) : inspect_text(*report, out);
+  if (!status.ok()) return print_error(status);
+  return out.flush() ? 0 : stdout_error();
 }
 
 }  // namespace
+
+StoreStatus InspectReport::visit_rows(const std::function<bool(const InspectRow&)>& visit) const {
+  for (const InspectedFile& file : files) {
+    std::shared_ptr<const Reader> reader = only;
+    if (reader == nullptr) {
+      auto opened = Reader::open(file.path);
+      if (!opened) return opened.status();
+      reader = std::make_shared<const Reader>(std::move(*opened));
+    }
+    if (reader->num_tensors() != file.stats.size())
+      return {{Code::kIo, "file changed while it was read"}, file.path, {}, {}};
+    for (std::size_t i = 0; i < file.stats.size(); ++i)
+      if (!visit({file.name, *reader, reader->tensor(i), file.stats[i]})) return {};
+  }
+  return {};
+}
+
+bool TextOut::put(std::string_view text) {
+  constexpr std::size_t kFlushBytes = std::size_t{64} << 10;
+  text_ += text;
+  return text_.size() < kFlushBytes || flush();
+}
+
+bool TextOut::flush() {
+  if (error_ == 0 && !write_(text_.data(), text_.size())) error_ = errno;
+  text_.clear();
+  errno = error_;
+  return error_ == 0;
+}
 
 void add_inspect(CLI::App& app, int& exit_code) {
   auto* cmd =

@@ -122,33 +122,26 @@ std::string meter(double value, double bound) {
       percent(value), percent(bound));
 }
 
-std::string tensor_table(const InspectReport& report) {
-  std::string html =
-      "<h2>Tensors</h2>\n<div class=table><table><thead><tr><th>name<th>dtype<th>shape<th "
-      "class=n>size";
-  if (report.compressed) html += "<th class=n>stored<th class=n>ratio";
-  html += "<th><th class=n>entropy<th class=n>bound";
-  if (report.compressed) html += "<th class=n>over";
-  html += "</tr></thead><tbody>\n";
-  const auto number = [](const std::string& text) { return "<td class=n>" + text; };
-  for (const InspectRow& row : report.rows) {
-    const TensorEntry& t = row.tensor;
-    const double share = ratio(t.stored_bytes, t.raw_bytes);
-    html += fmt::format("<tr><td class=name>{}<td>{}<td>{}", escape(t.name), escape(t.dtype),
-                        format_shape(t.shape)) +
-            number(format_bytes(t.raw_bytes));
-    if (report.compressed)
-      html += number(format_bytes(t.stored_bytes)) + number(format_percent(share, 2));
-    html += "<td>" + meter(report.compressed ? share : row.stats.bound, row.stats.bound);
-    html +=
-        number(fmt::format("{:.3f}{}", row.stats.entropy_bits, row.stats.of_exponents ? "" : "*")) +
-        number(format_percent(row.stats.bound, 2));
-    if (report.compressed)
-      html += number(
-          fmt::format("{:+.2f} %", over_bound(t.stored_bytes, t.raw_bytes, row.stats.bound) * 100));
-    html += "</tr>\n";
-  }
-  html += "</tbody><tfoot><tr><td>total<td><td>" + number(format_bytes(report.raw_bytes));
+std::string number(const std::string& text) { return "<td class=n>" + text; }
+
+std::string tensor_line(const InspectRow& row, bool compressed) {
+  const TensorEntry& t = row.tensor;
+  const double share = ratio(t.stored_bytes, t.raw_bytes);
+  std::string html = fmt::format("<tr><td class=name>{}<td>{}<td>{}", escape(t.name),
+                                 escape(t.dtype), format_shape(t.shape)) +
+                     number(format_bytes(t.raw_bytes));
+  if (compressed) html += number(format_bytes(t.stored_bytes)) + number(format_percent(share, 2));
+  html += "<td>" + meter(compressed ? share : row.stats.bound, row.stats.bound);
+  html += number(fmt::format("{:.3f}{}", row.stats.entropy_bits, row.of_exponents() ? "" : "*")) +
+          number(format_percent(row.stats.bound, 2));
+  if (compressed)
+    html += number(
+        fmt::format("{:+.2f} %", over_bound(t.stored_bytes, t.raw_bytes, row.stats.bound) * 100));
+  return html + "</tr>\n";
+}
+
+std::string total_line(const InspectReport& report) {
+  std::string html = "<tfoot><tr><td>total<td><td>" + number(format_bytes(report.raw_bytes));
   if (report.compressed)
     html += number(format_bytes(report.stored_bytes)) +
             number(format_percent(ratio(report.stored_bytes, report.raw_bytes), 2));
@@ -159,25 +152,43 @@ std::string tensor_table(const InspectReport& report) {
   if (report.compressed)
     html += number(fmt::format(
         "{:+.2f} %", over_bound(report.stored_bytes, report.raw_bytes, report.bound) * 100));
-  return html +
-         "</tr></tfoot></table>\n<div class=key>Bar: stored size against the original. "
-         "<em>Mark</em>: the entropy bound, where exponents cost "
-         "their entropy and all other bits are stored as they are. * entropy of bytes: no exponent "
-         "in this dtype.</div></div>\n";
+  return html + "</tr></tfoot>";
+}
+
+StoreStatus put_table(const InspectReport& report, TextOut& out) {
+  out.put(
+      "<h2>Tensors</h2>\n<div class=table><table><thead><tr><th>name<th>dtype<th>shape<th "
+      "class=n>size");
+  if (report.compressed) out.put("<th class=n>stored<th class=n>ratio");
+  out.put("<th><th class=n>entropy<th class=n>bound");
+  if (report.compressed) out.put("<th class=n>over");
+  out.put("</tr></thead><tbody>\n");
+  StoreStatus status = report.visit_rows(
+      [&](const InspectRow& row) { return out.put(tensor_line(row, report.compressed)); });
+  out.put("</tbody>" + total_line(report));
+  out.put(
+      "</table>\n<div class=key>Bar: stored size against the original. "
+      "<em>Mark</em>: the entropy bound, where exponents cost "
+      "their entropy and all other bits are stored as they are. * entropy of bytes: no exponent "
+      "in this dtype.</div></div>\n");
+  return status;
 }
 
 }  // namespace
 
-std::string inspect_html(const InspectReport& report) {
-  return fmt::format(
+StoreStatus inspect_html(const InspectReport& report, TextOut& out) {
+  out.put(fmt::format(
       "<!doctype html>\n<html lang=en><head><meta charset=utf-8><meta name=viewport "
       "content='width=device-width,initial-scale=1'>"
       "<title>{0} - snug inspect</title><style>{1}</style></head><body><main>\n<h1>{0}</h1>\n"
-      "<p>{2} tensors{3}, {4}</p>\n{5}{6}{7}</main></body></html>\n",
-      escape(report.path), kStyle, report.rows.size(),
-      report.num_files > 1 ? fmt::format(" in {} files", report.num_files) : "",
+      "<p>{2} tensors{3}, {4}</p>\n{5}{6}",
+      escape(report.path), kStyle, report.num_tensors,
+      report.files.size() > 1 ? fmt::format(" in {} files", report.files.size()) : "",
       report.compressed ? "compressed by Snug" : "not compressed", cards(report),
-      histograms(report), tensor_table(report));
+      histograms(report)));
+  StoreStatus status = put_table(report, out);
+  out.put("</main></body></html>\n");
+  return status;
 }
 
 }  // namespace snug::cli

@@ -1,8 +1,7 @@
-// The terminal and JSON forms of snug inspect.
+// The terminal form of snug inspect.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "cli/inspect_report.h"
 #include "cli/units.h"
@@ -14,23 +13,28 @@ using Cells = std::vector<std::string>;
 constexpr std::size_t kBarColumns = 40;
 constexpr double kRareShare = 0.0005;
 
-// The first three columns are text, the rest numbers.
-std::string table(const std::vector<Cells>& lines) {
-  std::vector<std::size_t> widths(lines[0].size());
-  for (const Cells& line : lines)
+// Columns of a table whose lines are made twice: to measure them, and to print them.
+class Table {
+ public:
+  void measure(const Cells& line) {
+    widths_.resize(std::max(widths_.size(), line.size()));
     for (std::size_t i = 0; i < line.size(); ++i)
-      widths[i] = std::max(widths[i], display_width(line[i]));
-  std::string text;
-  for (const Cells& line : lines) {
-    std::string row;
-    for (std::size_t i = 0; i < line.size(); ++i)
-      row += (i == 0 ? "" : "  ") +
-             (i < 3 ? pad_right(line[i], widths[i]) : pad_left(line[i], widths[i]));
-    row.erase(row.find_last_not_of(' ') + 1);
-    text += row + "\n";
+      widths_[i] = std::max(widths_[i], display_width(line[i]));
   }
-  return text;
-}
+  // The first three columns are text, the rest numbers.
+  std::string line(const Cells& line) const {
+    std::string row;
+    for (std::size_t i = 0; i < line.size(); ++i) {
+      if (i > 0) row += "  ";
+      row += i < 3 ? pad_right(line[i], widths_[i]) : pad_left(line[i], widths_[i]);
+    }
+    row.erase(row.find_last_not_of(' ') + 1);
+    return row += "\n";
+  }
+
+ private:
+  std::vector<std::size_t> widths_;
+};
 
 std::string signed_percent(double share) { return fmt::format("{:+.2f} %", share * 100); }
 
@@ -43,7 +47,7 @@ Cells tensor_cells(const InspectRow& row, bool compressed) {
     cells.push_back(format_percent(ratio(t.stored_bytes, t.raw_bytes), 2));
   }
   cells.push_back(
-      fmt::format("{:.3f}{}", row.stats.entropy_bits, row.stats.of_exponents ? "" : "*"));
+      fmt::format("{:.3f}{}", row.stats.entropy_bits, row.of_exponents() ? "" : "*"));
   cells.push_back(format_percent(row.stats.bound, 2));
   if (compressed)
     cells.push_back(signed_percent(over_bound(t.stored_bytes, t.raw_bytes, row.stats.bound)));
@@ -98,27 +102,22 @@ int exponent_value(DType kind, std::size_t field) {
   return static_cast<int>(field) - bias;
 }
 
-std::string inspect_text(const InspectReport& report) {
-  std::string text = fmt::format("{}: {} tensor{}", printable(report.path), report.rows.size(),
-                                 report.rows.size() == 1 ? "" : "s");
-  if (report.num_files > 1) text += fmt::format(" in {} files", report.num_files);
-  if (report.compressed)
-    text += fmt::format(", {} -> {}, {}\n\n", format_bytes(report.raw_file_bytes),
-                        format_bytes(report.stored_file_bytes),
-                        format_percent(ratio(report.stored_file_bytes, report.raw_file_bytes), 2));
-  else
-    text += fmt::format(", {}, not compressed\n\n", format_bytes(report.raw_file_bytes));
+namespace {
 
-  std::vector<Cells> lines;
-  lines.push_back(
-      report.compressed
-          ? Cells{"tensor", "dtype", "shape", "size", "stored", "ratio", "entropy", "bound", "over"}
-          : Cells{"tensor", "dtype", "shape", "size", "entropy", "bound"});
-  bool any_bytes = false;
-  for (const InspectRow& row : report.rows) {
-    lines.push_back(tensor_cells(row, report.compressed));
-    any_bytes |= !row.stats.of_exponents;
-  }
+std::string title_text(const InspectReport& report) {
+  std::string text = fmt::format("{}: {} tensor{}", printable(report.path), report.num_tensors,
+                                 report.num_tensors == 1 ? "" : "s");
+  if (report.files.size() > 1) text += fmt::format(" in {} files", report.files.size());
+  if (!report.compressed)
+    return text +
+           fmt::format(", {}, not compressed\n\n", format_bytes(report.raw_file_bytes));
+  return text +
+         fmt::format(", {} -> {}, {}\n\n", format_bytes(report.raw_file_bytes),
+                     format_bytes(report.stored_file_bytes),
+                     format_percent(ratio(report.stored_file_bytes, report.raw_file_bytes), 2));
+}
+
+Cells total_cells(const InspectReport& report) {
   Cells total = {"total", "", "", format_bytes(report.raw_bytes)};
   if (report.compressed) {
     total.push_back(format_bytes(report.stored_bytes));
@@ -129,57 +128,43 @@ std::string inspect_text(const InspectReport& report) {
   if (report.compressed)
     total.push_back(
         signed_percent(over_bound(report.stored_bytes, report.raw_bytes, report.bound)));
-  lines.push_back(total);
-  text += table(lines);
-  if (any_bytes) text += "* entropy of bytes: this dtype has no exponent\n";
-  if (!report.compressed)
-    text += fmt::format("\nsnug compress would come close to {} of {} ({} less).\n",
-                        format_bytes(static_cast<std::uint64_t>(
-                            report.bound * static_cast<double>(report.raw_bytes))),
-                        format_bytes(report.raw_bytes), format_percent(1 - report.bound));
-  if (!report.groups.empty()) text += histogram_text(report.groups[0]);
-  return text;
+  return total;
 }
 
-std::string inspect_json(const InspectReport& report) {
-  using Json = nlohmann::ordered_json;
-  Json tensors = Json::array(), groups = Json::array();
-  for (const InspectRow& row : report.rows) {
-    const TensorEntry& t = row.tensor;
-    Json item = {{"name", t.name},
-                 {"dtype", t.dtype},
-                 {"shape", t.shape},
-                 {"raw_bytes", t.raw_bytes},
-                 {"entropy_bits", row.stats.entropy_bits},
-                 {"entropy_of", row.stats.of_exponents ? "exponents" : "bytes"},
-                 {"bound", row.stats.bound}};
-    if (!row.file.empty()) item["file"] = row.file;
-    if (report.compressed) {
-      item["stored_bytes"] = t.stored_bytes;
-      item["ratio"] = ratio(t.stored_bytes, t.raw_bytes);
-      item["over_bound"] = over_bound(t.stored_bytes, t.raw_bytes, row.stats.bound);
-      for (int c = 0; c < kNumCodecs; ++c)
-        item["blocks"][codec_name(static_cast<Codec>(c))] = row.frames.num_blocks[c];
-    }
-    tensors.push_back(std::move(item));
-  }
-  for (const ExponentGroup& group : report.groups)
-    groups.push_back({{"dtype", group.dtype},
-                      {"num_values", group.num_values},
-                      {"entropy_bits", group.entropy_bits},
-                      {"histogram", group.histogram}});
-  Json all = {{"path", report.path},
-              {"compressed", report.compressed},
-              {"num_files", report.num_files},
-              {"raw_file_bytes", report.raw_file_bytes},
-              {"stored_file_bytes", report.stored_file_bytes},
-              {"raw_bytes", report.raw_bytes},
-              {"stored_bytes", report.stored_bytes},
-              {"ratio", ratio(report.stored_bytes, report.raw_bytes)},
-              {"bound", report.bound},
-              {"tensors", std::move(tensors)},
-              {"exponents", std::move(groups)}};
-  return all.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}  // namespace
+
+StoreStatus inspect_text(const InspectReport& report, TextOut& out) {
+  const Cells titles =
+      report.compressed
+          ? Cells{"tensor", "dtype", "shape", "size", "stored", "ratio", "entropy", "bound", "over"}
+          : Cells{"tensor", "dtype", "shape", "size", "entropy", "bound"};
+  const Cells total = total_cells(report);
+  Table table;
+  table.measure(titles);
+  table.measure(total);
+  if (StoreStatus s = report.visit_rows([&](const InspectRow& row) {
+        table.measure(tensor_cells(row, report.compressed));
+        return true;
+      });
+      !s.ok())
+    return s;
+
+  out.put(title_text(report));
+  out.put(table.line(titles));
+  if (StoreStatus s = report.visit_rows([&](const InspectRow& row) {
+        return out.put(table.line(tensor_cells(row, report.compressed)));
+      });
+      !s.ok())
+    return s;
+  out.put(table.line(total));
+  if (report.any_bytes) out.put("* entropy of bytes: this dtype has no exponent\n");
+  if (!report.compressed)
+    out.put(fmt::format("\nsnug compress would come close to {} of {} ({} less).\n",
+                        format_bytes(static_cast<std::uint64_t>(
+                            report.bound * static_cast<double>(report.raw_bytes))),
+                        format_bytes(report.raw_bytes), format_percent(1 - report.bound)));
+  if (!report.groups.empty()) out.put(histogram_text(report.groups[0]));
+  return {};
 }
 
 }  // namespace snug::cli

@@ -99,7 +99,10 @@ bool write_stdout(const void* bytes, std::size_t num_bytes) noexcept {
 }
 
 int print_stdout(const std::string& text) {
-  if (write_stdout(text.data(), text.size())) return 0;
+  return write_stdout(text.data(), text.size()) ? 0 : stdout_error();
+}
+
+int stdout_error() {
   if (errno == EPIPE) return static_cast<int>(Code::kIo);
   return print_error(Code::kIo, std::string("stdout: ") + std::strerror(errno));
 }

@@ -35,6 +35,7 @@ bool is_terminal(int fd) noexcept;
 // no reason for a message.
 bool write_stdout(const void* bytes, std::size_t num_bytes) noexcept;
 int print_stdout(const std::string& text);  // returns an exit code
+int stdout_error();                         // the exit code after write_stdout has failed
 
 // A bar with rate and time left on stderr, if that is a terminal. Erased at the end.
 class ProgressBar {

@@ -85,19 +85,24 @@ std::uint32_t head_checksum(std::span<const std::byte> head) noexcept {
   return common_checksum(kRules, bytes_of(head), head.size());
 }
 
-Status check_index(const Header& header, std::span<const std::byte> head) noexcept {
-  if (head.size() != header.payload_start())
-    return corrupt("frame ends inside its block index", kHeaderBytes, head.size(),
-                   header.payload_start());
-  const std::uint32_t sum = head_checksum(head);
-  if (sum != header.checksum)
-    return corrupt("header checksum does not match", kRules.checksum_offset, sum, header.checksum);
-  const std::uint8_t* p = bytes_of(head);
-  std::uint64_t end = header.payload_start();
+namespace {
+
+Status bad_checksum(std::uint32_t sum, const Header& header) noexcept {
+  return corrupt("header checksum does not match", kRules.checksum_offset, sum, header.checksum);
+}
+
+Status bad_end(std::uint64_t end, const Header& header) noexcept {
+  return corrupt("frame size does not match its blocks", 16, header.frame_bytes, end);
+}
+
+// Entries of blocks `first` and following, whose payloads start at `end`; moves it on.
+Status check_run(const Header& header, std::uint64_t first, std::span<const std::byte> entries,
+                 std::uint64_t& end) noexcept {
+  const std::uint8_t* p = bytes_of(entries);
   const std::size_t width = elem_bytes(header.dtype);
-  for (std::uint64_t i = 0; i < header.num_blocks(); ++i) {
+  for (std::uint64_t i = first; i < first + entries.size() / kEntryBytes; ++i, p += kEntryBytes) {
     const std::uint64_t at = entry_offset(i);
-    const Entry entry = read_entry(p + at);
+    const Entry entry = read_entry(p);
     if (entry.offset != end)
       return corrupt("block not where it should start", at, entry.offset, end, i);
     if (static_cast<int>(entry.codec) >= kNumCodecs)
@@ -108,9 +113,53 @@ Status check_index(const Header& header, std::span<const std::byte> head) noexce
                      max_payload(header.elems_in_block(i), width), i);
     end += entry.num_bytes;
   }
-  if (end != header.frame_bytes)
-    return corrupt("frame size does not match its blocks", 16, header.frame_bytes, end);
   return {};
+}
+
+}  // namespace
+
+Status check_index(const Header& header, std::span<const std::byte> head) noexcept {
+  if (head.size() != header.payload_start())
+    return corrupt("frame ends inside its block index", kHeaderBytes, head.size(),
+                   header.payload_start());
+  const std::uint32_t sum = head_checksum(head);
+  if (sum != header.checksum) return bad_checksum(sum, header);
+  std::uint64_t end = header.payload_start();
+  if (Status s = check_run(header, 0, head.subspan(kHeaderBytes), end); !s.ok()) return s;
+  return end == header.frame_bytes ? Status{} : bad_end(end, header);
+}
+
+IndexCheck::IndexCheck(const Header& header) noexcept
+    : header_(header), end_(header.payload_start()) {
+  std::uint8_t bytes[kHeaderBytes];
+  Header without = header;
+  without.checksum = 0;
+  write_header(without, bytes);
+  sum_ = checksum_terms(bytes, sizeof bytes, 0);
+}
+
+Status IndexCheck::add(std::span<const std::byte> entries) noexcept {
+  sum_ += checksum_terms(bytes_of(entries), entries.size(), entry_offset(num_blocks_) / 4);
+  const std::uint64_t first = num_blocks_;
+  num_blocks_ += entries.size() / kEntryBytes;
+  return check_run(header_, first, entries, end_);
+}
+
+Status IndexCheck::finish() const noexcept {
+  const std::uint32_t sum = checksum_finish(sum_, header_.payload_start());
+  if (sum != header_.checksum) return bad_checksum(sum, header_);
+  return end_ == header_.frame_bytes ? Status{} : bad_end(end_, header_);
+}
+
+Status check_entries(const Header& header, std::uint64_t first,
+                     std::span<const std::byte> entries) noexcept {
+  if (entries.empty()) return {};
+  std::uint64_t end = read_entry(bytes_of(entries)).offset;
+  if (end < header.payload_start())
+    return corrupt("block not where it should start", entry_offset(first), end,
+                   header.payload_start(), first);
+  if (Status s = check_run(header, first, entries, end); !s.ok()) return s;
+  return end <= header.frame_bytes ? Status{} : bad_end(end, header);
 }
 
 }  // namespace snug::frame

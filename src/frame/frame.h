@@ -91,6 +91,23 @@ std::uint32_t head_checksum(std::span<const std::byte> head) noexcept;
 // checksum and that payloads follow each other without gap or overlap up to the end of the frame.
 Status check_index(const Header& header, std::span<const std::byte> head) noexcept;
 
+// The same for an index that comes in pieces of whole entries.
+class IndexCheck {
+ public:
+  explicit IndexCheck(const Header& header) noexcept;
+  Status add(std::span<const std::byte> entries) noexcept;
+  Status finish() const noexcept;
+
+ private:
+  const Header header_;
+  std::uint64_t sum_, end_, num_blocks_ = 0;
+};
+
+// Checks what can be checked of the entries of blocks `first` and following alone: they can be used
+// without harm, though they may not be those of the frame.
+Status check_entries(const Header& header, std::uint64_t first,
+                     std::span<const std::byte> entries) noexcept;
+
 // Largest payload a block of `num_elems` may have: what it takes raw, or the
 // 16 bytes of a constant.
 inline std::uint64_t max_payload(std::uint64_t num_elems, std::size_t bytes_per_elem) noexcept {

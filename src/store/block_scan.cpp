@@ -7,12 +7,13 @@ namespace snug::store {
 namespace {
 
 constexpr int kMaxThreads = 64;  // what the memory promise is made for
+constexpr std::size_t kManyTensors = 500'000;
 constexpr std::uint64_t kReportBytes = std::uint64_t{2} << 20;
 
 struct ScanJob {
   Chunk chunk;
   std::size_t num_bytes = 0;
-  std::shared_ptr<const FrameHead> head;  // compressed files only
+  std::shared_ptr<const FrameHead> head;  // frames only
   std::uint64_t first_block = 0, num_blocks = 0;
 };
 
@@ -25,12 +26,13 @@ class JobQueue {
   bool next(ScanJob& job, StoreStatus& status) {
     const std::lock_guard lock(mutex_);
     if (tensor_idx_ == file_.plain().slots.size()) return false;
-    const Slot& slot = file_.plain().slots[tensor_idx_];
+    const Slot slot = file_.plain().slots[tensor_idx_];
     const std::uint64_t left = slot.num_bytes() - offset_;
     job.chunk = {ticket_++, tensor_idx_, offset_, offset_ == 0, false};
     const DType dtype = dtype_of(slot.dtype);
     std::uint64_t step = std::uint64_t{2} * elem_bytes(dtype) << frame::default_log2_block(dtype);
-    if (file_.compressed()) {
+    job.head = nullptr;
+    if (file_.is_frame(tensor_idx_)) {
       if (offset_ == 0) {
         auto head = file_.load_head(tensor_idx_);
         status = head.status();
@@ -94,9 +96,7 @@ class Scan {
     const std::span<std::byte> dst = raw.span(job.num_bytes);
     job.chunk.raw = dst;
     const std::size_t idx = job.chunk.tensor_idx;
-    if (!file_.compressed())
-      return file_.file().read_at(file_.stored_offset(idx) + job.chunk.offset, dst.data(),
-                                  dst.size());
+    if (job.head == nullptr) return file_.read_unframed(idx, job.chunk.offset, dst);
     const frame::Header& header = job.head->header;
     if (job.chunk.last)
       std::memcpy(dst.data() + dst.size() - header.num_tail_bytes, header.tail,
@@ -129,15 +129,20 @@ StoreStatus ProgressMeter::add(std::uint64_t num_bytes, const std::string& path)
 StoreStatus scan_tensors(const TensorFile& file, int num_threads, std::uint64_t start,
                          ProgressMeter& meter, const Visit& visit) {
   const std::uint64_t num_chunks = file.plain().file_bytes / kChunkBytes + 1;
+  // What a long header takes is not there for threads.
+  const int max_threads = file.plain().slots.size() > kManyTensors ? kMaxThreads / 2 : kMaxThreads;
   return Scan(file, start, meter, visit)
-      .run(codec::thread_count(store_threads(num_threads), num_chunks));
+      .run(codec::thread_count(std::min(store_threads(num_threads), max_threads), num_chunks));
 }
 
 StoreStatus read_blocks(const TensorFile& file, std::size_t idx, const FrameHead& head,
                         std::uint64_t first, std::uint64_t count, std::byte* dst, Buffer& payload,
                         codec::Workspace& workspace) {
   if (count == 0) return {};
-  const codec::FrameReader reader = head.reader();
+  std::vector<std::byte> window;
+  const auto index = file.index_of(idx, head, first, count, window);
+  if (!index) return index.status();
+  const codec::FrameReader& reader = *index;
   const std::uint64_t begin = reader.entry(first).offset;
   const frame::Entry last = reader.entry(first + count - 1);
   const auto bytes = payload.span(static_cast<std::size_t>(last.offset + last.num_bytes - begin));

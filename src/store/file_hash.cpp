@@ -19,12 +19,16 @@ FileHash::FileHash(const HashFunctions& functions)
   if (state_ == nullptr) throw std::bad_alloc();
 }
 
+std::array<unsigned char, kHashBytes> FileHash::bytes() const noexcept {
+  unsigned char digest[kHashBytes];
+  functions_.digest(state_, digest);
+  return std::to_array(digest);
+}
+
 std::string FileHash::hex() const {
   static constexpr char kHex[] = "0123456789abcdef";
-  unsigned char bytes[kHashBytes];
-  functions_.digest(state_, bytes);
   std::string text;
-  for (const unsigned char byte : bytes) {
+  for (const unsigned char byte : bytes()) {
     text.push_back(kHex[byte >> 4]);
     text.push_back(kHex[byte & 15]);
   }

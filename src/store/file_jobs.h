@@ -13,8 +13,9 @@ enum class FileJob { kCompress, kRestore, kVerify };
 // Passes over the data that a job makes, for its progress.
 inline int num_passes(FileJob job) noexcept { return job == FileJob::kCompress ? 2 : 1; }
 
-// Writes `in`, a plain file, compressed to `path`.
-StoreResult<FileReport> compress_file(const TensorFile& in, const std::string& path,
+// Writes `in`, a plain file, compressed to `path`. The layout of `in` is gone afterwards: its memory
+// is needed for that of the output, which is read back.
+StoreResult<FileReport> compress_file(TensorFile& in, const std::string& path,
                                       const StoreOptions& options, ProgressMeter& meter);
 
 // Writes the original of `in`, a compressed file, to `path`.
@@ -26,7 +27,7 @@ StoreResult<FileReport> verify_file(const TensorFile& in, const StoreOptions& op
                                     ProgressMeter& meter);
 
 // One of the above; kVerify does not use `path`.
-StoreResult<FileReport> run_job(FileJob job, const TensorFile& in, const std::string& path,
+StoreResult<FileReport> run_job(FileJob job, TensorFile& in, const std::string& path,
                                 const StoreOptions& options, ProgressMeter& meter);
 
 }  // namespace snug::store

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <filesystem>
 #include <optional>
-#include <set>
 
 #include "store/json_reader.h"
 #include "store/output.h"
+#include "store/range_text.h"
 
 namespace snug::store {
 namespace {
@@ -23,49 +23,42 @@ StoreStatus check_tensors(const Folder& folder, FolderFile& file, bool expect_co
   return (*tensors)->check_kind(expect_compressed);
 }
 
-// The shard names of an index: {"weight_map": {tensor: shard, ...}, ...}.
-StoreResult<std::set<std::string>> read_index(const std::string& path) {
+// Whether the shards of an index are there: {"weight_map": {tensor: shard, ...}, ...}.
+StoreStatus check_index(const Folder& folder, const std::string& index_name) {
+  const std::string path = folder.path_of(index_name);
   auto file = File::open(path);
   if (!file) return file.status();
   if (file->num_bytes() > kMaxHeaderBytes)
-    return StoreStatus{
-        frame::corrupt("index too long", kNowhere, file->num_bytes(), kMaxHeaderBytes), path};
-  std::string text(file->num_bytes(), '\0');
-  if (StoreStatus s = file->read_at(0, text.data(), text.size()); !s.ok()) return s;
+    return {frame::corrupt("index too long", kNowhere, file->num_bytes(), kMaxHeaderBytes), path};
+  const ReadRange read = [&](std::uint64_t offset, std::span<std::byte> dst) {
+    return file->read_at(offset, dst.data(), dst.size());
+  };
+  RangeText text(read, 0, file->num_bytes());
   JsonReader json(text);
-  std::set<std::string> shards;
-  std::string key, shard;
+  const fs::path parent = fs::path(index_name).parent_path();
+  std::string key, shard, last;  // most tensors are in the shard of the one before
   json.expect('{');
   for (bool first = true; json.next_member('}', first);) {
-    if (!json.read_key(key)) break;
+    if (!json.read_short_key(key)) break;
     if (key != "weight_map") {
       if (!json.skip_value()) break;
       continue;
     }
     if (!json.expect('{')) break;
     for (bool first_tensor = true; json.next_member('}', first_tensor);) {
-      if (!json.read_key(key) || !json.read_string(shard)) break;
-      shards.insert(shard);
+      if (!json.skip_string() || !json.expect(':') || !json.read_short(shard)) break;
+      if (shard == last) continue;
+      const std::string name = (parent / shard).lexically_normal().generic_string();
+      const auto at = std::lower_bound(
+          folder.files.begin(), folder.files.end(), name,
+          [](const FolderFile& f, const std::string& n) { return f.name < n; });
+      if (at == folder.files.end() || at->name != name)
+        return failure(Code::kNotFound, "shard named by the index is missing", path, shard);
+      last = shard;
     }
   }
-  if (!json.expect_end()) return StoreStatus{json.status(), path};
-  return shards;
-}
-
-StoreStatus check_index(const Folder& folder, const std::string& index_name) {
-  auto shards = read_index(folder.path_of(index_name));
-  if (!shards) return shards.status();
-  const fs::path parent = fs::path(index_name).parent_path();
-  for (const std::string& shard : *shards) {
-    const std::string name = (parent / shard).lexically_normal().generic_string();
-    const auto at = std::lower_bound(
-        folder.files.begin(), folder.files.end(), name,
-        [](const FolderFile& file, const std::string& n) { return file.name < n; });
-    if (at == folder.files.end() || at->name != name)
-      return failure(Code::kNotFound, "shard named by the index is missing",
-                     folder.path_of(index_name), shard);
-  }
-  return {};
+  if (!text.status().ok()) return text.status();
+  return json.expect_end() ? StoreStatus{} : StoreStatus{json.status(), path};
 }
 
 StoreStatus copy_file(const std::string& from, const std::string& to) {

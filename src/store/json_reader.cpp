@@ -1,6 +1,8 @@
 #include "store/json_reader.h"
 
+#include <algorithm>
 #include <charconv>
+#include <cstring>
 
 namespace snug::store {
 namespace {
@@ -9,16 +11,43 @@ namespace {
 constexpr int kMaxDepth = 32;
 
 bool is_space(char c) noexcept { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
+bool is_plain(char c) noexcept {
+  const auto u = static_cast<unsigned char>(c);
+  return u >= 0x20 && u < 0x80 && c != '"' && c != '\\';
+}
 bool is_digit(char c) noexcept { return c >= '0' && c <= '9'; }
 
-void append_utf8(std::string& out, std::uint32_t code) {
-  if (code < 0x80) return out.push_back(static_cast<char>(code));
-  const int num_more = code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
-  out.push_back(static_cast<char>((0xFF00u >> (num_more + 1) & 0xFF) | code >> 6 * num_more));
-  for (int i = num_more; i-- > 0;) out.push_back(static_cast<char>(0x80 | (code >> 6 * i & 0x3F)));
+constexpr std::size_t kBufferBytes = std::size_t{64} << 10;
+
+std::size_t put_utf8(char* out, std::uint32_t code) noexcept {
+  if (code < 0x80) return *out = static_cast<char>(code), 1;
+  const std::size_t num_more = code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
+  *out++ = static_cast<char>((0xFF00u >> (num_more + 1) & 0xFF) | code >> 6 * num_more);
+  for (std::size_t i = num_more; i-- > 0;)
+    *out++ = static_cast<char>(0x80 | (code >> 6 * i & 0x3F));
+  return num_more + 1;
 }
 
 }  // namespace
+
+JsonReader::JsonReader(TextSource& source, std::uint64_t base_offset)
+    : base_offset_(base_offset),
+      source_(&source),
+      buffer_(std::make_unique_for_overwrite<char[]>(kBufferBytes)) {}
+
+bool JsonReader::refill(std::size_t num_bytes) noexcept {
+  if (source_ == nullptr) return false;
+  std::size_t size = text_.size() - pos_;
+  if (size > 0) std::memmove(buffer_.get(), text_.data() + pos_, size);
+  base_offset_ += pos_;
+  pos_ = 0;
+  for (std::size_t n; size < num_bytes; size += n) {
+    n = source_->read({buffer_.get() + size, kBufferBytes - size});
+    if (n == 0) break;
+  }
+  text_ = {buffer_.get(), size};
+  return size >= num_bytes;
+}
 
 bool JsonReader::fail(const char* what, std::uint64_t found) noexcept {
   if (status_.ok()) status_ = {Code::kCorrupt, what, kNowhere, position(), found};
@@ -27,13 +56,19 @@ bool JsonReader::fail(const char* what, std::uint64_t found) noexcept {
 
 char JsonReader::peek() noexcept {
   if (!ok()) return '\0';
-  while (pos_ < text_.size() && is_space(text_[pos_])) ++pos_;
-  return pos_ < text_.size() ? text_[pos_] : '\0';
+  while (has(1) && is_space(text_[pos_])) ++pos_;
+  return has(1) ? text_[pos_] : '\0';
 }
 
 bool JsonReader::try_take(char c) noexcept {
-  if (peek() != c || pos_ >= text_.size()) return false;
+  if (peek() != c || !has(1)) return false;
   ++pos_;
+  return true;
+}
+
+bool JsonReader::take_word(std::string_view word) noexcept {
+  if (!has(word.size()) || text_.substr(pos_, word.size()) != word) return false;
+  pos_ += word.size();
   return true;
 }
 
@@ -48,11 +83,7 @@ bool JsonReader::expect(char c) noexcept {
   }
 }
 
-bool JsonReader::try_null() noexcept {
-  if (peek() != 'n' || text_.substr(pos_, 4) != "null") return false;
-  pos_ += 4;
-  return true;
-}
+bool JsonReader::try_null() noexcept { return peek() == 'n' && take_word("null"); }
 
 bool JsonReader::next_member(char close, bool& first) noexcept {
   if (first) {
@@ -63,60 +94,72 @@ bool JsonReader::next_member(char close, bool& first) noexcept {
   return expect(',');
 }
 
-bool JsonReader::read_string(std::string& out) {
-  out.clear();
+bool JsonReader::read_text(std::string* out, std::size_t max_bytes) {
   if (!expect('"')) return false;
-  while (pos_ < text_.size()) {
+  const auto put = [&](const char* bytes, std::size_t num_bytes) {
+    const std::size_t n = std::min(num_bytes, max_bytes);
+    if (out != nullptr) out->append(bytes, n);
+    max_bytes -= n;
+  };
+  while (has(1)) {
     const char c = text_[pos_];
+    std::size_t num_bytes = 1;
     if (c == '"') {
       ++pos_;
       return true;
     }
     if (static_cast<unsigned char>(c) < 0x20) return fail("JSON: control character in a string");
     if (c == '\\') {
-      if (!read_escape(out)) return false;
-    } else if (static_cast<unsigned char>(c) < 0x80) {
-      out.push_back(c);
-      ++pos_;
-    } else if (!read_utf8(out)) {
+      char utf8[4];
+      if (!read_escape(utf8, num_bytes)) return false;
+      put(utf8, num_bytes);
+      continue;
+    }
+    if (static_cast<unsigned char>(c) < 0x80) {
+      // Plain characters in one go: most strings are nothing else.
+      while (pos_ + num_bytes < text_.size() && is_plain(text_[pos_ + num_bytes])) ++num_bytes;
+    } else if (!read_utf8(num_bytes)) {
       return false;
     }
+    put(text_.data() + pos_, num_bytes);
+    pos_ += num_bytes;
   }
   return fail("JSON: string does not end");
 }
 
-bool JsonReader::read_escape(std::string& out) {
+bool JsonReader::read_escape(char (&utf8)[4], std::size_t& num_bytes) noexcept {
   ++pos_;
-  const char c = pos_ < text_.size() ? text_[pos_++] : '\0';
+  const char c = has(1) ? text_[pos_++] : '\0';
   constexpr std::string_view kLetters = "\"\\/bfnrt", kMeanings = "\"\\/\b\f\n\r\t";
+  num_bytes = 1;
   if (const std::size_t i = kLetters.find(c); i != std::string_view::npos)
-    return out.push_back(kMeanings[i]), true;
+    return utf8[0] = kMeanings[i], true;
   if (c != 'u') return fail("JSON: unknown escape");
   std::uint32_t code, low;
   if (!read_hex4(code)) return false;
   if (code >= 0xD800 && code < 0xE000) {
-    if (code >= 0xDC00 || text_.substr(pos_, 2) != "\\u") return fail("JSON: lone surrogate");
-    pos_ += 2;
+    if (code >= 0xDC00 || !take_word("\\u")) return fail("JSON: lone surrogate");
     if (!read_hex4(low)) return false;
     if (low < 0xDC00 || low >= 0xE000) return fail("JSON: lone surrogate");
     code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
   }
-  append_utf8(out, code);
+  num_bytes = put_utf8(utf8, code);
   return true;
 }
 
 bool JsonReader::read_hex4(std::uint32_t& out) noexcept {
-  if (text_.size() - pos_ < 4) return fail("JSON: string does not end");
+  if (!has(4)) return fail("JSON: string does not end");
   const char *begin = text_.data() + pos_, *end = begin + 4;
   if (std::from_chars(begin, end, out, 16).ptr != end) return fail("JSON: unknown escape");
   pos_ += 4;
   return true;
 }
 
-bool JsonReader::read_utf8(std::string& out) {
+// Checks the character at pos_.
+bool JsonReader::read_utf8(std::size_t& num_bytes) noexcept {
   const auto lead = static_cast<unsigned char>(text_[pos_]);
   const std::size_t n = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-  if (lead < 0xC2 || lead > 0xF4 || text_.size() - pos_ < n)
+  if (lead < 0xC2 || lead > 0xF4 || !has(n))
     return fail("header is not UTF-8", lead);
   std::uint32_t code = lead & (0x7Fu >> n);
   for (std::size_t i = 1; i < n; ++i) {
@@ -127,38 +170,34 @@ bool JsonReader::read_utf8(std::string& out) {
   const bool overlong = (n == 3 && code < 0x800) || (n == 4 && code < 0x10000);
   if (overlong || code > 0x10FFFF || (code >= 0xD800 && code < 0xE000))
     return fail("header is not UTF-8", lead);
-  out.append(text_.substr(pos_, n));
-  pos_ += n;
+  num_bytes = n;
   return true;
 }
 
 bool JsonReader::read_uint(std::uint64_t& out) noexcept {
   if (!is_digit(peek())) return fail("JSON: expected a whole number");
-  const std::size_t start = pos_;
+  const bool starts_with_0 = text_[pos_] == '0';
+  bool several = false;
   out = 0;
-  for (; pos_ < text_.size() && is_digit(text_[pos_]); ++pos_) {
+  for (; has(1) && is_digit(text_[pos_]); ++pos_) {
     const auto digit = static_cast<std::uint64_t>(text_[pos_] - '0');
     if (out > (~std::uint64_t{0} - digit) / 10) return fail("JSON: number too large");
+    if (starts_with_0 && several) return fail("JSON: number starts with 0");
     out = out * 10 + digit;
+    several = true;
   }
-  if (text_[start] == '0' && pos_ - start > 1) return fail("JSON: number starts with 0");
-  const char after = pos_ < text_.size() ? text_[pos_] : '\0';
-  if (after == '.' || after == 'e' || after == 'E') return fail("JSON: expected a whole number");
+  if (at('.') || at('e') || at('E')) return fail("JSON: expected a whole number");
   return true;
 }
 
 bool JsonReader::skip_literal_or_number() noexcept {
   for (const std::string_view word : {"true", "false", "null"})
-    if (text_.substr(pos_, word.size()) == word) {
-      pos_ += word.size();
-      return true;
-    }
+    if (take_word(word)) return true;
   const auto digits = [this] {
-    const std::size_t start = pos_;
-    while (pos_ < text_.size() && is_digit(text_[pos_])) ++pos_;
-    return pos_ > start;
+    bool any = false;
+    for (; has(1) && is_digit(text_[pos_]); ++pos_) any = true;
+    return any;
   };
-  const auto at = [this](char c) { return pos_ < text_.size() && text_[pos_] == c; };
   if (at('-')) ++pos_;
   if (!digits()) return fail("JSON: expected a value");
   if (at('.')) {
@@ -175,14 +214,13 @@ bool JsonReader::skip_literal_or_number() noexcept {
 
 bool JsonReader::skip_value(int depth) {
   if (depth > kMaxDepth) return fail("JSON: nested too deep");
-  std::string ignored;
   const char c = peek();
-  if (c == '"') return read_string(ignored);
+  if (c == '"') return skip_string();
   if (c != '{' && c != '[') return skip_literal_or_number();
   ++pos_;
   const char close = c == '{' ? '}' : ']';
   for (bool first = true; next_member(close, first);) {
-    if (c == '{' && !read_key(ignored)) return false;
+    if (c == '{' && !(skip_string() && expect(':'))) return false;
     if (!skip_value(depth + 1)) return false;
   }
   return ok();
@@ -190,7 +228,7 @@ bool JsonReader::skip_value(int depth) {
 
 bool JsonReader::expect_end() noexcept {
   peek();
-  if (ok() && pos_ < text_.size()) return fail("JSON: bytes after the end");
+  if (ok() && has(1)) return fail("JSON: bytes after the end");
   return ok();
 }
 

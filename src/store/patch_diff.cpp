@@ -5,6 +5,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <optional>
 
 #include "snug/delta.h"
 #include "store/file_hash.h"
@@ -33,7 +34,8 @@ class TaskList {
   TaskList(const OpenVersion& base, const OpenVersion& next) : base_(base), next_(next) {
     for (std::uint32_t i = 0; i < base.files.size(); ++i)
       if (const Layout* layout = base.files[i]->layout())
-        for (const Slot& slot : layout->slots) tensors_.try_emplace(slot.name, i, &slot);
+        for (std::uint32_t j = 0; j < layout->slots.size(); ++j)
+          tensors_.try_emplace(layout->slots[j].name, i, j);
     for (std::uint32_t i = 0; i < next.files.size(); ++i) add_file(i);
   }
   const std::vector<DiffTask>& tasks() const noexcept { return tasks_; }
@@ -73,15 +75,17 @@ class TaskList {
 
   // The tensor of that name in the file of that name, or in any other.
   BasePlace find_tensor(const Slot& slot, const PlainFile* same, std::uint32_t base_file) const {
-    const Slot* found =
-        same != nullptr && same->layout() != nullptr ? same->layout()->find(slot.name) : nullptr;
-    if (found == nullptr) {
+    std::optional<std::size_t> idx;
+    if (same != nullptr && same->layout() != nullptr) idx = same->layout()->slots.find(slot.name);
+    if (!idx) {
       const auto at = tensors_.find(slot.name);
       if (at == tensors_.end()) return {};
-      std::tie(base_file, found) = at->second;
+      std::tie(base_file, idx) = at->second;
     }
-    if (found->num_bytes() != slot.num_bytes()) return {};
-    return {true, base_file, base_.files[base_file]->layout()->data_start + found->begin};
+    const Layout& layout = *base_.files[base_file]->layout();
+    const Slot found = layout.slots[*idx];
+    if (found.num_bytes() != slot.num_bytes()) return {};
+    return {true, base_file, layout.data_start + found.begin};
   }
 
   void add(std::uint32_t file, std::uint64_t offset, std::uint64_t num_bytes, DType dtype,
@@ -94,7 +98,7 @@ class TaskList {
   }
 
   const OpenVersion &base_, &next_;
-  std::map<std::string_view, std::pair<std::uint32_t, const Slot*>> tensors_;
+  std::map<std::string_view, std::pair<std::uint32_t, std::uint32_t>> tensors_;
   std::vector<DiffTask> tasks_;
 };
 

@@ -5,6 +5,7 @@
 
 #include "store/block_scan.h"
 #include "store/file_hash.h"
+#include "store/read_tensor.h"
 
 namespace snug::store {
 
@@ -19,34 +20,26 @@ StoreResult<std::unique_ptr<PlainFile>> PlainFile::open(const std::string& path,
   if (!tensors || ((*tensors)->compressed() && !restore)) return self;
   self->tensors_ = std::move(*tensors);
   self->num_bytes_ = self->tensors_->plain().file_bytes;
-  if (self->compressed()) {
-    auto reader = Reader::open(path);
-    if (!reader) return reader.status();
-    self->reader_ = std::move(*reader);
-  }
   return self;
 }
 
 StoreStatus PlainFile::read_at(std::uint64_t offset, std::span<std::byte> dst) const {
   if (!compressed()) return file().read_at(offset, dst.data(), dst.size());
-  const std::string& header = tensors_->plain_header();
-  if (offset < header.size() && !dst.empty()) {
-    const std::size_t n = std::min<std::size_t>(dst.size(), header.size() - offset);
-    std::memcpy(dst.data(), header.data() + offset, n);
+  const Layout& plain = tensors_->plain();
+  if (offset < plain.data_start && !dst.empty()) {
+    const auto n = static_cast<std::size_t>(
+        std::min<std::uint64_t>(dst.size(), plain.data_start - offset));
+    if (StoreStatus s = tensors_->read_header(offset, dst.first(n)); !s.ok()) return s;
     offset += n;
     dst = dst.subspan(n);
   }
-  const Layout& plain = tensors_->plain();
   // The first tensor that ends behind the offset, and those that follow it.
-  auto slot = std::upper_bound(
-      plain.slots.begin(), plain.slots.end(), offset,
-      [&](std::uint64_t at, const Slot& s) { return at < plain.data_start + s.end; });
-  for (; !dst.empty() && slot != plain.slots.end(); ++slot) {
-    const std::uint64_t first = offset - plain.data_start - slot->begin;
-    const auto n =
-        static_cast<std::size_t>(std::min<std::uint64_t>(dst.size(), slot->num_bytes() - first));
-    const TensorEntry* entry = reader_.find(slot->name);
-    if (StoreStatus s = reader_.read_bytes(*entry, first, dst.first(n)); !s.ok()) return s;
+  std::size_t idx = dst.empty() ? 0 : plain.slots.first_behind(offset - plain.data_start);
+  for (; !dst.empty() && idx < plain.slots.size(); ++idx) {
+    const std::uint64_t first = offset - plain.data_start - plain.slots.begin_of(idx);
+    const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(
+        dst.size(), plain.slots.end_of(idx) - plain.slots.begin_of(idx) - first));
+    if (StoreStatus s = read_tensor(*tensors_, idx, first, dst.first(n), 1); !s.ok()) return s;
     offset += n;
     dst = dst.subspan(n);
   }

@@ -37,7 +37,6 @@ class PlainFile {
 
   File file_;                            // if it has no tensors
   std::unique_ptr<TensorFile> tensors_;  // if it has
-  Reader reader_;                        // if it is compressed
   std::uint64_t num_bytes_ = 0;
 };
 

@@ -11,7 +11,12 @@ StoreStatus restore(const TensorFile& in, const File* out, const StoreOptions& o
   if (StoreStatus s = in.check_kind(true); !s.ok()) return s;
   const Layout& plain = in.plain();
   FileHash hash;
-  hash.update(in.plain_header().data(), in.plain_header().size());
+  if (StoreStatus s = in.visit_header([&](std::uint64_t at, std::span<const std::byte> piece) {
+        hash.update(piece.data(), piece.size());
+        return out != nullptr ? out->write_at(at, piece.data(), piece.size()) : StoreStatus{};
+      });
+      !s.ok())
+    return s;
   const Visit visit = [&](const Chunk& chunk, codec::Turnstile& turn,
                           codec::Workspace&) -> StoreStatus {
     std::uint64_t pos;
@@ -19,7 +24,7 @@ StoreStatus restore(const TensorFile& in, const File* out, const StoreOptions& o
     hash.update(chunk.raw.data(), chunk.raw.size());
     turn.pass(pos + chunk.raw.size());
     if (out == nullptr) return {};
-    const std::uint64_t at = plain.data_start + plain.slots[chunk.tensor_idx].begin + chunk.offset;
+    const std::uint64_t at = plain.data_start + plain.slots.begin_of(chunk.tensor_idx) + chunk.offset;
     if (StoreStatus s = out->write_at(at, chunk.raw.data(), chunk.raw.size()); !s.ok()) return s;
     out->start_writeback(at, at + chunk.raw.size());
     return {};
@@ -44,8 +49,6 @@ StoreResult<FileReport> restore_file(const TensorFile& in, const std::string& pa
   meter.set_phase("restoring");
   if (StoreStatus s = out.reserve(in.plain().file_bytes); !s.ok()) return s;
   if (StoreStatus s = restore(in, &out, options, meter); !s.ok()) return s;
-  if (StoreStatus s = out.write_at(0, in.plain_header().data(), in.plain_header().size()); !s.ok())
-    return s;
   out.copy_attributes(in.file());
   if (StoreStatus s = out.sync(); !s.ok()) return s;
   if (StoreStatus s = output->commit(); !s.ok()) return s;
@@ -58,7 +61,7 @@ StoreResult<FileReport> verify_file(const TensorFile& in, const StoreOptions& op
   return report_on(in, in.path());
 }
 
-StoreResult<FileReport> run_job(FileJob job, const TensorFile& in, const std::string& path,
+StoreResult<FileReport> run_job(FileJob job, TensorFile& in, const std::string& path,
                                 const StoreOptions& options, ProgressMeter& meter) {
   switch (job) {
     case FileJob::kCompress: return compress_file(in, path, options, meter);

@@ -2,96 +2,75 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
-
-#include "store/json_reader.h"
+#include <utility>
 
 namespace snug::store {
 namespace {
 
-struct KnownDType {
-  const char* name;
-  std::uint64_t bits;
-  DType dtype;
-};
-
-constexpr KnownDType kKnownDTypes[] = {
-    {"BF16", 16, DType::kBF16},     {"F16", 16, DType::kF16},
-    {"F32", 32, DType::kF32},       {"F64", 64, DType::kF64},
-    {"F8_E4M3", 8, DType::kF8E4M3}, {"F8_E4M3FN", 8, DType::kF8E4M3},
-    {"F8_E5M2", 8, DType::kF8E5M2}, {"F8_E4M3FNUZ", 8, DType::kF8E4M3},
-    {"F8_E8M0", 8, DType::kBytes},  {"F8_E5M2FNUZ", 8, DType::kF8E5M2},
-    {"F4", 4, DType::kF4},          {"F6_E2M3", 6, DType::kBytes},
-    {"F6_E3M2", 6, DType::kBytes},  {"BOOL", 8, DType::kBool},
-    {"U8", 8, DType::kBytes},       {"I8", 8, DType::kI8},
-    {"U16", 16, DType::kI16},       {"I16", 16, DType::kI16},
-    {"U32", 32, DType::kI32},       {"I32", 32, DType::kI32},
-    {"U64", 64, DType::kI64},       {"I64", 64, DType::kI64},
-    {"C64", 64, DType::kBytes},
-};
-
-static_assert(
-    [] {
-      for (const DTypeInfo& info : kDTypes) {
-        bool named = false;
-        for (const KnownDType& known : kKnownDTypes) named |= known.dtype == info.dtype;
-        if (!named) return false;
-      }
-      return true;
-    }(),
-    "every DType has a name in safetensors files");
-
-const KnownDType* find_dtype(std::string_view name) noexcept {
-  for (const KnownDType& known : kKnownDTypes)
-    if (name == known.name) return &known;
-  return nullptr;
-}
+// Far more than any framework has; without it a small hostile header could ask for any amount of
+// memory.
+constexpr std::size_t kMaxDims = 64;
+constexpr std::size_t kMaxMetadata = 1'000'000;
 
 Status corrupt(const char* what, std::uint64_t byte, std::uint64_t found = kNowhere,
                std::uint64_t expected = kNowhere) noexcept {
   return {Code::kCorrupt, what, kNowhere, byte, found, expected};
 }
 
-bool read_metadata(JsonReader& json, Metadata& metadata) {
+StoreStatus blame(Status status, std::string_view tensor) {
+  return {status, {}, std::string(tensor)};
+}
+
+// One tensor while it is read.
+struct OpenSlot {
+  std::string dtype;
+  std::uint64_t shape[kMaxDims];
+  std::size_t num_dims = 0;
+  std::uint64_t begin = 0, end = 0;
+
+  std::span<const std::uint64_t> dims() const noexcept { return {shape, num_dims}; }
+};
+
+bool read_metadata(JsonReader& json, MetadataTable& metadata) {
   if (json.try_null()) return true;
   if (!json.expect('{')) return false;
   for (bool first = true; json.next_member('}', first);) {
-    std::pair<std::string, std::string> item;
-    if (!json.read_key(item.first) || !json.read_string(item.second)) return false;
-    metadata.push_back(std::move(item));
+    if (metadata.size() == kMaxMetadata) return json.fail("more than a million metadata entries");
+    if (!json.append_string(metadata.text()) || !json.expect(':')) return false;
+    metadata.done();
+    if (!json.append_string(metadata.text())) return false;
+    metadata.done();
   }
-  return json.ok();
+  if (!json.ok()) return false;
+  return !metadata.any_twice() || json.fail("__metadata__ has a key twice");
 }
 
-// Far more than any framework has; without it a small hostile header could ask
-// for any amount of memory.
-constexpr std::size_t kMaxDims = 64;
-
-bool read_shape(JsonReader& json, std::vector<std::uint64_t>& shape) {
+bool read_shape(JsonReader& json, OpenSlot& slot) {
   if (!json.expect('[')) return false;
+  slot.num_dims = 0;
   for (bool first = true; json.next_member(']', first);) {
-    if (shape.size() == kMaxDims) return json.fail("tensor with more than 64 dimensions");
-    shape.emplace_back();
-    if (!json.read_uint(shape.back())) return false;
+    if (slot.num_dims == kMaxDims) return json.fail("tensor with more than 64 dimensions");
+    if (!json.read_uint(slot.shape[slot.num_dims++])) return false;
   }
   return json.ok();
 }
 
-bool read_slot(JsonReader& json, Slot& slot) {
+bool read_slot(JsonReader& json, OpenSlot& slot) {
   if (!json.expect('{')) return false;
   bool has_dtype = false, has_shape = false, has_offsets = false;
   std::string key;
   for (bool first = true; json.next_member('}', first);) {
-    if (!json.read_key(key)) return false;
+    if (!json.read_short_key(key)) return false;
     bool* seen = key == "dtype"          ? &has_dtype
                  : key == "shape"        ? &has_shape
                  : key == "data_offsets" ? &has_offsets
                                          : nullptr;
     if (seen != nullptr && std::exchange(*seen, true)) return json.fail("key given twice");
     if (seen == &has_dtype) {
-      if (!json.read_string(slot.dtype)) return false;
+      if (!json.read_short(slot.dtype)) return false;
+      if (slot.dtype.size() > kMaxDTypeBytes) return json.fail("dtype of more than 255 bytes");
     } else if (seen == &has_shape) {
-      if (!read_shape(json, slot.shape)) return false;
+      if (!read_shape(json, slot)) return false;
     } else if (seen == &has_offsets) {
       if (!json.expect('[') || !json.read_uint(slot.begin) || !json.expect(',') ||
           !json.read_uint(slot.end) || !json.expect(']'))
@@ -106,17 +85,17 @@ bool read_slot(JsonReader& json, Slot& slot) {
 }
 
 // False on overflow.
-bool bits_of(const Slot& slot, std::uint64_t bits_per_elem, std::uint64_t& bits) noexcept {
+bool bits_of(std::span<const std::uint64_t> shape, std::uint64_t bits_per_elem,
+             std::uint64_t& bits) noexcept {
   bits = bits_per_elem;
   // A zero dimension makes the product zero, however large the others are.
-  if (std::find(slot.shape.begin(), slot.shape.end(), 0) != slot.shape.end())
-    return (bits = 0, true);
-  for (const std::uint64_t dim : slot.shape)
+  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return (bits = 0, true);
+  for (const std::uint64_t dim : shape)
     if (__builtin_mul_overflow(bits, dim, &bits)) return false;
   return true;
 }
 
-Status check_slot(const Slot& slot, std::uint64_t data_bytes, std::uint64_t byte) noexcept {
+Status check_slot(const OpenSlot& slot, std::uint64_t data_bytes, std::uint64_t byte) noexcept {
   if (slot.begin > slot.end)
     return corrupt("data_offsets run backwards", byte, slot.begin, slot.end);
   if (slot.end > data_bytes)
@@ -124,25 +103,25 @@ Status check_slot(const Slot& slot, std::uint64_t data_bytes, std::uint64_t byte
   const std::uint64_t bits_per_elem = dtype_bits(slot.dtype);
   if (bits_per_elem == 0) return {};
   std::uint64_t bits;
-  if (!bits_of(slot, bits_per_elem, bits)) return corrupt("shape too large", byte);
+  if (!bits_of(slot.dims(), bits_per_elem, bits)) return corrupt("shape too large", byte);
   if (bits % 8 != 0) return corrupt("tensor ends inside a byte", byte, bits);
-  if (bits / 8 != slot.num_bytes())
-    return corrupt("size does not agree with dtype and shape", byte, slot.num_bytes(), bits / 8);
+  if (bits / 8 != slot.end - slot.begin)
+    return corrupt("size does not agree with dtype and shape", byte, slot.end - slot.begin,
+                   bits / 8);
   return {};
 }
-
-StoreStatus blame(Status status, const std::string& tensor) { return {status, {}, tensor}; }
 
 // Data must be covered without holes and overlaps.
 StoreStatus check_cover(const Layout& layout) {
   std::uint64_t end = 0;
-  for (const Slot& slot : layout.slots) {
-    const std::uint64_t at = layout.data_start + slot.begin;
-    if (slot.begin < end)
-      return blame(corrupt("tensor overlaps the one before it", at, slot.begin, end), slot.name);
-    if (slot.begin > end)
-      return blame(corrupt("hole before the tensor", at, slot.begin, end), slot.name);
-    end = slot.end;
+  for (std::size_t i = 0; i < layout.slots.size(); ++i) {
+    const std::uint64_t begin = layout.slots.begin_of(i), at = layout.data_start + begin;
+    if (begin < end)
+      return blame(corrupt("tensor overlaps the one before it", at, begin, end),
+                   layout.slots[i].name);
+    if (begin > end)
+      return blame(corrupt("hole before the tensor", at, begin, end), layout.slots[i].name);
+    end = layout.slots.end_of(i);
   }
   const std::uint64_t data_bytes = layout.file_bytes - layout.data_start;
   if (end != data_bytes)
@@ -151,44 +130,48 @@ StoreStatus check_cover(const Layout& layout) {
   return {};
 }
 
-StoreStatus index_names(Layout& layout) {
-  layout.by_name.resize(layout.slots.size());
-  std::iota(layout.by_name.begin(), layout.by_name.end(), 0u);
-  const auto name = [&layout](std::uint32_t i) -> const std::string& {
-    return layout.slots[i].name;
-  };
-  std::sort(layout.by_name.begin(), layout.by_name.end(),
-            [&](std::uint32_t a, std::uint32_t b) { return name(a) < name(b); });
-  for (std::size_t i = 1; i < layout.by_name.size(); ++i)
-    if (name(layout.by_name[i - 1]) == name(layout.by_name[i]))
-      return blame({Code::kCorrupt, "tensor listed twice"}, name(layout.by_name[i]));
-  return {};
+// Everything but the order of the tensors.
+StoreStatus read_members(JsonReader& json, Layout& layout) {
+  if (json.peek() != '{' || json.position() != kLengthBytes)
+    return blame({Code::kBadMagic, "not a safetensors file: header is no JSON object", kNowhere,
+                  kLengthBytes},
+                 {});
+  json.expect('{');
+  OpenSlot slot;
+  bool has_metadata = false;
+  for (bool first = true; json.next_member('}', first);) {
+    json.peek();
+    const std::uint64_t key_at = json.position();
+    if (!json.append_string(layout.slots.text()) || !json.expect(':')) break;
+    if (layout.slots.open_name() == "__metadata__") {
+      layout.slots.drop_name();
+      if (std::exchange(has_metadata, true)) json.fail("__metadata__ given twice");
+      if (!json.ok() || !read_metadata(json, layout.metadata)) break;
+      continue;
+    }
+    if (!read_slot(json, slot)) return blame(json.status(), layout.slots.open_name());
+    if (Status s = check_slot(slot, layout.file_bytes - layout.data_start, key_at); !s.ok())
+      return blame(s, layout.slots.open_name());
+    layout.slots.add(slot.dtype, slot.dims(), slot.begin, slot.end);
+  }
+  return json.expect_end() ? StoreStatus{} : blame(json.status(), {});
 }
 
-// Sorts a copy: metadata keeps its order for display.
-Status check_metadata(const Metadata& metadata, std::uint64_t byte) {
-  std::vector<std::string_view> keys;
-  for (const auto& item : metadata) keys.push_back(item.first);
-  std::sort(keys.begin(), keys.end());
-  if (std::adjacent_find(keys.begin(), keys.end()) != keys.end())
-    return corrupt("__metadata__ has a key twice", byte);
-  return {};
+StoreResult<Layout> parse(JsonReader json, std::uint64_t json_bytes, std::uint64_t file_bytes) {
+  Layout layout;
+  layout.slots = SlotTable(json_bytes);
+  layout.metadata = MetadataTable(json_bytes);
+  layout.data_start = kLengthBytes + json_bytes;
+  layout.file_bytes = file_bytes;
+  if (StoreStatus s = read_members(json, layout); !s.ok()) return s;
+  layout.slots.sort();
+  if (const auto twice = layout.slots.index_names())
+    return blame({Code::kCorrupt, "tensor listed twice"}, layout.slots[*twice].name);
+  if (StoreStatus s = check_cover(layout); !s.ok()) return s;
+  return layout;
 }
 
 }  // namespace
-
-const Slot* Layout::find(std::string_view name) const noexcept {
-  const auto at =
-      std::lower_bound(by_name.begin(), by_name.end(), name,
-                       [this](std::uint32_t i, std::string_view n) { return slots[i].name < n; });
-  return at != by_name.end() && slots[*at].name == name ? &slots[*at] : nullptr;
-}
-
-const std::string* Layout::find_metadata(std::string_view key) const noexcept {
-  for (const auto& item : metadata)
-    if (item.first == key) return &item.second;
-  return nullptr;
-}
 
 Result<std::uint64_t> check_header_length(std::span<const std::byte, kLengthBytes> length,
                                           std::uint64_t file_bytes) noexcept {
@@ -204,51 +187,23 @@ Result<std::uint64_t> check_header_length(std::span<const std::byte, kLengthByte
   return json_bytes;
 }
 
-StoreResult<Layout> parse_layout(std::string_view json_text, std::uint64_t file_bytes) {
-  JsonReader json(json_text, kLengthBytes);
-  Layout layout;
-  layout.data_start = kLengthBytes + json_text.size();
-  layout.file_bytes = file_bytes;
-  if (json_text.empty() || json_text[0] != '{')
-    return blame({Code::kBadMagic, "not a safetensors file: header is no JSON object", kNowhere,
-                  kLengthBytes},
-                 {});
-  json.expect('{');
-  std::string key;
-  bool has_metadata = false;
-  for (bool first = true; json.next_member('}', first);) {
-    json.peek();
-    const std::uint64_t key_at = json.position();
-    if (!json.read_key(key)) break;
-    if (key == "__metadata__") {
-      if (std::exchange(has_metadata, true)) json.fail("__metadata__ given twice");
-      if (!json.ok() || !read_metadata(json, layout.metadata)) break;
-      if (Status s = check_metadata(layout.metadata, key_at); !s.ok()) return blame(s, {});
-      continue;
-    }
-    Slot& slot = layout.slots.emplace_back();
-    slot.name = std::move(key);
-    if (!read_slot(json, slot)) return blame(json.status(), slot.name);
-    if (Status s = check_slot(slot, file_bytes - layout.data_start, key_at); !s.ok())
-      return blame(s, slot.name);
-  }
-  if (!json.expect_end()) return blame(json.status(), {});
-  std::stable_sort(layout.slots.begin(), layout.slots.end(), [](const Slot& a, const Slot& b) {
-    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
-  });
-  if (StoreStatus s = index_names(layout); !s.ok()) return s;
-  if (StoreStatus s = check_cover(layout); !s.ok()) return s;
-  return layout;
+StoreResult<Layout> parse_layout(TextSource& source, std::uint64_t json_bytes,
+                                 std::uint64_t file_bytes) {
+  return parse(JsonReader(source, kLengthBytes), json_bytes, file_bytes);
+}
+
+StoreResult<Layout> parse_layout(std::string_view json, std::uint64_t file_bytes) {
+  return parse(JsonReader(json, kLengthBytes), json.size(), file_bytes);
 }
 
 DType dtype_of(std::string_view name) noexcept {
-  const KnownDType* known = find_dtype(name);
-  return known != nullptr ? known->dtype : DType::kBytes;
+  const std::uint8_t number = dtype_number(name);
+  return number != 0 ? known_dtype(number).dtype : DType::kBytes;
 }
 
 std::uint64_t dtype_bits(std::string_view name) noexcept {
-  const KnownDType* known = find_dtype(name);
-  return known != nullptr ? known->bits : 0;
+  const std::uint8_t number = dtype_number(name);
+  return number != 0 ? known_dtype(number).bits : 0;
 }
 
 }  // namespace snug::store

@@ -1,19 +1,50 @@
 #include "store/tensor_file.h"
 
-#include <zstd.h>
-
+#include <algorithm>
+#include <array>
+#include <cstdlib>
 #include <cstring>
+
+#include "store/file_hash.h"
+#include "store/range_text.h"
 
 namespace snug::store {
 namespace {
 
-// zstd never gets beyond this ratio; a larger claim is a lie.
-constexpr std::uint64_t kMaxZstdRatio = 1 << 17;
+StoreResult<Layout> parse(const ReadRange& read, std::uint64_t json_bytes,
+                          std::uint64_t file_bytes) {
+  RangeText text(read, kLengthBytes, kLengthBytes + json_bytes);
+  auto layout = parse_layout(text, json_bytes, file_bytes);
+  return text.status().ok() ? std::move(layout) : text.status();
+}
+
+void hash_number(FileHash& hash, std::uint64_t number) { hash.update(&number, sizeof number); }
+
+bool is_number(std::string_view text) noexcept {
+  return !text.empty() && text[0] != '0' &&
+         std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+}
 
 }  // namespace
 
-StoreStatus TensorFile::bad(const char* what, const std::string& detail) const {
-  return failure(Code::kCorrupt, what, path(), detail);
+std::uint64_t tensor_tie(const Slot& slot, std::span<const std::byte> start) {
+  FileHash hash;
+  for (const std::string_view text : {slot.name, slot.dtype}) {
+    hash_number(hash, text.size());
+    hash.update(text.data(), text.size());
+  }
+  const std::vector<std::uint64_t> shape = slot.shape();
+  hash_number(hash, shape.size());
+  for (const std::uint64_t dim : shape) hash_number(hash, dim);
+  hash.update(start.data(), start.size());
+  const std::array<unsigned char, kHashBytes> bytes = hash.bytes();
+  std::uint64_t tie;
+  std::memcpy(&tie, bytes.data(), kTieBytes);
+  return tie;
+}
+
+StoreStatus TensorFile::bad(const char* what, std::string_view detail) const {
+  return failure(Code::kCorrupt, what, path(), std::string(detail));
 }
 
 StoreStatus TensorFile::check_kind(bool expect_compressed) const {
@@ -25,7 +56,7 @@ StoreStatus TensorFile::check_kind(bool expect_compressed) const {
 
 StoreStatus TensorFile::blame(std::size_t idx, Status status) const {
   if (status.byte != kNowhere) status.byte += stored_offset(idx);
-  return {status, path(), plain().slots[idx].name};
+  return {status, path(), std::string(plain_.slots[idx].name)};
 }
 
 StoreResult<std::unique_ptr<TensorFile>> TensorFile::open(const std::string& path) {
@@ -33,119 +64,137 @@ StoreResult<std::unique_ptr<TensorFile>> TensorFile::open(const std::string& pat
   if (!opened) return opened.status();
   auto self = std::make_unique<TensorFile>();
   self->file_ = std::move(*opened);
-  if (StoreStatus s = self->read_layout(); !s.ok()) return s;
-  const std::string* format = self->stored_.find_metadata(kFormatKey);
-  if (format == nullptr) return self;
-  if (*format != kFormatVersion)
-    return failure(Code::kUnsupportedVersion, "file format not known to this Snug; update it", path,
-                   *format);
-  self->compressed_ = true;
-  if (StoreStatus s = self->read_plain_header(); !s.ok()) return s;
-  if (StoreStatus s = self->match_tensors(); !s.ok()) return s;
+  auto stored = self->read_layout();
+  if (!stored) return stored.status();
+  if (StoreStatus s = self->find_mark(*stored); !s.ok()) return s;
+  if (!self->compressed_) {
+    self->plain_ = std::move(*stored);
+    return self;
+  }
+  if (StoreStatus s = self->read_original(*stored); !s.ok()) return s;
+  if (StoreStatus s = self->match_tensors(*stored); !s.ok()) return s;
   return self;
 }
 
-StoreStatus TensorFile::read_layout() {
+StoreResult<Layout> TensorFile::read_layout() const {
   if (file_.num_bytes() < kLengthBytes)
-    return {{Code::kBadMagic, "not a safetensors file: shorter than 8 bytes", kNowhere, 0,
-             file_.num_bytes()},
-            path()};
+    return StoreStatus{{Code::kBadMagic, "not a safetensors file: shorter than 8 bytes", kNowhere,
+                        0, file_.num_bytes()},
+                       path()};
   std::byte length[kLengthBytes];
   if (StoreStatus s = file_.read_at(0, length, sizeof length); !s.ok()) return s;
   const auto json_bytes = check_header_length(length, file_.num_bytes());
-  if (!json_bytes) return {json_bytes.status(), path()};
-  plain_header_.resize(kLengthBytes + *json_bytes);
-  if (StoreStatus s = file_.read_at(0, plain_header_.data(), plain_header_.size()); !s.ok())
-    return s;
-  auto layout =
-      parse_layout(std::string_view(plain_header_).substr(kLengthBytes), file_.num_bytes());
-  if (!layout) {
-    StoreStatus status = layout.status();
-    status.file = path();
-    return status;
+  if (!json_bytes) return StoreStatus{json_bytes.status(), path()};
+  const ReadRange read = [this](std::uint64_t offset, std::span<std::byte> dst) {
+    return file_.read_at(offset, dst.data(), dst.size());
+  };
+  auto layout = parse(read, *json_bytes, file_.num_bytes());
+  if (layout) return layout;
+  StoreStatus status = layout.status();
+  status.file = path();
+  return status;
+}
+
+// One damaged bit must not turn a compressed file into a plain one full of frames, so all that it
+// has and plain files lack is asked for.
+StoreStatus TensorFile::find_mark(const Layout& stored) {
+  const auto format = stored.metadata.find(kFormatKey);
+  if (!format) {
+    if (stored.metadata.has_prefix(kKeyPrefix) || stored.slots.has_prefix(kTensorPrefix))
+      return bad("damaged: parts of a file compressed by Snug, but not its format", kFormatKey);
+    return {};
   }
-  stored_ = std::move(*layout);
+  if (!is_number(*format)) return bad("damaged: the format is no number", *format);
+  if (*format != kFormatVersion)
+    return failure(Code::kUnsupportedVersion, "file format not known to this Snug; update it",
+                   path(), std::string(*format));
+  compressed_ = true;
   return {};
 }
 
-// Replaces plain_header_, so far the header of this file, by the original's.
-StoreStatus TensorFile::read_plain_header() {
-  const std::string* tensor = stored_.find_metadata(kHeaderKey);
-  const std::string* size = stored_.find_metadata(kSizeKey);
-  const std::string* hash = stored_.find_metadata(kHashKey);
-  if (tensor == nullptr || size == nullptr || hash == nullptr)
-    return bad("metadata of Snug incomplete", tensor == nullptr ? kHeaderKey
-                                              : size == nullptr ? kSizeKey
-                                                                : kHashKey);
+// Ties and header of the original, which fill one tensor.
+StoreStatus TensorFile::read_original(const Layout& stored) {
+  const auto size = stored.metadata.find(kSizeKey), hash = stored.metadata.find(kHashKey);
+  if (!size || !hash) return bad("metadata of Snug incomplete", !size ? kSizeKey : kHashKey);
   recorded_hash_ = *hash;
-  const Slot* slot = stored_.find(*tensor);
-  if (slot == nullptr) return bad("original header missing", *tensor);
-  std::string packed(slot->num_bytes(), '\0');
-  const std::uint64_t at = stored_.data_start + slot->begin;
-  if (packed.size() > ZSTD_compressBound(kLengthBytes + kMaxHeaderBytes))
-    return bad("original header too long");
-  if (StoreStatus s = file_.read_at(at, packed.data(), packed.size()); !s.ok()) return s;
-  const unsigned long long raw = ZSTD_getFrameContentSize(packed.data(), packed.size());
-  if (raw < kLengthBytes || raw > kLengthBytes + kMaxHeaderBytes ||
-      raw / kMaxZstdRatio > packed.size())
-    return {{Code::kCorrupt, "original header of impossible size", kNowhere, at}, path(), *tensor};
-  plain_header_.assign(raw, '\0');
-  const std::size_t got = ZSTD_decompress(plain_header_.data(), raw, packed.data(), packed.size());
-  if (ZSTD_isError(got) || got != raw)
-    return {{Code::kCorrupt, "original header damaged", kNowhere, at}, path(), *tensor};
+  const auto idx = stored.slots.find(kHeaderTensor);
+  if (!idx || stored.slots[*idx].dtype != "U8")
+    return bad("original header missing", kHeaderTensor);
+  const std::uint64_t begin = stored.data_start + stored.slots.begin_of(*idx),
+                      end = stored.data_start + stored.slots.end_of(*idx);
+  // Counted before memory is taken: the other tensors have taken up as much of the file's header.
+  const std::uint64_t num_tensors = stored.slots.size() - 1;
+  if (end - begin < num_tensors * kTieBytes) return bad("original header missing", kHeaderTensor);
+  ties_.resize(num_tensors);
+  if (StoreStatus s = file_.read_at(begin, ties_.data(), num_tensors * kTieBytes); !s.ok())
+    return s;
+  if (StoreStatus s = packed_.open(file_, begin + num_tensors * kTieBytes, end); !s.ok()) return s;
 
-  std::byte length[kLengthBytes];
-  std::memcpy(length, plain_header_.data(), sizeof length);
-  const std::uint64_t plain_bytes = std::strtoull(size->c_str(), nullptr, 10);
-  if (std::to_string(plain_bytes) != *size || plain_bytes < raw)
+  const std::uint64_t plain_bytes = std::strtoull(std::string(*size).c_str(), nullptr, 10);
+  if (std::to_string(plain_bytes) != *size || plain_bytes < packed_.num_bytes())
     return bad("original size not valid", *size);
+  const ReadRange read = [this](std::uint64_t offset, std::span<std::byte> dst) {
+    return packed_.read(file_, offset, dst);
+  };
+  std::byte length[kLengthBytes];
+  if (StoreStatus s = read(0, length); !s.ok()) return s;
   const auto json_bytes = check_header_length(length, plain_bytes);
-  if (!json_bytes || *json_bytes != raw - kLengthBytes)
+  if (!json_bytes || *json_bytes != packed_.num_bytes() - kLengthBytes)
     return bad("original header damaged: length does not match");
-  auto layout = parse_layout(std::string_view(plain_header_).substr(kLengthBytes), plain_bytes);
-  if (!layout)
-    return {{Code::kCorrupt, "original header damaged"},
-            path(),
-            layout.status().tensor,
-            layout.status().status.what};
-  original_ = std::move(*layout);
-  return {};
-}
-
-StoreStatus TensorFile::match_tensors() {
-  stored_idx_.reserve(original_.slots.size());
-  for (const Slot& slot : original_.slots) {
-    const Slot* found = stored_.find(slot.name);
-    if (found == nullptr) return {{Code::kCorrupt, "tensor missing"}, path(), slot.name};
-    if (found->dtype != "U8")
-      return {{Code::kCorrupt, "tensor is no frame: dtype is not U8"}, path(), slot.name};
-    stored_idx_.push_back(static_cast<std::uint32_t>(found - stored_.slots.data()));
+  auto layout = parse(read, *json_bytes, plain_bytes);
+  if (!layout) {
+    const StoreStatus& status = layout.status();
+    if (!status.file.empty()) return status;  // it could not be read
+    return {{Code::kCorrupt, "original header damaged"}, path(), status.tensor, status.status.what};
   }
-  // All but the original header must be accounted for.
-  if (stored_.slots.size() != original_.slots.size() + 1)
-    return bad("tensors that the original header does not list");
+  plain_ = std::move(*layout);
+  if (plain_.metadata.has_prefix(kKeyPrefix) || plain_.slots.has_prefix(kTensorPrefix))
+    return bad("original header damaged: it uses names that Snug reserves");
   return {};
 }
 
-StoreResult<std::shared_ptr<const FrameHead>> TensorFile::load_head(std::size_t idx) const {
-  const std::uint64_t at = stored_offset(idx), size = stored_slot(idx).num_bytes();
-  auto head = std::make_shared<FrameHead>();
-  std::byte first[frame::kHeaderBytes];
-  const std::size_t num_first = size < sizeof first ? static_cast<std::size_t>(size) : sizeof first;
-  if (StoreStatus s = file_.read_at(at, first, num_first); !s.ok()) return s;
-  auto header = frame::read_header({first, num_first});
-  if (!header) return blame(idx, header.status());
-  if (header->frame_bytes != size)
-    return blame(idx, frame::corrupt("frame size does not match the tensor's", 16,
-                                     header->frame_bytes, size));
-  if (header->raw_bytes() != plain().slots[idx].num_bytes())
-    return blame(idx, frame::corrupt("frame holds another number of bytes", 8, header->raw_bytes(),
-                                     plain().slots[idx].num_bytes()));
-  head->header = *header;
-  head->bytes.resize(header->payload_start());
-  if (StoreStatus s = file_.read_at(at, head->bytes.data(), head->bytes.size()); !s.ok()) return s;
-  if (Status s = frame::check_index(head->header, head->bytes); !s.ok()) return blame(idx, s);
-  return std::shared_ptr<const FrameHead>(std::move(head));
+StoreStatus TensorFile::match_tensors(const Layout& stored) {
+  // All but the original header must be accounted for.
+  if (stored.slots.size() != plain_.slots.size() + 1)
+    return bad("tensors that the original header does not list, or fewer");
+  stored_.reserve(plain_.slots.size());
+  for (std::size_t i = 0; i < plain_.slots.size(); ++i) {
+    const Slot slot = plain_.slots[i];
+    const auto fail = [&](const char* what) -> StoreStatus {
+      return {{Code::kCorrupt, what}, path(), std::string(slot.name)};
+    };
+    const auto idx = stored.slots.find(slot.name);
+    if (!idx) return fail("tensor missing");
+    const Slot found = stored.slots[*idx];
+    stored_.push_back({stored.data_start + found.begin, found.num_bytes()});
+    if (is_frame(i)) {
+      if (found.dtype != "U8") return fail("tensor is no frame: dtype is not U8");
+    } else if (found.dtype != slot.dtype || found.shape() != slot.shape()) {
+      return fail("dtype or shape is not the original's");
+    }
+  }
+  return {};
+}
+
+StoreStatus TensorFile::read_header(std::uint64_t offset, std::span<std::byte> dst) const {
+  return compressed_ ? packed_.read(file_, offset, dst)
+                     : file_.read_at(offset, dst.data(), dst.size());
+}
+
+StoreStatus TensorFile::check_tie(std::size_t idx, std::span<const std::byte> start) const {
+  if (tensor_tie(plain_.slots[idx], start) == ties_[idx]) return {};
+  return blame(idx, frame::corrupt("not the bytes that were stored under this name", 0));
+}
+
+StoreStatus TensorFile::read_unframed(std::size_t idx, std::uint64_t first,
+                                      std::span<std::byte> dst) const {
+  if (!compressed_) return file_.read_at(stored_offset(idx) + first, dst.data(), dst.size());
+  std::byte all[kMaxKeptBytes];
+  const auto num_bytes = static_cast<std::size_t>(raw_bytes(idx));
+  if (StoreStatus s = file_.read_at(stored_offset(idx), all, num_bytes); !s.ok()) return s;
+  if (StoreStatus s = check_tie(idx, {all, num_bytes}); !s.ok()) return s;
+  if (!dst.empty()) std::memcpy(dst.data(), all + first, dst.size());
+  return {};
 }
 
 }  // namespace snug::store

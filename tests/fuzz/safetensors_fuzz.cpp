@@ -26,10 +26,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     return 0;
   }
   std::uint64_t end = 0;
-  for (const store::Slot& slot : layout->slots) {
+  for (std::size_t i = 0; i < layout->slots.size(); ++i) {
+    const store::Slot slot = layout->slots[i];
     test::require(slot.begin == end && slot.end >= slot.begin);
     end = slot.end;
-    test::require(layout->find(slot.name) == &slot);
+    test::require(layout->slots.find(slot.name) == i);
+    test::require(slot.shape().size() <= 64);
   }
   test::require(end == num_data_bytes);
   return 0;

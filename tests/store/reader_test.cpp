@@ -44,17 +44,18 @@ TEST_F(ReaderTest, ListsTheOriginalTensors) {
     EXPECT_EQ(reader->compressed(), path == folder_ / "x.snug.safetensors");
     EXPECT_EQ(reader->raw_bytes(), read_file(folder_ / "x.safetensors").size());
     EXPECT_EQ(reader->stored_bytes(), read_file(path).size());
-    ASSERT_EQ(reader->metadata().size(), 1u);
-    EXPECT_EQ(reader->metadata()[0].first, "format");
+    ASSERT_EQ(reader->num_metadata(), 1u);
+    EXPECT_EQ(reader->metadata(0).first, "format");
     ASSERT_EQ(reader->tensors().size(), tensors_.size());
     for (const TestTensor& expected : tensors_) {
-      const TensorEntry* tensor = reader->find(expected.name);
-      ASSERT_NE(tensor, nullptr) << expected.name;
+      const auto tensor = reader->find(expected.name);
+      ASSERT_TRUE(tensor) << expected.name;
+      EXPECT_EQ(reader->tensor(tensor->idx).name, expected.name);
       EXPECT_EQ(tensor->dtype, expected.dtype);
       EXPECT_EQ(tensor->shape, expected.shape);
       EXPECT_EQ(tensor->raw_bytes, expected.data.size());
     }
-    EXPECT_EQ(reader->find("__snug__.header"), nullptr);
+    EXPECT_FALSE(reader->find("__snug__.header"));
   }
 }
 
@@ -64,7 +65,7 @@ TEST_F(ReaderTest, ReadsWholeTensorsAndAnyRange) {
     const auto reader = Reader::open(path);
     ASSERT_TRUE(reader.ok());
     for (const TestTensor& expected : tensors_) {
-      const TensorEntry& tensor = *reader->find(expected.name);
+      const TensorEntry tensor = *reader->find(expected.name);
       for (const int num_threads : {1, 3}) {
         std::string all(expected.data.size(), '?');
         ASSERT_TRUE(reader->read(tensor, std::as_writable_bytes(std::span(all)), num_threads).ok());
@@ -99,7 +100,7 @@ TEST_F(ReaderTest, RefusesWrongRequests) {
   const auto reader = Reader::open(folder_ / "x.snug.safetensors");
   ASSERT_TRUE(reader.ok());
   std::byte buffer[8];
-  const TensorEntry& scalar = *reader->find("scalar");
+  const TensorEntry scalar = *reader->find("scalar");
   EXPECT_EQ(reader->read(scalar, buffer).status.code, Code::kUsage);
   EXPECT_EQ(reader->read_bytes(scalar, 1, std::span(buffer).first(4)).status.code, Code::kUsage);
   EXPECT_EQ(reader->read_bytes(scalar, ~std::uint64_t{0}, std::span(buffer).first(4)).status.code,

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "store/store_files.h"
@@ -46,6 +47,8 @@ std::vector<BadHeader> bad_headers() {
       {"nul_padding", "{" + a + "}" + std::string(1, '\0'), 4, Code::kCorrupt,
        "JSON: bytes after the end", ""},
       {"trailing_comma", "{" + a + ",}", 4, Code::kCorrupt, "JSON: expected a string", ""},
+      {"long_dtype", one(std::string(256, 'D').c_str(), "[4]", "[0,4]"), 4, Code::kCorrupt,
+       "dtype of more than 255 bytes", "a"},
       {"deep", deep, 0, Code::kCorrupt, "JSON: nested too deep", "a"},
       {"not_utf8", "{\"\xFF\":1}", 0, Code::kCorrupt, "header is not UTF-8", ""},
       {"overlong_utf8", "{\"\xC0\xAF\":1}", 0, Code::kCorrupt, "header is not UTF-8", ""},
@@ -126,10 +129,60 @@ TEST(Safetensors, SortsByOffsetAndFindsByName) {
   EXPECT_EQ(layout->slots[1].dtype, "NEW");
   EXPECT_EQ(layout->slots[2].name, "z");
   EXPECT_EQ(layout->data_start, 8 + json.size());
-  EXPECT_EQ(layout->find("z"), &layout->slots[2]);
-  EXPECT_EQ(layout->find("y"), nullptr);
-  ASSERT_NE(layout->find_metadata("k"), nullptr);
-  EXPECT_EQ(*layout->find_metadata("k"), "v\xC3\xA9\n");
+  EXPECT_EQ(layout->slots[1].shape(), (std::vector<std::uint64_t>{1, 1}));
+  EXPECT_EQ(layout->slots.find("z"), 2u);
+  EXPECT_EQ(layout->slots.find("y"), std::nullopt);
+  ASSERT_TRUE(layout->metadata.find("k"));
+  EXPECT_EQ(*layout->metadata.find("k"), "v\xC3\xA9\n");
+}
+
+// Gives a few bytes at a time, so that every token is cut somewhere.
+class Drops : public store::TextSource {
+ public:
+  Drops(std::string_view text, std::size_t num_bytes) : text_(text), num_bytes_(num_bytes) {}
+  std::size_t read(std::span<char> dst) override {
+    const std::size_t n = std::min({dst.size(), num_bytes_, text_.size()});
+    std::memcpy(dst.data(), text_.data(), n);
+    text_.remove_prefix(n);
+    return n;
+  }
+
+ private:
+  std::string_view text_;
+  const std::size_t num_bytes_;
+};
+
+TEST(Safetensors, TextInPiecesMeansTheSame) {
+  for (const BadHeader& bad : bad_headers())
+    for (const std::size_t num_bytes : {1, 7}) {
+      const std::uint64_t file_bytes = 8 + bad.json.size() + bad.num_data_bytes;
+      const auto whole = parse_layout(bad.json, file_bytes);
+      Drops drops(bad.json, num_bytes);
+      const auto pieces = parse_layout(drops, bad.json.size(), file_bytes);
+      EXPECT_EQ(to_string(pieces.status()), to_string(whole.status())) << bad.name;
+    }
+  const std::string json = "{\"__metadata__\":{\"k\\ud83d\\ude00\":\"\xF0\x9F\x98\x80\"},  " +
+                           tensor_json("t\\u0061", "BF16", "[10,20]", "[0,400]") + "}  ";
+  Drops drops(json, 1);
+  const auto layout = parse_layout(drops, json.size(), 8 + json.size() + 400);
+  ASSERT_TRUE(layout.ok()) << to_string(layout.status());
+  EXPECT_EQ(layout->slots[0].name, "ta");
+  EXPECT_EQ(layout->slots[0].shape(), (std::vector<std::uint64_t>{10, 20}));
+  EXPECT_EQ(layout->metadata[0].first, "k\xF0\x9F\x98\x80");
+  EXPECT_EQ(layout->metadata[0].second, "\xF0\x9F\x98\x80");
+}
+
+TEST(Safetensors, KeepsZeroBytesInNames) {
+  const std::string json = "{\"__metadata__\":{\"a\\u0000\":\"\\u0000b\",\"a\":\"\"}," +
+                           tensor_json("n\\u0000", "d\\u0000d", "[1]", "[0,1]") + "," +
+                           tensor_json("n", "U8", "[1]", "[1,2]") + "}";
+  const auto layout = parse_layout(json, 8 + json.size() + 2);
+  ASSERT_TRUE(layout.ok()) << to_string(layout.status());
+  EXPECT_EQ(layout->slots[0].name, std::string("n\0", 2));
+  EXPECT_EQ(layout->slots[0].dtype, std::string("d\0d", 3));
+  EXPECT_EQ(layout->slots[0].shape(), std::vector<std::uint64_t>{1});
+  EXPECT_EQ(layout->slots.find("n"), 1u);
+  EXPECT_EQ(layout->metadata[0].second, std::string("\0b", 2));
 }
 
 TEST(Safetensors, AcceptsNullMetadataAndZeroDimensions) {

@@ -95,19 +95,33 @@ TEST_F(StoreBadInput, DamageIsNamedByTensorBlockAndByte) {
 }
 
 TEST_F(StoreBadInput, SwappedTensorsOfEqualShapeAreFound) {
-  // Every checksum of the frames still holds; only the whole file's hash knows.
+  // Every checksum of the frames still holds. 64 values are frames, 4 are stored as they are.
+  for (const std::uint64_t n : {1000u, 64u, 4u}) {
   ScratchFolder folder;
   write_file(folder / "x.safetensors",
-             make_file({make_tensor("aa", "U64", {64}, 1), make_tensor("bb", "U64", {64}, 2)}));
+             make_file({make_tensor("aa", "U64", {n}, 1), make_tensor("bb", "U64", {n}, 2),
+                        make_tensor("cc", "U64", {n}, 3)}));
   StoreOptions raw;
   raw.codec = Codec::kRaw;
   ASSERT_TRUE(compress_path(folder / "x.safetensors", "", raw).ok());
   std::string file = read_file(folder / "x.snug.safetensors");
-  file.replace(file.find("\"aa\""), 4, "\"cc\"");
-  file.replace(file.find("\"bb\""), 4, "\"aa\"");
-  file.replace(file.find("\"cc\""), 4, "\"bb\"");
-  EXPECT_STREQ(decompress(file).status.what,
-               "restored bytes differ from the original: hash does not match");
+  const std::size_t aa = file.find("\"aa\""), bb = file.find("\"bb\"");
+  file.replace(aa, 4, "\"bb\"");
+  file.replace(bb, 4, "\"aa\"");
+  EXPECT_STREQ(decompress(file).status.what, "not the bytes that were stored under this name");
+  const auto reader = Reader::open(folder_ / "x.snug.safetensors");
+  ASSERT_TRUE(reader.ok());
+  std::vector<std::byte> bytes(8 * n);
+  for (const char* name : {"aa", "bb"}) {
+    const TensorEntry tensor = *reader->find(name);
+    for (const std::size_t part : {8 * n, std::uint64_t{8}}) {
+      const StoreStatus status = reader->read_bytes(tensor, 0, std::span(bytes).first(part));
+      EXPECT_EQ(status.status.code, Code::kCorrupt);
+      EXPECT_EQ(status.tensor, name);
+    }
+  }
+  EXPECT_TRUE(reader->read(*reader->find("cc"), bytes).ok());
+  }
 }
 
 TEST_F(StoreBadInput, MetadataOfSnug) {
@@ -116,15 +130,50 @@ TEST_F(StoreBadInput, MetadataOfSnug) {
     std::string bytes = file;
     EXPECT_EQ(from.size(), to.size());
     bytes.replace(bytes.find(from), from.size(), to);
-    return decompress(bytes).status.code;
+    // No command takes it for a plain file.
+    const Code code = decompress(bytes).status.code;
+    EXPECT_EQ(Reader::open(folder_ / "x.snug.safetensors").status().status.code, code);
+    EXPECT_EQ(compress_path(folder_ / "x.snug.safetensors", folder_ / "y").status().status.code,
+              code);
+    return code;
   };
   EXPECT_EQ(edited("\"snug.format\":\"1\"", "\"snug.format\":\"2\""), Code::kUnsupportedVersion);
-  EXPECT_EQ(edited("\"snug.format\"", "\"snag.format\""), Code::kBadMagic);
+  EXPECT_EQ(edited("\"snug.format\":\"1\"", "\"snug.format\":\"q\""), Code::kCorrupt);
+  EXPECT_EQ(edited("\"snug.format\"", "\"snag.format\""), Code::kCorrupt);
+  EXPECT_EQ(edited("\"snug.format\"", "\"snug.formad\""), Code::kCorrupt);
   EXPECT_EQ(edited("\"snug.size\"", "\"snug.sise\""), Code::kCorrupt);
   EXPECT_EQ(edited("\"snug.xxh3_128\"", "\"snug.xxh3_127\""), Code::kCorrupt);
-  EXPECT_EQ(edited("\"snug.header\":\"__snug__", "\"snug.header\":\"__snag__"), Code::kCorrupt);
-  EXPECT_EQ(edited("\"scalar\":{\"dtype\":\"U8\"", "\"scalar\":{\"dtype\":\"I8\""), Code::kCorrupt);
+  EXPECT_EQ(edited("\"__snug__.header\"", "\"__snag__.header\""), Code::kCorrupt);
+  EXPECT_EQ(edited("\"layer.F16\":{\"dtype\":\"U8\"", "\"layer.F16\":{\"dtype\":\"I8\""),
+            Code::kCorrupt);
+  EXPECT_EQ(edited("\"scalar\":{\"dtype\":\"F32\"", "\"scalar\":{\"dtype\":\"I32\""),
+            Code::kCorrupt);
   EXPECT_EQ(edited("\"scalar\"", "\"scalor\""), Code::kCorrupt);
+}
+
+TEST_F(StoreBadInput, MarksThatAreThereTwice) {
+  for (const std::string extra :
+       {"\"snug.format\":\"1\",", "\"snug.size\":\"1\",", "\"snug.format\":\"2\","}) {
+    std::string file = compressed();
+    const std::string start = "{\"__metadata__\":{";
+    file.insert(file.find(start) + start.size(), extra);
+    std::uint64_t length;
+    std::memcpy(&length, file.data(), 8);
+    length += extra.size();
+    std::memcpy(file.data(), &length, 8);
+    EXPECT_STREQ(decompress(file).status.what, "__metadata__ has a key twice");
+  }
+}
+
+TEST_F(StoreBadInput, NamesOfSnugWithoutItsFormatAreDamage) {
+  // As if a tool had rewritten a compressed file without its metadata.
+  EXPECT_EQ(compress(make_file({make_tensor("__snug__.header", "U8", {5})})).status.code,
+            Code::kCorrupt);
+  for (const char* key : {"snug.size", "snug.xxh3_128", "snug.odd"})
+    EXPECT_EQ(compress(make_file({}, "{" + json_string(key) + ":\"1\"}")).status.code,
+              Code::kCorrupt);
+  fs::remove(folder_ / "x.safetensors");
+  EXPECT_EQ(decompress(make_file({}, "{\"snug.size\":\"1\"}")).status.code, Code::kCorrupt);
 }
 
 TEST_F(StoreBadInput, PlainFilesAreNotRestored) {
