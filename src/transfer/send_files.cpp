@@ -4,6 +4,7 @@
 #include "snug/store.h"
 #include "transfer/dialogue.h"
 #include "transfer/file_buffers.h"
+#include "wire/handshake.h"
 #include "wire/memory_buffers.h"
 
 namespace snug {
@@ -182,7 +183,9 @@ StoreResult<TransferReport> send_path(const std::string& path, const std::string
   bool was_connected = false;
   for (int failures = 0;; ++report.num_attempts) {
     auto connection = wire::connect(address, options.wire, keep_going);
-    transfer::FilesReport sent{{.status = connection.status(), .detail = address}, !was_connected};
+    const bool sent_away = connection.status().what == wire::kSentAwayText;
+    transfer::FilesReport sent{{.status = connection.status(), .detail = address},
+                               !was_connected && !sent_away};
     if (connection) {
       was_connected = true;
       // With a version, the receiver may have to read what it has.

@@ -68,6 +68,7 @@ Status greet(Channel& channel, const ChannelId& id, Deadline deadline,
   if (Status s = channel.send(bytes_of(hello), {}, deadline); !s.ok()) return s;
   Welcome welcome;
   const Status s = receive_while(channel, writable_bytes_of(welcome), deadline, keep_going);
+  if (s.code == Code::kPeer) return kSentAway;
   return s.ok() ? check_version(welcome.magic, welcome.version) : s;
 }
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 
+#include "snug/status.h"
 #include "wire/channel.h"
 
 namespace snug::wire {
@@ -18,6 +19,10 @@ struct ChannelId {
 };
 
 SessionId random_session();
+
+// A listener that is flooded sends even those away who may come in: trying again may help.
+inline constexpr char kSentAwayText[] = "the other side closed the connection during the greeting";
+inline constexpr Status kSentAway{Code::kPeer, kSentAwayText};
 
 // The side that dialled. Errors: kUnsupportedVersion, kPeer (no Snug, refused), kTimeout, kIo
 // (`keep_going` returned false).

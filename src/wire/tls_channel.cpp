@@ -9,6 +9,8 @@
 #include <cerrno>
 #include <mutex>
 
+#include "wire/handshake.h"
+
 namespace snug::wire {
 namespace {
 
@@ -70,7 +72,8 @@ struct FreeSsl {
 Status meaning_of_error(bool in_handshake) {
   const unsigned long error = ERR_peek_error();
   const int reason = ERR_GET_LIB(error) == ERR_LIB_SSL ? ERR_GET_REASON(error) : 0;
-  if (reason == SSL_R_UNEXPECTED_EOF_WHILE_READING || reason == 0) return kClosed;
+  if (reason == SSL_R_UNEXPECTED_EOF_WHILE_READING || reason == 0)
+    return in_handshake ? kSentAway : kClosed;
   if (!in_handshake) return kAltered;
   switch (reason) {
     case SSL_R_NO_APPLICATION_PROTOCOL:
@@ -167,7 +170,8 @@ class TlsChannel : public Channel {
         const int n = step();
         if (n > 0) return {};
         const int why = SSL_get_error(ssl_.get(), n);
-        if (why == SSL_ERROR_ZERO_RETURN || why == SSL_ERROR_SYSCALL) return kClosed;
+        if (why == SSL_ERROR_ZERO_RETURN || why == SSL_ERROR_SYSCALL)
+          return is_open_ ? kClosed : kSentAway;
         if (why != SSL_ERROR_WANT_READ && why != SSL_ERROR_WANT_WRITE)
           return meaning_of_error(!is_open_);
         for_reading = why == SSL_ERROR_WANT_READ;

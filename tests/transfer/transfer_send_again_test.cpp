@@ -8,6 +8,7 @@
 #include "snug/transfer.h"
 #include "store/store_files.h"
 #include "transfer/dialogue.h"
+#include "wire/faulty_proxy.h"
 
 namespace snug::test {
 namespace {
@@ -88,6 +89,26 @@ TEST(WireSendAgain, SomethingElseOfThatNameAndSizeDoesNot) {
     write_file(final, std::string(300'000, 'x'));
   });
   EXPECT_EQ(sent.status().status.code, Code::kExists);
+}
+
+// A listener that is flooded may send a sender away before it has said a word.
+TEST(WireSendAgain, AfterBeingSentAway) {
+  const ScratchFolder dir;
+  fs::create_directory(dir / "in");
+  write_file(dir / "file", std::string(100'000, 'x'));
+  TransferOptions options = quick();
+  auto listener = std::move(*wire::Listener::open("127.0.0.1:0", options.wire));
+  FaultyProxy proxy(listener.address(), {Fault::kCut, 0, 0});
+  StoreResult<TransferReport> sent = StoreStatus{{Code::kInternal, "did not run"}, {}, {}, {}};
+  std::thread sender([&] { sent = send_path(dir / "file", proxy.address(), options); });
+  auto connection = next_sender(listener);
+  EXPECT_TRUE(receive_path(connection, dir / "in", options).ok());
+  sender.join();
+  ASSERT_TRUE(sent.ok()) << to_string(sent.status());
+  EXPECT_TRUE(proxy.has_struck());
+  options.num_retries = 0;
+  FaultyProxy again(listener.address(), {Fault::kCut, 0, 0});
+  EXPECT_EQ(send_path(dir / "file", again.address(), options).status().status.code, Code::kPeer);
 }
 
 }  // namespace
