@@ -4,13 +4,15 @@
 # table. Files lie in memory, so that no disk is measured.
 #
 #   bench/wire/wire_bench.sh [SNUG] [--runs N] [--rates "1gbit 2500mbit 5gbit"]
-#                            [--data DIR] [--kinds "real gaussian random"] [--chunks "256KiB 1MiB"]
+#                            [--data DIR] [--kinds "real gaussian random"]
+#                            [--chunks "256KiB 1MiB" | --encryption]
 #
 # Data, each about 512 MiB of BF16: `real`, the safetensors of DIR with every tensor repeated
 # (only with --data); `gaussian`, what `snug sample` makes; `random`, random bits. With
-# --chunks a table of chunk sizes is printed instead.
+# --chunks a table of chunk sizes is printed instead, with --encryption one of the time with and
+# without it.
 set -euo pipefail
-SNUG=build/snug RUNS=5 RATES="1gbit 2500mbit 5gbit" DATA="" KINDS="" CHUNKS=""
+SNUG=build/snug RUNS=5 RATES="1gbit 2500mbit 5gbit" DATA="" KINDS="" CHUNKS="" ENCRYPTION=""
 while [ $# -gt 0 ]; do
   case $1 in
     --runs) RUNS=$2 && shift ;;
@@ -18,6 +20,7 @@ while [ $# -gt 0 ]; do
     --data) DATA=$2 && shift ;;
     --kinds) KINDS=$2 && shift ;;
     --chunks) CHUNKS=$2 && shift ;;
+    --encryption) ENCRYPTION=1 ;;
     -*) echo "unknown option $1" >&2 && exit 2 ;;
     *) SNUG=$1 ;;
   esac
@@ -86,12 +89,12 @@ PY
 export SNUG_TOKEN=a-token-for-benchmarks
 mkdir "$WORK/in"
 
-send_snug() {  # send_snug FILE MODE [CHUNK]: prints the seconds
+send_snug() {  # send_snug FILE MODE [CHUNK [FLAG]]: prints the seconds
   rm -rf "$WORK"/in/*
-  ip netns exec $B timeout 120 "$SNUG" recv "$WORK/in" --listen 10.77.0.2:7000 --once -q &
+  ip netns exec $B timeout 120 "$SNUG" recv "$WORK/in" --listen 10.77.0.2:7000 --once -q ${4:-} &
   local receiver=$!
   sleep 0.3
-  ip netns exec $A timeout 120 "$SNUG" send "$1" 10.77.0.2:7000 --mode "$2" --chunk "${3:-1MiB}" --json >"$WORK/report"
+  ip netns exec $A timeout 120 "$SNUG" send "$1" 10.77.0.2:7000 --mode "$2" --chunk "${3:-1MiB}" ${4:-} --json >"$WORK/report"
   wait $receiver
   cmp -s "$1" "$WORK/in/$(basename "$1")" || { echo "WRONG BYTES" >&2; exit 1; }
   python3 -c "import json; print(json.load(open('$WORK/report'))['seconds'])"
@@ -126,6 +129,9 @@ PY
 if [ -n "$CHUNKS" ]; then
   echo "| link | data | chunk | snug raw, s | snug auto, s | auto over raw | link's bound for raw, s |"
   echo "|---|---|---|---|---|---|---|"
+elif [ -n "$ENCRYPTION" ]; then
+  echo "| link | data | --insecure, s | encrypted, s | encrypted over --insecure | link's bound for raw, s |"
+  echo "|---|---|---|---|---|---|"
 else
   echo "| link | data | nc, s | snug raw, s | snug auto, s | auto over raw | auto over nc | link's bound for raw, s |"
   echo "|---|---|---|---|---|---|---|---|"
@@ -138,7 +144,9 @@ for kind in $KINDS; do
     for chunk in ${CHUNKS:-none}; do
       : >"$WORK/times"
       for ((run = 0; run < RUNS; run++)); do
-        if [ "$chunk" = none ]; then
+        if [ -n "$ENCRYPTION" ]; then
+          echo "$(send_snug "$file" auto 1MiB --insecure) $(send_snug "$file" auto)"
+        elif [ "$chunk" = none ]; then
           echo "$(send_nc "$file") $(send_snug "$file" raw) $(send_snug "$file" auto)"
         else
           echo "$(send_snug "$file" raw "$chunk") $(send_snug "$file" auto "$chunk")"
