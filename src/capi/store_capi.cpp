@@ -56,7 +56,7 @@ int snug_reader_inspect(const snug_reader* reader, snug_reader_info* info, snug_
   return call(status, [&] {
     const snug::Reader& r = deref(reader).reader;
     deref(info) = {r.num_tensors(),  r.num_metadata(), r.raw_bytes(),
-                   r.stored_bytes(),   r.compressed(),      0};
+                   r.stored_bytes(), r.compressed(),   0};
     return snug::Status{};
   });
 }

@@ -111,11 +111,10 @@ StoreResult<InspectReport> inspect(const InspectArgs& args) {
   }
   report.bound = report.raw_bytes == 0 ? 1 : report.bound / static_cast<double>(report.raw_bytes);
   for (ExponentGroup& group : report.groups) group.entropy_bits = entropy_bits(group.histogram);
-  std::stable_sort(
-      report.groups.begin(), report.groups.end(),
-      [](const ExponentGroup& a, const ExponentGroup& b) {
-        return std::tuple(b.num_bytes, a.dtype) < std::tuple(a.num_bytes, b.dtype);
-      });
+  std::stable_sort(report.groups.begin(), report.groups.end(),
+                   [](const ExponentGroup& a, const ExponentGroup& b) {
+                     return std::tuple(b.num_bytes, a.dtype) < std::tuple(a.num_bytes, b.dtype);
+                   });
   return report;
 }
 

@@ -46,8 +46,7 @@ Cells tensor_cells(const InspectRow& row, bool compressed) {
     cells.push_back(format_bytes(t.stored_bytes));
     cells.push_back(format_percent(ratio(t.stored_bytes, t.raw_bytes), 2));
   }
-  cells.push_back(
-      fmt::format("{:.3f}{}", row.stats.entropy_bits, row.of_exponents() ? "" : "*"));
+  cells.push_back(fmt::format("{:.3f}{}", row.stats.entropy_bits, row.of_exponents() ? "" : "*"));
   cells.push_back(format_percent(row.stats.bound, 2));
   if (compressed)
     cells.push_back(signed_percent(over_bound(t.stored_bytes, t.raw_bytes, row.stats.bound)));
@@ -109,8 +108,7 @@ std::string title_text(const InspectReport& report) {
                                  report.num_tensors == 1 ? "" : "s");
   if (report.files.size() > 1) text += fmt::format(" in {} files", report.files.size());
   if (!report.compressed)
-    return text +
-           fmt::format(", {}, not compressed\n\n", format_bytes(report.raw_file_bytes));
+    return text + fmt::format(", {}, not compressed\n\n", format_bytes(report.raw_file_bytes));
   return text +
          fmt::format(", {} -> {}, {}\n\n", format_bytes(report.raw_file_bytes),
                      format_bytes(report.stored_file_bytes),

@@ -206,8 +206,7 @@ StoreResult<FileReport> compress_file(TensorFile& in, const std::string& path,
   out.copy_attributes(in.file());
   meter.set_phase("verifying");
   FileReport report;
-  if (StoreStatus s = sync_and_verify(out, hash, options, meter, report); !s.ok())
-    return s;
+  if (StoreStatus s = sync_and_verify(out, hash, options, meter, report); !s.ok()) return s;
   if (StoreStatus s = in.file().check_unchanged(); !s.ok()) return s;
   if (StoreStatus s = output->commit(); !s.ok()) return s;
   report.name = path;

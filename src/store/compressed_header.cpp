@@ -153,9 +153,10 @@ StoreStatus CompressedHeader::write(const TensorFile& in, const std::string& has
   }
   text.put(",");
   text.put_string(kHeaderTensor);
-  text.put(":" + slot_json("U8", {file_end - data_end_}, data_end_ - data_start_,
-                           file_end - data_start_) +
-           "}");
+  text.put(
+      ":" +
+      slot_json("U8", {file_end - data_end_}, data_end_ - data_start_, file_end - data_start_) +
+      "}");
   assert(text.end() <= data_start_);
   text.put(std::string(static_cast<std::size_t>(data_start_ - text.end()), ' '));
   text.flush();

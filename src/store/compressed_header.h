@@ -24,7 +24,8 @@ class CompressedHeader {
   // Where the other tensors start, a multiple of 16.
   std::uint64_t first_frame() const noexcept { return first_frame_; }
   std::uint64_t place_of(std::size_t idx) const noexcept { return slots_[idx].begin; }
-  // In the order of the tensors: tensor `idx`, not placed by `plan`, fills [begin, end) of the file.
+  // In the order of the tensors: tensor `idx`, not placed by `plan`, fills [begin, end) of the
+  // file.
   void place(std::size_t idx, std::uint64_t begin, std::uint64_t end) noexcept;
   // Where the last one ends.
   std::uint64_t data_end() const noexcept { return data_end_; }

@@ -13,8 +13,8 @@ enum class FileJob { kCompress, kRestore, kVerify };
 // Passes over the data that a job makes, for its progress.
 inline int num_passes(FileJob job) noexcept { return job == FileJob::kCompress ? 2 : 1; }
 
-// Writes `in`, a plain file, compressed to `path`. The layout of `in` is gone afterwards: its memory
-// is needed for that of the output, which is read back.
+// Writes `in`, a plain file, compressed to `path`. The layout of `in` is gone afterwards: its
+// memory is needed for that of the output, which is read back.
 StoreResult<FileReport> compress_file(TensorFile& in, const std::string& path,
                                       const StoreOptions& options, ProgressMeter& meter);
 

@@ -49,9 +49,9 @@ StoreStatus check_index(const Folder& folder, const std::string& index_name) {
       if (!json.skip_string() || !json.expect(':') || !json.read_short(shard)) break;
       if (shard == last) continue;
       const std::string name = (parent / shard).lexically_normal().generic_string();
-      const auto at = std::lower_bound(
-          folder.files.begin(), folder.files.end(), name,
-          [](const FolderFile& f, const std::string& n) { return f.name < n; });
+      const auto at =
+          std::lower_bound(folder.files.begin(), folder.files.end(), name,
+                           [](const FolderFile& f, const std::string& n) { return f.name < n; });
       if (at == folder.files.end() || at->name != name)
         return failure(Code::kNotFound, "shard named by the index is missing", path, shard);
       last = shard;

@@ -159,8 +159,7 @@ bool JsonReader::read_hex4(std::uint32_t& out) noexcept {
 bool JsonReader::read_utf8(std::size_t& num_bytes) noexcept {
   const auto lead = static_cast<unsigned char>(text_[pos_]);
   const std::size_t n = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-  if (lead < 0xC2 || lead > 0xF4 || !has(n))
-    return fail("header is not UTF-8", lead);
+  if (lead < 0xC2 || lead > 0xF4 || !has(n)) return fail("header is not UTF-8", lead);
   std::uint32_t code = lead & (0x7Fu >> n);
   for (std::size_t i = 1; i < n; ++i) {
     const auto c = static_cast<unsigned char>(text_[pos_ + i]);

@@ -17,8 +17,8 @@ namespace snug::store {
 
 // One tensor; valid as long as the table it comes from.
 struct Slot {
-  std::string_view name;   // a zero byte follows
-  std::string_view dtype;  // a zero byte follows
+  std::string_view name;             // a zero byte follows
+  std::string_view dtype;            // a zero byte follows
   std::uint64_t begin = 0, end = 0;  // bytes from the start of the data
   std::string_view packed_shape = {};
 

@@ -81,8 +81,8 @@ StoreStatus write_packed_header(const ReadRange& read, std::uint64_t num_bytes, 
     const std::span<std::byte> raw = raw_buffer.span(piece_bytes(i, num_bytes));
     const std::span<std::byte> packed = packed_buffer.span(ZSTD_compressBound(raw.size()));
     if (StoreStatus s = read(i * kHeaderPieceBytes, raw); !s.ok()) return s;
-    const std::size_t size = ZSTD_compress2(context.get(), packed.data(), packed.size(), raw.data(),
-                                            raw.size());
+    const std::size_t size =
+        ZSTD_compress2(context.get(), packed.data(), packed.size(), raw.data(), raw.size());
     if (ZSTD_isError(size)) return {{Code::kInternal, "out of memory"}, out.path()};
     if (StoreStatus s = out.write_at(at, packed.data(), size); !s.ok()) return s;
     at += size;

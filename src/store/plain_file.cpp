@@ -27,8 +27,8 @@ StoreStatus PlainFile::read_at(std::uint64_t offset, std::span<std::byte> dst) c
   if (!compressed()) return file().read_at(offset, dst.data(), dst.size());
   const Layout& plain = tensors_->plain();
   if (offset < plain.data_start && !dst.empty()) {
-    const auto n = static_cast<std::size_t>(
-        std::min<std::uint64_t>(dst.size(), plain.data_start - offset));
+    const auto n =
+        static_cast<std::size_t>(std::min<std::uint64_t>(dst.size(), plain.data_start - offset));
     if (StoreStatus s = tensors_->read_header(offset, dst.first(n)); !s.ok()) return s;
     offset += n;
     dst = dst.subspan(n);

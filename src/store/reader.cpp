@@ -170,8 +170,8 @@ StoreStatus Reader::visit_stats(const StatsVisit& visit,
 StoreResult<std::vector<TensorStats>> Reader::stats(const StoreOptions& options) const noexcept {
   return guarded([&]() -> StoreResult<std::vector<TensorStats>> {
     std::vector<TensorStats> all(num_tensors());
-    StoreStatus status = visit_stats(
-        [&](std::size_t idx, const TensorStats& stats) { all[idx] = stats; }, options);
+    StoreStatus status =
+        visit_stats([&](std::size_t idx, const TensorStats& stats) { all[idx] = stats; }, options);
     if (!status.ok()) return status;
     return all;
   });

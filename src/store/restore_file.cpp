@@ -24,7 +24,8 @@ StoreStatus restore(const TensorFile& in, const File* out, const StoreOptions& o
     hash.update(chunk.raw.data(), chunk.raw.size());
     turn.pass(pos + chunk.raw.size());
     if (out == nullptr) return {};
-    const std::uint64_t at = plain.data_start + plain.slots.begin_of(chunk.tensor_idx) + chunk.offset;
+    const std::uint64_t at =
+        plain.data_start + plain.slots.begin_of(chunk.tensor_idx) + chunk.offset;
     if (StoreStatus s = out->write_at(at, chunk.raw.data(), chunk.raw.size()); !s.ok()) return s;
     out->start_writeback(at, at + chunk.raw.size());
     return {};

@@ -46,4 +46,27 @@ printf "\\x$(printf %x ${#json})\\0\\0\\0\\0\\0\\0\\0%sab" "$json" >dir/b.safete
 expect_code 0 "$SNUG" inspect dir --html dir.html
 expect_in out "8 tensors in 2 files"
 ! grep -q '<script>' dir.html || fail "a tensor name is not escaped"
+
+# Many tensors: no form of the report, and no other command, keeps much of each.
+if command -v python3 >/dev/null; then
+  python3 - many.safetensors <<'EOF' || fail "cannot write many.safetensors"
+import struct, sys
+tensors = ('"%d":{"dtype":"BF16","shape":[1],"data_offsets":[%d,%d]}' % (i, 2 * i, 2 * i + 2) for i in range(100000))
+json = ("{" + ",".join(tensors) + "}").encode()
+open(sys.argv[1], "wb").write(struct.pack("<Q", len(json)) + json + bytes(200000))
+EOF
+  for command in "compress many.safetensors" "inspect many.safetensors" \
+    "inspect many.snug.safetensors --html many.html" "inspect many.snug.safetensors --json" \
+    "cat many.snug.safetensors 777" "verify many.snug.safetensors" \
+    "decompress many.snug.safetensors again.safetensors"; do
+    # A tenth of the tensors that a file may have, and a fifth of the memory that it may take.
+    python3 -c '
+import resource, subprocess, sys
+done = subprocess.run([*sys.argv[1:], "--threads", "2"], stdout=open("out", "wb"))
+peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024
+sys.exit(done.returncode or (peak >= 50 and f"{peak} MiB"))
+' "$SNUG" $command 2>err || fail "$command: 100000 tensors take too much: $(cat err)"
+  done
+  expect_same many.safetensors again.safetensors
+fi
 echo passed

@@ -97,30 +97,30 @@ TEST_F(StoreBadInput, DamageIsNamedByTensorBlockAndByte) {
 TEST_F(StoreBadInput, SwappedTensorsOfEqualShapeAreFound) {
   // Every checksum of the frames still holds. 64 values are frames, 4 are stored as they are.
   for (const std::uint64_t n : {1000u, 64u, 4u}) {
-  ScratchFolder folder;
-  write_file(folder / "x.safetensors",
-             make_file({make_tensor("aa", "U64", {n}, 1), make_tensor("bb", "U64", {n}, 2),
-                        make_tensor("cc", "U64", {n}, 3)}));
-  StoreOptions raw;
-  raw.codec = Codec::kRaw;
-  ASSERT_TRUE(compress_path(folder / "x.safetensors", "", raw).ok());
-  std::string file = read_file(folder / "x.snug.safetensors");
-  const std::size_t aa = file.find("\"aa\""), bb = file.find("\"bb\"");
-  file.replace(aa, 4, "\"bb\"");
-  file.replace(bb, 4, "\"aa\"");
-  EXPECT_STREQ(decompress(file).status.what, "not the bytes that were stored under this name");
-  const auto reader = Reader::open(folder_ / "x.snug.safetensors");
-  ASSERT_TRUE(reader.ok());
-  std::vector<std::byte> bytes(8 * n);
-  for (const char* name : {"aa", "bb"}) {
-    const TensorEntry tensor = *reader->find(name);
-    for (const std::size_t part : {8 * n, std::uint64_t{8}}) {
-      const StoreStatus status = reader->read_bytes(tensor, 0, std::span(bytes).first(part));
-      EXPECT_EQ(status.status.code, Code::kCorrupt);
-      EXPECT_EQ(status.tensor, name);
+    ScratchFolder folder;
+    write_file(folder / "x.safetensors",
+               make_file({make_tensor("aa", "U64", {n}, 1), make_tensor("bb", "U64", {n}, 2),
+                          make_tensor("cc", "U64", {n}, 3)}));
+    StoreOptions raw;
+    raw.codec = Codec::kRaw;
+    ASSERT_TRUE(compress_path(folder / "x.safetensors", "", raw).ok());
+    std::string file = read_file(folder / "x.snug.safetensors");
+    const std::size_t aa = file.find("\"aa\""), bb = file.find("\"bb\"");
+    file.replace(aa, 4, "\"bb\"");
+    file.replace(bb, 4, "\"aa\"");
+    EXPECT_STREQ(decompress(file).status.what, "not the bytes that were stored under this name");
+    const auto reader = Reader::open(folder_ / "x.snug.safetensors");
+    ASSERT_TRUE(reader.ok());
+    std::vector<std::byte> bytes(8 * n);
+    for (const char* name : {"aa", "bb"}) {
+      const TensorEntry tensor = *reader->find(name);
+      for (const std::size_t part : {8 * n, std::uint64_t{8}}) {
+        const StoreStatus status = reader->read_bytes(tensor, 0, std::span(bytes).first(part));
+        EXPECT_EQ(status.status.code, Code::kCorrupt);
+        EXPECT_EQ(status.tensor, name);
+      }
     }
-  }
-  EXPECT_TRUE(reader->read(*reader->find("cc"), bytes).ok());
+    EXPECT_TRUE(reader->read(*reader->find("cc"), bytes).ok());
   }
 }
 

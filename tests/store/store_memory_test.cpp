@@ -1,12 +1,10 @@
 // Memory stays below 256 MiB for a file of 2 GiB and 64 threads.
 #include <gtest/gtest.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <filesystem>
 
 #include "snug/store.h"
+#include "store/peak_memory.h"
 #include "store/store_files.h"
 #include "support/sanitizer.h"
 
@@ -14,25 +12,6 @@ namespace snug::test {
 namespace {
 
 constexpr std::uint64_t kDataBytes = std::uint64_t{2} << 30;
-constexpr long kMaxKiB = 256 << 10;
-
-// Runs `body` in a child; returns its peak memory in KiB, or -1 if it failed.
-template <class Body>
-long child_peak(Body body) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    const bool ok = body();
-    struct rusage usage;
-    ::getrusage(RUSAGE_SELF, &usage);
-    ::_exit(!ok ? 255 : usage.ru_maxrss < kMaxKiB ? 0 : 1);
-  }
-  int status = 0;
-  EXPECT_EQ(::waitpid(child, &status, 0), child);
-  struct rusage usage;
-  ::getrusage(RUSAGE_CHILDREN, &usage);
-  return WIFEXITED(status) && WEXITSTATUS(status) < 2 ? usage.ru_maxrss : -1;
-}
-
 TEST(StoreMemory, StaysBelow256MiB) {
   if (kSanitized) GTEST_SKIP() << "sanitizers have their own memory";
   ScratchFolder folder;

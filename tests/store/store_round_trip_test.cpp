@@ -155,8 +155,8 @@ TEST(StoreRoundTrip, LongHeadersArePackedInPieces) {
   // The last piece is full, and has one byte.
   const std::string json = header_json({make_tensor("b", "BF16", {20, 30})});
   for (const std::size_t size : {(1u << 20) - 8, (1u << 20) - 7, 2u << 20})
-    round_trip(with_length(json + std::string(size - json.size(), ' '),
-                           weight_bytes("BF16", 600, 1)));
+    round_trip(
+        with_length(json + std::string(size - json.size(), ' '), weight_bytes("BF16", 600, 1)));
 }
 
 TEST(StoreRoundTrip, ManyTensors) {
