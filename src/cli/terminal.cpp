@@ -82,6 +82,15 @@ void catch_signals() noexcept {
   std::signal(SIGXFSZ, SIG_IGN);
 }
 
+void release_signals() noexcept {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction current;
+    if (::sigaction(signal, nullptr, &current) == 0 && current.sa_handler == on_signal)
+      std::signal(signal, SIG_DFL);
+  }
+  if (pending_signal() != 0) std::raise(pending_signal());  // it came before
+}
+
 int pending_signal() noexcept { return g_signal.load(std::memory_order_relaxed); }
 
 bool is_terminal(int fd) noexcept { return ::isatty(fd) == 1; }
@@ -90,10 +99,10 @@ bool write_stdout(const void* bytes, std::size_t num_bytes) noexcept {
   const auto* from = static_cast<const char*>(bytes);
   while (num_bytes > 0) {
     const ssize_t n = ::write(STDOUT_FILENO, from, num_bytes);
-    if (n < 0 && errno == EINTR && pending_signal() == 0) continue;
-    if (n < 0) return false;
-    from += n;
-    num_bytes -= static_cast<std::size_t>(n);
+    if (n < 0 && errno != EINTR) return false;
+    if (n > 0) from += n, num_bytes -= static_cast<std::size_t>(n);
+    // A signal ends a write to a full pipe early, with a part of the bytes or with EINTR.
+    if (num_bytes > 0 && pending_signal() != 0) return false;
   }
   return true;
 }
@@ -103,6 +112,7 @@ int print_stdout(const std::string& text) {
 }
 
 int stdout_error() {
+  if (pending_signal() != 0) return print_error(StoreStatus{});
   if (errno == EPIPE) return static_cast<int>(Code::kIo);
   return print_error(Code::kIo, std::string("stdout: ") + std::strerror(errno));
 }

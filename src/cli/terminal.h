@@ -28,11 +28,13 @@ void print_kept(const std::string& path);
 // ordinary error.
 void catch_signals() noexcept;
 int pending_signal() noexcept;  // 0: none
+// For commands that have nothing to clean up: from here on these signals end the process at once.
+void release_signals() noexcept;
 
 bool is_terminal(int fd) noexcept;
 
-// Writes to stdout. False if it cannot be written; a reader that has gone away is
-// no reason for a message.
+// Writes to stdout. False if it cannot be written, or a signal came meanwhile; a reader that has
+// gone away is no reason for a message.
 bool write_stdout(const void* bytes, std::size_t num_bytes) noexcept;
 int print_stdout(const std::string& text);  // returns an exit code
 int stdout_error();                         // the exit code after write_stdout has failed

@@ -82,7 +82,7 @@ StoreResult<std::string> receive_files(Connection& connection, const std::string
 template <class KeepWaiting>
 std::optional<Status> end_of(const Transfer& transfer, KeepWaiting keep_going) {
   while (!transfer.done()) {
-    (void)transfer.wait_for(std::chrono::milliseconds(100));
+    (void)transfer.wait_for(std::chrono::milliseconds(50));
     if (!transfer.done() && !keep_going()) return std::nullopt;
   }
   return transfer.wait();

@@ -47,7 +47,7 @@ void serve_peers(wire::Listener& listener,
   std::list<Peer> peers;
   Refusals refusals;
   while (keep_going()) {
-    auto connection = listener.accept(100ms);
+    auto connection = listener.accept(50ms);
     std::erase_if(peers, [](const Peer& p) { return p.done || !p.thread.joinable(); });
     try {
       if (connection && peers.size() < kMaxPeers) {

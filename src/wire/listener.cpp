@@ -72,7 +72,7 @@ class Listener::Impl {
 
   void run() {
     while (!stopping_) {
-      auto channel = listener_->accept(net::after(std::chrono::milliseconds(100)));
+      auto channel = listener_->accept(net::after(std::chrono::milliseconds(50)));
       {
         const std::lock_guard lock(mutex_);
         drop_old();
