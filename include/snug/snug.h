@@ -1,7 +1,6 @@
 /* snug/snug.h - the C ABI of everything that runs on a CPU: codec, deltas, checkpoints, wire.
  *
  * The C++ headers (codec.h, delta.h, store.h, wire.h) have the same functions and say more.
- *
  * Errors:  a function that can fail returns SNUG_OK or another value of enum snug_code. It also
  *          fills `status` unless that is NULL. Results are written only on success, and only
  *          where their pointers are not NULL.
@@ -66,7 +65,6 @@ enum snug_codec { /* bits of a BF16 value: 12 with FIXED, about 10.6 with ENTROP
 };
 /* clang-format on */
 #define SNUG_NUM_CODECS 4
-
 #define SNUG_NOWHERE UINT64_MAX /* a place or number that does not apply */
 typedef struct snug_status {
   int32_t code;     /* enum snug_code */
@@ -124,8 +122,7 @@ typedef struct snug_frame_stats {
 /* The largest frame of a tensor of raw_bytes. */
 SNUG_API size_t snug_encode_bound_bytes(size_t raw_bytes, const snug_encode_options* options);
 
-/* Writes one self-contained frame. dst needs at most snug_encode_bound_bytes. Equal input and
- * options give equal frames on every CPU and GPU. */
+/* Writes one self-contained frame. Equal input and options give equal frames on CPU and GPU. */
 SNUG_API int snug_encode(const void* raw, size_t raw_bytes, void* dst, size_t dst_bytes,
                          const snug_encode_options* options, size_t* frame_bytes,
                          snug_status* status);
@@ -173,12 +170,10 @@ typedef struct snug_delta_info {
   int32_t dtype;      /* enum snug_dtype */
   int32_t needs_base; /* 0: a full copy, which applies to any base */
   uint64_t raw_bytes, delta_bytes;
-  uint64_t num_changed; /* elements that differ */
-  uint64_t base_hash;   /* snug_tensor_hash of both versions */
-  uint64_t target_hash;
+  uint64_t num_changed;            /* elements that differ */
+  uint64_t base_hash, target_hash; /* snug_tensor_hash of both versions */
   uint64_t num_blocks;
-  uint32_t block_elems;
-  uint32_t reserved; /* 0 */
+  uint32_t block_elems, reserved; /* reserved: 0 */
 } snug_delta_info;
 
 /* The largest delta between two tensors of raw_bytes. */
@@ -210,16 +205,15 @@ SNUG_API int snug_delta_invert(const void* delta, size_t delta_bytes, const void
 /* Identifies a version of a tensor; the same on CPU and GPU. */
 SNUG_API uint64_t snug_tensor_hash(const void* tensor, size_t num_bytes, int num_threads);
 
-/* ---- checkpoints: tensors of a safetensors file (snug/store.h) --------- */
+/* ---- checkpoints: safetensors files (snug/store.h) --------------------- */
 
 typedef struct snug_reader snug_reader;
 typedef struct snug_reader_info {
   uint64_t num_tensors;
-  uint64_t num_metadata; /* entries of __metadata__ */
-  uint64_t raw_bytes;    /* size of the plain file */
-  uint64_t stored_bytes; /* size of this file */
-  int32_t compressed;    /* 1: written by snug compress */
-  int32_t reserved;      /* 0 */
+  uint64_t num_metadata;            /* entries of __metadata__ */
+  uint64_t raw_bytes, stored_bytes; /* sizes of the plain file and of this one */
+  int32_t compressed;               /* 1: written by snug compress */
+  int32_t reserved;                 /* 0 */
 } snug_reader_info;
 
 typedef struct snug_tensor_info { /* its pointers are valid as long as the reader */
@@ -228,11 +222,10 @@ typedef struct snug_tensor_info { /* its pointers are valid as long as the reade
   const char* dtype_name; /* as the file spells it: "BF16", "F8_E4M3", ... */
   const uint64_t* shape;
   uint64_t num_dims;
-  uint64_t raw_bytes;
-  uint64_t stored_bytes; /* raw_bytes in a plain file */
-  uint64_t file_offset;  /* of the stored bytes */
-  int32_t dtype;         /* enum snug_dtype */
-  int32_t reserved;      /* 0 */
+  uint64_t raw_bytes, stored_bytes; /* equal in a plain file */
+  uint64_t file_offset;             /* of the stored bytes */
+  int32_t dtype;                    /* enum snug_dtype */
+  int32_t reserved;                 /* 0 */
 } snug_tensor_info;
 
 typedef struct snug_metadata_info { /* likewise */
@@ -251,18 +244,24 @@ SNUG_API int snug_reader_tensor(const snug_reader* reader, size_t idx, snug_tens
                                 snug_status* status);
 SNUG_API int snug_reader_find(const snug_reader* reader, const char* name, size_t* idx,
                               snug_status* status);
+SNUG_API int snug_reader_metadata(const snug_reader* reader, size_t idx, snug_metadata_info* info,
+                                  snug_status* status);
 
-/* Restores a tensor, or its rows [first_row, last_row) along dimension 0; reads and checks only
- * the blocks that hold them. */
+/* Restores a tensor, its rows [first_row, last_row) along dimension 0, or dst_bytes bytes from
+ * byte `first` on. Reads and checks only the blocks that hold them. */
 SNUG_API int snug_reader_read(const snug_reader* reader, size_t idx, void* dst, size_t dst_bytes,
                               int num_threads, size_t* written, snug_status* status);
 SNUG_API int snug_reader_read_rows(const snug_reader* reader, size_t idx, uint64_t first_row,
                                    uint64_t last_row, void* dst, size_t dst_bytes, int num_threads,
                                    size_t* written, snug_status* status);
+SNUG_API int snug_reader_read_bytes(const snug_reader* reader, size_t idx, uint64_t first,
+                                    void* dst, size_t dst_bytes, int num_threads,
+                                    snug_status* status);
 
-/* One entry of __metadata__. */
-SNUG_API int snug_reader_metadata(const snug_reader* reader, size_t idx, snug_metadata_info* info,
-                                  snug_status* status);
+/* Compresses a safetensors file and verifies the output before it gets its name. force: not 0
+ * replaces an existing one. Ends with SNUG_IO soon after *stop becomes nonzero (NULL: never). */
+SNUG_API int snug_compress_file(const char* in, const char* out, int codec, int num_threads,
+                                int force, const volatile int* stop, snug_status* status);
 
 /* ---- wire: tensors from process to process (snug/wire.h) --------------- */
 
@@ -275,7 +274,6 @@ enum snug_wire_mode { /* AUTO: whichever is fastest on this link */
 };
 /* clang-format on */
 #define SNUG_WIRE_NUM_MODES 3
-
 typedef struct snug_wire_options {
   const char* token;    /* secret of both sides, at least 16 bytes; NULL: this user's, loopback */
   int32_t mode;         /* enum snug_wire_mode */

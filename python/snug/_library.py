@@ -157,7 +157,9 @@ _STORE = {
     "snug_reader_tensor": (c_int, [_P, _N, POINTER(TensorInfo), _S]),
     "snug_reader_read": (c_int, [_P, _N, _P, _N, c_int, _PN, _S]),
     "snug_reader_read_rows": (c_int, [_P, _N, c_uint64, c_uint64, _P, _N, c_int, _PN, _S]),
+    "snug_reader_read_bytes": (c_int, [_P, _N, c_uint64, _P, _N, c_int, _S]),
     "snug_reader_metadata": (c_int, [_P, _N, POINTER(MetadataInfo), _S]),
+    "snug_compress_file": (c_int, [c_char_p, c_char_p, c_int, c_int, c_int, POINTER(c_int), _S]),
 }
 _SEND = (c_int, [_P, c_uint64, c_int, POINTER(Segment), _N, _PP, _S])
 _WIRE = {

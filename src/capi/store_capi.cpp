@@ -1,4 +1,5 @@
-// The C ABI of the Reader of snug/store.h.
+// The C ABI of snug/store.h.
+#include <filesystem>
 #include <map>
 #include <mutex>
 #include <string>
@@ -109,6 +110,14 @@ int snug_reader_read_rows(const snug_reader* reader, size_t idx, uint64_t first_
   });
 }
 
+int snug_reader_read_bytes(const snug_reader* reader, size_t idx, uint64_t first, void* dst,
+                           size_t dst_bytes, int num_threads, snug_status* status) {
+  return call(status, [&] {
+    return read_bytes(deref(reader), idx, first, dst_bytes, snug::capi::out(dst, dst_bytes),
+                      num_threads, nullptr);
+  });
+}
+
 int snug_reader_metadata(const snug_reader* reader, size_t idx, snug_metadata_info* info,
                          snug_status* status) {
   return call(status, [&] {
@@ -121,3 +130,24 @@ int snug_reader_metadata(const snug_reader* reader, size_t idx, snug_metadata_in
 }
 
 void snug_reader_free(snug_reader* reader) { delete reader; }
+
+int snug_compress_file(const char* in, const char* out, int codec, int num_threads, int force,
+                       const volatile int* stop, snug_status* status) {
+  return call(status, [&]() -> StoreStatus {
+    const std::string from = &deref(in), to = &deref(out);
+    std::error_code error;
+    // compress_path takes folders too, and makes up names in them.
+    for (const std::string& path : {from, to})
+      if (path.empty() || std::filesystem::is_directory(path, error))
+        return {{Code::kUsage, "needs the name of a file"}, path, {}, {}};
+    snug::StoreOptions options;
+    options.codec = snug::capi::to_enum<snug::Codec>(codec);
+    options.num_threads = num_threads;
+    options.force = force != 0;
+    if (stop != nullptr) {
+      if (*stop != 0) return {{Code::kIo, "stopped on request"}, from, {}, {}};
+      options.progress = [stop](const snug::Progress&) { return *stop == 0; };
+    }
+    return snug::compress_path(from, to, options).status();
+  });
+}

@@ -1,4 +1,4 @@
-/* The checkpoint reader in plain C99: plain and compressed files, whole tensors and rows. */
+/* Checkpoints in plain C99: compressing, whole tensors, rows, bytes. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,6 +53,12 @@ static void read_all(const snug_reader* reader) {
                                   (size_t)tensor.raw_bytes - written, 1, NULL, NULL) == SNUG_OK);
       CHECK(memcmp(whole, parts, (size_t)tensor.raw_bytes) == 0);
     }
+    if (tensor.raw_bytes >= 4) { /* from anywhere to anywhere */
+      const size_t count = (size_t)tensor.raw_bytes - 3;
+      CHECK(snug_reader_read_bytes(reader, i, 1, parts, count, 1, NULL) == SNUG_OK);
+      CHECK(memcmp(whole + 1, parts, count) == 0);
+      CHECK(snug_reader_read_bytes(reader, i, 4, parts, count, 1, NULL) == SNUG_USAGE);
+    }
     free(whole);
     free(parts);
   }
@@ -104,6 +110,34 @@ static void check_errors(const snug_reader* reader) {
   CHECK(snug_reader_inspect(reader, NULL, NULL) == SNUG_USAGE);
 }
 
+static void check_compress(void) {
+  char in[4096], out[64];
+  snug_reader* reader = NULL;
+  snug_reader_info info;
+  snug_status status;
+  int stop = 1;
+  snprintf(in, sizeof in, "%s/sample.safetensors", getenv("SNUG_TEST_DATA"));
+  snprintf(out, sizeof out, "c99.%p.safetensors", (void*)&status); /* in the build folder */
+  remove(out);
+  CHECK(snug_compress_file(in, out, SNUG_ENTROPY, 1, 0, &stop, &status) == SNUG_IO);
+  CHECK(snug_reader_open(out, &reader, NULL) == SNUG_NOT_FOUND);
+  stop = 0;
+  CHECK(snug_compress_file(in, out, SNUG_ENTROPY, 1, 0, &stop, &status) == SNUG_OK);
+  CHECK(snug_compress_file(in, out, SNUG_FIXED, 1, 0, NULL, &status) == SNUG_EXISTS);
+  CHECK(snug_compress_file(in, out, SNUG_FIXED, 1, 1, NULL, &status) == SNUG_OK);
+  CHECK(snug_compress_file(in, out, 77, 1, 1, NULL, &status) == SNUG_USAGE);
+  CHECK(snug_compress_file(in, ".", SNUG_FIXED, 1, 1, NULL, &status) == SNUG_USAGE);
+  CHECK(snug_compress_file(".", out, SNUG_FIXED, 1, 1, NULL, &status) == SNUG_USAGE);
+  CHECK(snug_compress_file(in, "", SNUG_FIXED, 1, 1, NULL, &status) == SNUG_USAGE);
+  CHECK(snug_compress_file(NULL, out, SNUG_FIXED, 1, 1, NULL, &status) == SNUG_USAGE);
+  CHECK(snug_reader_open(out, &reader, NULL) == SNUG_OK);
+  CHECK(snug_reader_inspect(reader, &info, NULL) == SNUG_OK && info.compressed == 1);
+  CHECK(info.stored_bytes < info.raw_bytes);
+  read_all(reader);
+  snug_reader_free(reader);
+  CHECK(remove(out) == 0);
+}
+
 int main(void) {
   snug_reader* plain = open_data("sample.safetensors");
   snug_reader* compressed = open_data("compressed_v1.safetensors");
@@ -111,6 +145,7 @@ int main(void) {
   read_all(compressed);
   check_sample(plain);
   check_errors(plain);
+  check_compress();
   snug_reader_free(plain);
   snug_reader_free(compressed);
   snug_reader_free(NULL);
