@@ -7,17 +7,17 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cstring>
 #include <mutex>
+#include <string_view>
+#include <vector>
 
 #include "wire/handshake.h"
+#include "wire/protocol.h"
 
 namespace snug::wire {
 namespace {
 
-// AES-GCM may encrypt some 2^24 records under one key.
-constexpr std::uint64_t kKeyLifeBytes = std::uint64_t{64} << 30;
-
-constexpr Status kClosed{Code::kPeer, "the peer closed the connection"};
 constexpr Status kAltered{Code::kCorrupt, "the data was altered on its way"};
 constexpr Status kAnotherToken{
     Code::kPeer, "the other side has another token, or runs as another user without one"};
@@ -25,6 +25,7 @@ constexpr Status kNoTls{Code::kPeer,
                         "the other side does not encrypt: it runs with --insecure, or is no Snug"};
 constexpr Status kOtherVersion{Code::kUnsupportedVersion,
                                "the other side speaks another version of the protocol"};
+constexpr Status kNoCipher{Code::kInternal, "OpenSSL cannot encrypt"};
 constexpr Status kStopped{Code::kIo, "stopped by the caller"};
 
 // ---- OpenSSL's view of the socket; its own would raise SIGPIPE ---------------------------------
@@ -68,14 +69,12 @@ struct FreeSsl {
   void operator()(SSL* ssl) const { SSL_free(ssl); }
 };
 
-// What the first error in OpenSSL's queue means.
-Status meaning_of_error(bool in_handshake) {
+// What the first error in OpenSSL's queue means for a handshake.
+Status meaning_of_error() {
   const unsigned long error = ERR_peek_error();
-  const int reason = ERR_GET_LIB(error) == ERR_LIB_SSL ? ERR_GET_REASON(error) : 0;
-  if (reason == SSL_R_UNEXPECTED_EOF_WHILE_READING || reason == 0)
-    return in_handshake ? kSentAway : kClosed;
-  if (!in_handshake) return kAltered;
-  switch (reason) {
+  switch (ERR_GET_LIB(error) == ERR_LIB_SSL ? ERR_GET_REASON(error) : 0) {
+    case 0:
+    case SSL_R_UNEXPECTED_EOF_WHILE_READING: return kSentAway;
     case SSL_R_NO_APPLICATION_PROTOCOL:
     case SSL_AD_REASON_OFFSET + SSL_AD_NO_APPLICATION_PROTOCOL: return kOtherVersion;
     case SSL_R_WRONG_VERSION_NUMBER:
@@ -88,12 +87,16 @@ Status meaning_of_error(bool in_handshake) {
   }
 }
 
-// One thread may send while another receives, but an SSL object serves one call at a time: calls
-// never wait for the network while they hold the mutex.
+// TLS does the handshake. Records of its own then carry the bytes: they are larger than TLS's, need
+// one system call each, and open in the memory of the caller, which takes half of the time.
 class TlsChannel : public Channel {
  public:
-  TlsChannel(Side side, net::Socket socket, SSL* ssl)
-      : side_(side), socket_(std::move(socket)), ssl_(ssl) {}
+  TlsChannel(Side side, net::Socket socket, SSL* ssl, std::uint64_t key_life_bytes)
+      : side_(side),
+        socket_(std::move(socket)),
+        ssl_(ssl),
+        seal_(RecordCipher::Work::kSeal, key_maker(side == Side::kDials), key_life_bytes),
+        open_(RecordCipher::Work::kOpen, key_maker(side != Side::kDials), key_life_bytes) {}
 
   bool attach() {
     BIO* const bio = make_socket_bio(&socket_);
@@ -107,79 +110,60 @@ class TlsChannel : public Channel {
   }
 
   Status open(Deadline deadline, const KeepGoing& keep_going) override {
-    const Status s = repeat(deadline, keep_going, [this] {
+    for (;;) {
+      ERR_clear_error();
       const int done = SSL_do_handshake(ssl_.get());
       // Past the peer's first message, which ends with its proof.
       const OSSL_HANDSHAKE_STATE state = SSL_get_state(ssl_.get());
       if (side_ == Side::kListens && state != TLS_ST_BEFORE && state != TLS_ST_SR_CLNT_HELLO &&
           SSL_session_reused(ssl_.get()))
         has_proved_ = true;
-      return done;
-    });
-    if (!s.ok()) return s;
-    const std::lock_guard lock(mutex_);
-    is_open_ = true;
-    return SSL_session_reused(ssl_.get()) ? Status{} : kAnotherToken;
+      if (done == 1) return SSL_session_reused(ssl_.get()) ? Status{} : kAnotherToken;
+      const int why = SSL_get_error(ssl_.get(), done);
+      if (why != SSL_ERROR_WANT_READ && why != SSL_ERROR_WANT_WRITE)
+        return why == SSL_ERROR_SSL ? meaning_of_error() : kSentAway;
+      if (Status s = wait(why == SSL_ERROR_WANT_READ, deadline, keep_going); !s.ok()) return s;
+    }
   }
   bool has_proved() const noexcept override { return has_proved_; }
 
   Status send(std::span<const std::byte> head, std::span<const std::byte> body,
               Deadline deadline) override {
-    for (auto bytes : {head, body})
-      while (!bytes.empty()) {
-        std::size_t n = 0;
-        const Status s = repeat(
-            deadline, {}, [&] { return SSL_write_ex(ssl_.get(), bytes.data(), bytes.size(), &n); });
-        if (!s.ok()) return s;
-        bytes = bytes.subspan(n);
-        if ((sent_bytes_ += n) >= kKeyLifeBytes) renew_key();
-      }
-    return {};
+    if (Status s = send_records(head, deadline); !s.ok()) return s;
+    return send_records(body, deadline);
   }
 
   Status recv(std::span<std::byte> bytes, Deadline deadline) override {
     while (!bytes.empty()) {
-      std::size_t n = 0;
-      const Status s = repeat(
-          deadline, {}, [&] { return SSL_read_ex(ssl_.get(), bytes.data(), bytes.size(), &n); });
-      if (!s.ok()) return s;
-      bytes = bytes.subspan(n);
+      if (!unread_.empty()) {
+        const std::size_t n = std::min(bytes.size(), unread_.size());
+        std::ranges::copy(unread_.first(n), bytes.begin());
+        unread_ = unread_.subspan(n);
+        bytes = bytes.subspan(n);
+        continue;
+      }
+      std::uint32_t num_bytes = 0;
+      if (Status s = socket_.recv_all(writable_bytes_of(num_bytes), deadline); !s.ok()) return s;
+      if (num_bytes == 0 || num_bytes > kMaxRecordBytes) return kAltered;
+      if (num_bytes <= bytes.size()) {
+        if (Status s = open_record(bytes.first(num_bytes), deadline); !s.ok()) return s;
+        bytes = bytes.subspan(num_bytes);
+      } else {  // the sender has cut its bytes elsewhere
+        held_.resize(num_bytes);
+        if (Status s = open_record(held_, deadline); !s.ok()) return s;
+        unread_ = held_;
+      }
     }
     return {};
   }
 
   Status wait_readable(Deadline deadline) override {
-    {
-      const std::lock_guard lock(mutex_);
-      if (SSL_has_pending(ssl_.get())) return {};
-    }
-    return socket_.wait_readable(deadline);
+    return unread_.empty() ? socket_.wait_readable(deadline) : Status{};
   }
   void shut_down() noexcept override { socket_.shut_down(); }
   std::string peer_name() const override { return socket_.peer_name(); }
 
  private:
-  // Calls `step` until it returns more than 0; in between, waits for the socket.
-  template <class Step>
-  Status repeat(Deadline deadline, const KeepGoing& keep_going, Step step) {
-    for (;;) {
-      bool for_reading = false;
-      {
-        const std::lock_guard lock(mutex_);
-        ERR_clear_error();
-        const int n = step();
-        if (n > 0) return {};
-        const int why = SSL_get_error(ssl_.get(), n);
-        if (why == SSL_ERROR_ZERO_RETURN || why == SSL_ERROR_SYSCALL)
-          return is_open_ ? kClosed : kSentAway;
-        if (why != SSL_ERROR_WANT_READ && why != SSL_ERROR_WANT_WRITE)
-          return meaning_of_error(!is_open_);
-        for_reading = why == SSL_ERROR_WANT_READ;
-      }
-      if (Status s = wait(for_reading, deadline, keep_going); !s.ok()) return s;
-    }
-  }
-
   Status wait(bool for_reading, Deadline deadline, const KeepGoing& keep_going) const {
     for (;;) {
       const Deadline look =
@@ -190,28 +174,63 @@ class TlsChannel : public Channel {
     }
   }
 
-  void renew_key() {
-    const std::lock_guard lock(mutex_);
-    SSL_key_update(ssl_.get(), SSL_KEY_UPDATE_NOT_REQUESTED);
-    sent_bytes_ = 0;
+  Status send_records(std::span<const std::byte> bytes, Deadline deadline) {
+    while (!bytes.empty()) {
+      auto num_bytes = static_cast<std::uint32_t>(std::min(bytes.size(), kMaxRecordBytes));
+      if (sealed_.size() < num_bytes) sealed_.resize(num_bytes);
+      std::byte tag[kTagBytes];
+      if (!seal_.run(num_bytes, bytes.data(), sealed_.data(), std::span(tag))) return kNoCipher;
+      iovec pieces[] = {
+          {&num_bytes, sizeof num_bytes}, {sealed_.data(), num_bytes}, {tag, kTagBytes}};
+      if (Status s = socket_.send_all(std::span(pieces), deadline); !s.ok()) return s;
+      bytes = bytes.subspan(num_bytes);
+    }
+    return {};
   }
+
+  // The rest of a record behind its length, to where its bytes belong. They are not to be used
+  // before this returns.
+  Status open_record(std::span<std::byte> bytes, Deadline deadline) {
+    std::byte tag[kTagBytes];
+    iovec pieces[] = {{bytes.data(), bytes.size()}, {tag, kTagBytes}};
+    if (Status s = socket_.recv_all(std::span(pieces), deadline); !s.ok()) return s;
+    const auto num_bytes = static_cast<std::uint32_t>(bytes.size());
+    return open_.run(num_bytes, bytes.data(), bytes.data(), std::span(tag)) ? Status{} : kAltered;
+  }
+
+  // One key for what the dialling side sends, another for what it receives (RFC 8446, 7.5).
+  RecordCipher::MakeKey key_maker(bool of_dialler) {
+    return [this, of_dialler](std::uint64_t epoch, RecordCipher::Key& key) {
+      constexpr std::string_view kLabel = "EXPORTER-snug-wire-2";
+      unsigned char context[9] = {static_cast<unsigned char>(of_dialler ? 'D' : 'L')};
+      std::memcpy(context + 1, &epoch, sizeof epoch);
+      const std::lock_guard lock(mutex_);  // both directions may need one at a time
+      return SSL_export_keying_material(ssl_.get(), reinterpret_cast<unsigned char*>(&key),
+                                        sizeof key, kLabel.data(), kLabel.size(), context,
+                                        sizeof context, 1) == 1;
+    };
+  }
+  static_assert(sizeof(RecordCipher::Key) == 28);
 
   const Side side_;
   net::Socket socket_;
   std::mutex mutex_;
   std::unique_ptr<SSL, FreeSsl> ssl_;
-  bool is_open_ = false;  // guarded by mutex_
   std::atomic<bool> has_proved_{false};
-  std::uint64_t sent_bytes_ = 0;  // under this key
+  // Of the thread that sends, and of the one that receives.
+  RecordCipher seal_, open_;
+  std::vector<std::byte> sealed_, held_;
+  std::span<std::byte> unread_;  // of held_
 };
 
 }  // namespace
 
-Result<ChannelPtr> make_tls_channel(Side side, net::Socket socket, const TlsContext& context) {
+Result<ChannelPtr> make_tls_channel(Side side, net::Socket socket, const TlsContext& context,
+                                    std::uint64_t key_life_bytes) {
   constexpr Status kNoMemory{Code::kInternal, "out of memory"};
   SSL* const ssl = SSL_new(context.get());
   if (ssl == nullptr) return kNoMemory;
-  auto channel = std::make_unique<TlsChannel>(side, std::move(socket), ssl);
+  auto channel = std::make_unique<TlsChannel>(side, std::move(socket), ssl, key_life_bytes);
   if (!channel->attach()) return kNoMemory;
   return ChannelPtr(std::move(channel));
 }

@@ -93,15 +93,10 @@ Result<TlsContext> make_tls_context(Side side, const std::string& token) {
   SSL_CTX* const ctx = context.get();
   if (ctx == nullptr || SSL_CTX_set_ex_data(ctx, key_index(), new Key(*key)) != 1 ||
       SSL_CTX_set_min_proto_version(ctx, TLS1_3_VERSION) != 1 ||
-      SSL_CTX_set_ciphersuites(ctx, "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256") != 1 ||
+      SSL_CTX_set_ciphersuites(ctx, "TLS_AES_128_GCM_SHA256") != 1 ||
       SSL_CTX_set1_groups_list(ctx, "X25519") != 1 || SSL_CTX_set_num_tickets(ctx, 0) != 1)
     return kNoTls;
   SSL_CTX_set_session_cache_mode(ctx, SSL_SESS_CACHE_OFF);
-  SSL_CTX_set_mode(ctx, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
-                            SSL_MODE_RELEASE_BUFFERS);
-  // Several records in one system call.
-  SSL_CTX_set_read_ahead(ctx, 1);
-  SSL_CTX_set_default_read_buffer_len(ctx, 64 << 10);
   if (side == Side::kDials) {
     // No authority is trusted, so no certificate can replace the key.
     SSL_CTX_set_verify(ctx, SSL_VERIFY_PEER, nullptr);
