@@ -127,7 +127,8 @@ TEST(WireDoor, NothingCanBeReadOnThePath) {
   for (const auto& seen : proxy.seen()) {
     num_bytes += seen.bytes.size();
     EXPECT_FALSE(contains(seen.bytes, kMarker.substr(0, 12)));
-    EXPECT_FALSE(contains(seen.bytes, "SNW"));  // headers
+    EXPECT_FALSE(contains(seen.bytes, "SNUGWIRE"));
+    EXPECT_FALSE(contains(seen.bytes, std::string_view("SNWC\2\0\0\0", 8)));  // an offer
     EXPECT_FALSE(contains(seen.bytes, options.token));
   }
   EXPECT_GE(num_bytes, data.size());
