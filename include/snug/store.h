@@ -227,15 +227,16 @@ class TensorList {
 // headers and other files under zstd. BASE may be compressed by Snug: its plain content counts.
 // NEW is taken as it is. docs/patch.md is the format.
 
-// Identifies a version: 32 hexadecimal digits. For a file XXH3-128 of its bytes; for a folder,
-// XXH3-128 of the names, sizes and hashes of its files. Compressed files count by their plain
-// content, so compression does not change the version.
+// Identifies a version by the bytes on disk, which are read: 32 hexadecimal digits. For a file
+// XXH3-128 of its bytes; for a folder, XXH3-128 of the names, sizes and hashes of its files. What
+// Snug has compressed is restored in memory too: a file that does not give its original has no
+// version (kCorrupt).
 StoreResult<std::string> version_of(const std::string& path,
                                     const StoreOptions& options = {}) noexcept;
 
 struct PatchInfo {
   bool is_folder = false;
-  std::string base_version;
+  std::string base_version;        // of the plain content of BASE
   std::string target_version;      // of the bytes of NEW, compressed or not
   std::uint64_t num_files = 0;     // in NEW
   std::uint64_t base_bytes = 0;    // plain size of all files of BASE

@@ -37,16 +37,14 @@ std::int64_t nanoseconds(const struct timespec& time) {
 
 }  // namespace
 
-File::File(File&& other) noexcept
-    : fd_(std::exchange(other.fd_, -1)),
-      num_bytes_(other.num_bytes_),
-      modified_(other.modified_),
-      changed_(other.changed_),
-      num_links_(other.num_links_),
-      path_(std::move(other.path_)) {}
+File::File(File&& other) noexcept { *this = std::move(other); }
 
 File& File::operator=(File&& other) noexcept {
   std::swap(fd_, other.fd_);
+  std::swap(pool_, other.pool_);
+  std::swap(pool_id_, other.pool_id_);
+  std::swap(device_, other.device_);
+  std::swap(inode_, other.inode_);
   std::swap(num_bytes_, other.num_bytes_);
   std::swap(modified_, other.modified_);
   std::swap(changed_, other.changed_);
@@ -57,6 +55,7 @@ File& File::operator=(File&& other) noexcept {
 
 File::~File() {
   if (fd_ >= 0) ::close(fd_);
+  if (pool_) pool_->remove(pool_id_);
 }
 
 StoreResult<File> File::open(const std::string& path) {
@@ -72,6 +71,8 @@ StoreResult<File> File::adopt(int fd, const std::string& path) {
   struct stat info;
   if (::fstat(file.fd_, &info) != 0) return io_error("cannot open", path, errno);
   if (!S_ISREG(info.st_mode)) return StoreStatus{{Code::kUsage, "not a regular file"}, path};
+  file.device_ = info.st_dev;
+  file.inode_ = info.st_ino;
   file.num_bytes_ = static_cast<std::uint64_t>(info.st_size);
   file.modified_ = nanoseconds(info.st_mtim);
   file.changed_ = nanoseconds(info.st_ctim);
@@ -79,12 +80,38 @@ StoreResult<File> File::adopt(int fd, const std::string& path) {
   return file;
 }
 
+void File::share(std::shared_ptr<FilePool> pool) {
+  pool_id_ = pool->add(fd_);
+  pool_ = std::move(pool);
+  fd_ = -1;
+}
+
+template <class Use>
+StoreStatus File::with_descriptor(Use use) const {
+  if (pool_ == nullptr) return use(fd_);
+  const auto lease = pool_->get(pool_id_, [this] { return open_again(); });
+  return lease ? use((*lease)->get()) : lease.status();
+}
+
+StoreResult<FilePool::Lease> File::open_again() const {
+  const int fd = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) return io_error("cannot open", path_, errno);
+  FilePool::Lease lease = std::make_shared<SharedDescriptor>(fd);
+  if (StoreStatus s = compare(fd); !s.ok()) return s;
+  return lease;
+}
+
 StoreStatus File::check_unchanged() const {
+  return with_descriptor([this](int fd) { return compare(fd); });
+}
+
+StoreStatus File::compare(int fd) const {
   struct stat info;
-  if (::fstat(fd_, &info) != 0) return io_error("cannot read", path_, errno);
+  if (::fstat(fd, &info) != 0) return io_error("cannot read", path_, errno);
   // A name that was added or taken away sets the change time too, and leaves the bytes alone.
   const bool relinked = info.st_nlink != num_links_;
-  if (static_cast<std::uint64_t>(info.st_size) != num_bytes_ ||
+  if (info.st_dev != device_ || info.st_ino != inode_ ||
+      static_cast<std::uint64_t>(info.st_size) != num_bytes_ ||
       nanoseconds(info.st_mtim) != modified_ ||
       (nanoseconds(info.st_ctim) != changed_ && !relinked))
     return {{Code::kIo, "file changed while it was read"}, path_};
@@ -92,18 +119,20 @@ StoreStatus File::check_unchanged() const {
 }
 
 StoreStatus File::read_at(std::uint64_t offset, void* dst, std::size_t num_bytes) const {
-  auto* to = static_cast<char*>(dst);
-  while (num_bytes > 0) {
-    const ssize_t n = ::pread(fd_, to, num_bytes, static_cast<off_t>(offset));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return io_error("cannot read", path_, errno, offset);
-    if (n == 0)
-      return {{Code::kIo, "file became shorter while it was read", kNowhere, offset}, path_};
-    to += n;
-    offset += static_cast<std::uint64_t>(n);
-    num_bytes -= static_cast<std::size_t>(n);
-  }
-  return {};
+  return with_descriptor([&](int fd) -> StoreStatus {
+    auto* to = static_cast<char*>(dst);
+    while (num_bytes > 0) {
+      const ssize_t n = ::pread(fd, to, num_bytes, static_cast<off_t>(offset));
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) return io_error("cannot read", path_, errno, offset);
+      if (n == 0)
+        return {{Code::kIo, "file became shorter while it was read", kNowhere, offset}, path_};
+      to += n;
+      offset += static_cast<std::uint64_t>(n);
+      num_bytes -= static_cast<std::size_t>(n);
+    }
+    return {};
+  });
 }
 
 StoreStatus File::write_at(std::uint64_t offset, const void* src, std::size_t num_bytes) const {
@@ -155,9 +184,12 @@ void File::copy_attributes(const File& source) const noexcept {
   (void)!::futimens(fd_, times);
 }
 
-void File::copy_permissions(const File& source) const noexcept {
-  struct stat info;
-  if (::fstat(source.fd_, &info) == 0) (void)!::fchmod(fd_, info.st_mode & 0777);
+void File::copy_permissions(const File& source) const {
+  (void)source.with_descriptor([this](int fd) -> StoreStatus {
+    struct stat info;
+    if (::fstat(fd, &info) == 0) (void)!::fchmod(fd_, info.st_mode & 0777);
+    return {};
+  });
 }
 
 void File::start_writeback(std::uint64_t begin, std::uint64_t end) const noexcept {
@@ -181,9 +213,9 @@ StoreStatus File::reserve(std::uint64_t num_bytes) const {
 }
 
 bool File::same_file(const std::string& other_path) const noexcept {
-  struct stat mine, other;
-  return ::fstat(fd_, &mine) == 0 && ::stat(other_path.c_str(), &other) == 0 &&
-         mine.st_dev == other.st_dev && mine.st_ino == other.st_ino;
+  struct stat other;
+  return ::stat(other_path.c_str(), &other) == 0 && other.st_dev == device_ &&
+         other.st_ino == inode_;
 }
 
 }  // namespace snug::store

@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "snug/store.h"
+#include "store/file_pool.h"
 
 namespace snug::store {
 
@@ -31,6 +32,10 @@ class File {
   static StoreResult<File> open(const std::string& path);
   static StoreResult<File> adopt(int fd, const std::string& path);
 
+  // Lets `pool` close it between reads. It is opened again under its name, and must then be the
+  // same file, unchanged.
+  void share(std::shared_ptr<FilePool> pool);
+
   StoreStatus read_at(std::uint64_t offset, void* dst, std::size_t num_bytes) const;
   StoreStatus write_at(std::uint64_t offset, const void* src, std::size_t num_bytes) const;
   // Several pieces of memory to neighbouring places, in one call to the system.
@@ -44,7 +49,7 @@ class File {
   // Copies permissions and modification time of `source`.
   void copy_attributes(const File& source) const noexcept;
   // Copies permissions alone: for what is new, not a copy.
-  void copy_permissions(const File& source) const noexcept;
+  void copy_permissions(const File& source) const;
   // After a write to [begin, end): lets the disk start on what lies some way behind it, without
   // waiting. Most calls do nothing.
   void start_writeback(std::uint64_t begin, std::uint64_t end) const noexcept;
@@ -53,12 +58,21 @@ class File {
 
   std::uint64_t num_bytes() const noexcept { return num_bytes_; }  // when it was opened
   const std::string& path() const noexcept { return path_; }
-  int fd() const noexcept { return fd_; }
+  int fd() const noexcept { return fd_; }  // -1 if it is shared
   bool same_file(const std::string& other_path) const noexcept;
 
  private:
   friend class OutputFile;
+  StoreStatus compare(int fd) const;
+  StoreResult<FilePool::Lease> open_again() const;
+  // Calls `use` with the descriptor.
+  template <class Use>
+  StoreStatus with_descriptor(Use use) const;
+
   int fd_ = -1;
+  std::shared_ptr<FilePool> pool_;  // if it is shared
+  std::uint64_t pool_id_ = 0;
+  std::uint64_t device_ = 0, inode_ = 0;
   std::uint64_t num_bytes_ = 0;
   std::int64_t modified_ = 0, changed_ = 0;  // nanoseconds
   std::uint64_t num_links_ = 0;

@@ -49,25 +49,6 @@ bool exchange(const std::string& a, const std::string& b) {
 #endif
 }
 
-// Deletes files and empty folders by name, so that what appears meanwhile survives.
-bool remove_known(const std::string& root, std::span<const std::string> known) {
-  const auto is_known = [&](const std::string& name) {
-    return std::binary_search(known.begin(), known.end(), name);
-  };
-  std::error_code error;
-  if (!fs::is_directory(fs::symlink_status(root, error)))
-    return is_known("") && ::unlink(root.c_str()) == 0;
-  Folder folder;
-  folder.root = root;
-  if (!list_files(folder).ok()) return false;
-  for (const FolderFile& file : folder.files)
-    if (!is_known(file.name)) return false;
-  for (const FolderFile& file : folder.files) ::unlink(folder.path_of(file.name).c_str());
-  std::for_each(folder.sub_folders.rbegin(), folder.sub_folders.rend(),
-                [&](const std::string& name) { ::rmdir(folder.path_of(name).c_str()); });
-  return ::rmdir(root.c_str()) == 0;
-}
-
 std::string random_suffix(const char* kind) {
   // Not the process id: in containers it is nearly always the same one, and a
   // run that was killed leaves its name behind.
@@ -155,6 +136,24 @@ StoreStatus rename_folder(const std::string& from, const std::string& to, bool f
   return {};
 }
 
+bool remove_files(const std::string& root, std::span<const std::string> known) {
+  const auto is_known = [&](const std::string& name) {
+    return std::binary_search(known.begin(), known.end(), name);
+  };
+  std::error_code error;
+  if (!fs::is_directory(fs::symlink_status(root, error)))
+    return is_known("") && ::unlink(root.c_str()) == 0;
+  Folder folder;
+  folder.root = root;
+  if (!list_files(folder).ok()) return false;
+  for (const FolderFile& file : folder.files)
+    if (!is_known(file.name)) return false;
+  for (const FolderFile& file : folder.files) ::unlink(folder.path_of(file.name).c_str());
+  std::for_each(folder.sub_folders.rbegin(), folder.sub_folders.rend(),
+                [&](const std::string& name) { ::rmdir(folder.path_of(name).c_str()); });
+  return ::rmdir(root.c_str()) == 0;
+}
+
 StoreStatus replace_folder(const std::string& from, const std::string& to,
                            std::span<const std::string> known, std::string& kept) {
   kept.clear();
@@ -170,7 +169,7 @@ StoreStatus replace_folder(const std::string& from, const std::string& to,
     }
   }
   sync_parent(to);
-  if (remove_known(old, known)) return {};
+  if (remove_files(old, known)) return {};
   kept = to + random_suffix(".kept-");
   if (!rename_path(old, kept, false).ok()) kept = old;
   sync_parent(to);

@@ -73,10 +73,13 @@ StoreStatus rename_path(const std::string& from, const std::string& to, bool for
 // deleted; where the file system can exchange names, the name exists at all times.
 StoreStatus rename_folder(const std::string& from, const std::string& to, bool force);
 
-// The same where something may have that name already. Of the old folder, the files `known`
-// (relative names, sorted) are deleted, and folders that are empty then: nothing that was not
-// looked at. If it holds anything else, it stays under another name, which goes to `kept`. In
-// `known` an empty name stands for a file in the place of the folder.
+// Deletes the file or folder `root` if it holds no files but `known` (relative names, sorted; an
+// empty name stands for `root` itself as a file). Deletes by name, so that what appears meanwhile
+// survives. False if something is left.
+bool remove_files(const std::string& root, std::span<const std::string> known);
+
+// rename_folder where something may have that name already, of which the files `known` may be
+// deleted. If it holds anything else, it stays under another name, which goes to `kept`.
 StoreStatus replace_folder(const std::string& from, const std::string& to,
                            std::span<const std::string> known, std::string& kept);
 

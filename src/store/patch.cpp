@@ -1,6 +1,5 @@
 // The public patch API: paths in, a report out.
 #include <algorithm>
-#include <filesystem>
 
 #include "snug/store.h"
 #include "store/folder.h"
@@ -10,72 +9,42 @@
 namespace snug {
 namespace store {
 
-namespace fs = std::filesystem;
-
-StoreResult<OpenVersion> open_version(const std::string& path, bool restore) {
-  OpenVersion version;
-  version.root = without_slashes(path);
-  std::error_code error;
-  version.is_folder = fs::is_directory(version.root, error);
-  if (version.is_folder) {
-    Folder folder;
-    folder.root = version.root;
-    if (StoreStatus s = list_files(folder); !s.ok()) return s;
-    for (const FolderFile& file : folder.files) version.names.push_back(file.name);
-    version.sub_folders = std::move(folder.sub_folders);
-  } else {
-    version.names.emplace_back();
-  }
-  for (const std::string& name : version.names) {
-    auto file = PlainFile::open(name.empty() ? version.root : version.root + "/" + name, restore);
-    if (!file) return file.status();
-    version.files.push_back(std::move(*file));
-  }
-  return version;
-}
-
-StoreResult<std::vector<PatchFile>> list_version(const OpenVersion& version) {
-  std::vector<PatchFile> files;
-  for (std::size_t i = 0; i < version.files.size(); ++i) {
-    auto hash = version.files[i]->hash();
-    if (!hash) return hash.status();
-    files.push_back({version.names[i], version.files[i]->num_bytes(), std::move(*hash), {}});
-  }
-  return files;
-}
-
 namespace {
 
-// Files of the manifest's base, found below `version`.
-StoreResult<std::vector<const PlainFile*>> match_base(const Manifest& manifest,
-                                                      const OpenVersion& version) {
+using PlainFiles = std::vector<std::unique_ptr<PlainFile>>;
+
+// Opens the files of the manifest's base, found below `version`.
+StoreResult<PlainFiles> match_base(const Manifest& manifest, const OpenVersion& version,
+                                   const std::shared_ptr<FilePool>& pool) {
   if (manifest.is_folder != version.is_folder)
     return StoreStatus{{Code::kWrongBase, manifest.is_folder ? "the patch is for a folder"
                                                              : "the patch is for a file"},
                        version.root};
-  std::vector<const PlainFile*> files;
+  PlainFiles files;
   for (const PatchFile& wanted : manifest.base) {
-    const auto at = std::lower_bound(version.names.begin(), version.names.end(), wanted.name);
-    if (at == version.names.end() || *at != wanted.name)
+    if (!std::binary_search(version.names.begin(), version.names.end(), wanted.name))
       return failure(Code::kWrongBase, "a file that the patch needs is missing", version.root,
                      wanted.name);
-    const auto& file = version.files[static_cast<std::size_t>(at - version.names.begin())];
-    if (file->num_bytes() != wanted.num_bytes)
+    auto file = PlainFile::open(version.path_of(wanted.name), true, pool);
+    if (!file) return file.status();
+    if ((*file)->num_bytes() != wanted.num_bytes)
       return StoreStatus{{Code::kWrongBase, "another size than the patch was made for", kNowhere,
-                          kNowhere, file->num_bytes(), wanted.num_bytes},
-                         file->path()};
-    files.push_back(file.get());
+                          kNowhere, (*file)->num_bytes(), wanted.num_bytes},
+                         (*file)->path()};
+    files.push_back(std::move(*file));
   }
   return files;
 }
 
 // After a failure: if a file of the base is not what it should be, that is the reason.
-StoreStatus explain(StoreStatus reason, const Manifest& manifest,
-                    const std::vector<const PlainFile*>& base) {
+StoreStatus explain(StoreStatus reason, const Manifest& manifest, const PlainFiles& base,
+                    const StoreOptions& options) {
   const Code code = reason.status.code;
   if (code != Code::kCorrupt && code != Code::kWrongBase) return reason;
+  const StoreOptions silent;
+  ProgressMeter meter(silent, 0, 1);
   for (std::size_t i = 0; i < base.size(); ++i) {
-    const auto hash = base[i]->hash();
+    const auto hash = base[i]->hash(options, meter);
     if (hash && *hash != manifest.base[i].hash)
       return failure(Code::kWrongBase, "another version than the patch was made for",
                      base[i]->path(), "is " + *hash + ", needs " + manifest.base[i].hash);
@@ -85,9 +54,11 @@ StoreStatus explain(StoreStatus reason, const Manifest& manifest,
 
 // Whose permissions a new file gets: those of its predecessor, or of any file of BASE.
 const PlainFile* predecessor(const OpenPatch& patch, const std::string& name) {
-  for (std::size_t i = 0; i < patch.base.size(); ++i)
-    if (patch.manifest.base[i].name == name) return patch.base[i];
-  return patch.base.empty() ? nullptr : patch.base[0];
+  const auto& files = patch.manifest.base;
+  const auto at = std::ranges::lower_bound(files, name, {}, &PatchFile::name);
+  if (at != files.end() && at->name == name)
+    return patch.base[static_cast<std::size_t>(at - files.begin())].get();
+  return patch.base.empty() ? nullptr : patch.base[0].get();
 }
 
 StoreStatus write_file(const OpenPatch& patch, std::size_t idx, std::uint64_t& pieces_offset,
@@ -97,7 +68,7 @@ StoreStatus write_file(const OpenPatch& patch, std::size_t idx, std::uint64_t& p
   const File& out = output->file();
   StoreStatus status = apply_patch(patch, idx, pieces_offset, out, options.num_threads, meter);
   if (!status.ok()) return status;
-  for (const Piece& piece : patch.manifest.files[idx].pieces) pieces_offset += piece.stored_bytes;
+  pieces_offset += patch.manifest.files[idx].pieces.stored_bytes();
   if (const PlainFile* like = predecessor(patch, patch.manifest.files[idx].name))
     out.copy_permissions(like->file());
   if (patch.manifest.is_folder) return output->commit_unsynced();
@@ -124,10 +95,11 @@ StoreStatus write_version(const OpenPatch& patch, const std::string& root, const
   return status.ok() ? folder.commit(options.force, names, kept) : status;
 }
 
-StoreStatus refuse_input(const OpenVersion& version, const std::string& out) {
+StoreStatus refuse_input(const OpenVersion& version, const PlainFiles& files,
+                         const std::string& out) {
   if (version.is_folder)
     if (StoreStatus s = check_not_inside(version.root, out); !s.ok()) return s;
-  for (const auto& file : version.files)
+  for (const auto& file : files)
     if (file->file().same_file(out))
       return {{Code::kUsage, "input and output are the same file"}, out};
   return {};
@@ -141,12 +113,14 @@ StoreStatus same_shape(const OpenVersion& base, const OpenVersion& next) {
 
 StoreResult<PatchReport> diff(const std::string& base_path, const std::string& next_path,
                               const std::string& patch_path, const StoreOptions& options) {
-  auto base = open_version(base_path, true);
+  const auto pool = std::make_shared<FilePool>();
+  auto base = open_version(base_path, true, pool);
   if (!base) return base.status();
-  auto next = open_version(next_path, false);
+  auto next = open_version(next_path, false, pool);
   if (!next) return next.status();
   for (const StoreStatus& s :
-       {same_shape(*base, *next), refuse_input(*base, patch_path), refuse_input(*next, patch_path)})
+       {same_shape(*base, *next), refuse_input(*base, base->files, patch_path),
+        refuse_input(*next, next->files, patch_path)})
     if (!s.ok()) return s;
   auto output = OutputFile::create(patch_path, options.force);
   if (!output) return output.status();
@@ -165,34 +139,24 @@ StoreResult<PatchReport> patch(const std::string& base_path, const std::string& 
   if (!file) return file.status();
   auto manifest = read_manifest(*file);
   if (!manifest) return manifest.status();
-  auto version = open_version(base_path, true);
+  const auto version = list_names(base_path);
   if (!version) return version.status();
-  auto base = match_base(*manifest, *version);
+  const auto base = match_base(*manifest, *version, std::make_shared<FilePool>());
   if (!base) return base.status();
   const std::string target = without_slashes(out);
-  if (StoreStatus s = refuse_input(*version, target); !s.ok()) return s;
+  if (StoreStatus s = refuse_input(*version, *base, target); !s.ok()) return s;
   if (file->same_file(target))
     return StoreStatus{{Code::kUsage, "input and output are the same file"}, target};
   PatchReport report{target, info_of(*manifest, file->num_bytes()), {}, 0};
   if (StoreStatus s =
           write_version({*file, *manifest, *base}, version->root, target, options, report.kept);
       !s.ok())
-    return explain(std::move(s), *manifest, *base);
+    return explain(std::move(s), *manifest, *base, options);
   return report;
 }
 
 }  // namespace
 }  // namespace store
-
-StoreResult<std::string> version_of(const std::string& path, const StoreOptions&) noexcept {
-  return store::guarded([&]() -> StoreResult<std::string> {
-    auto version = store::open_version(path, true);
-    if (!version) return version.status();
-    const auto files = store::list_version(*version);
-    if (!files) return files.status();
-    return store::version_of_files(*files, version->is_folder);
-  });
-}
 
 StoreResult<PatchReport> diff_path(const std::string& base, const std::string& next,
                                    const std::string& patch, const StoreOptions& options) noexcept {

@@ -20,31 +20,26 @@ class PieceQueue {
     std::uint64_t target_offset = 0, stored_offset = 0;
   };
 
-  PieceQueue(const std::vector<Piece>& pieces, std::uint64_t stored_offset)
-      : pieces_(pieces), stored_offset_(stored_offset) {}
+  PieceQueue(const PieceList& pieces, std::uint64_t stored_offset)
+      : cursor_(pieces), stored_offset_(stored_offset) {}
 
   bool next(Task& task) {
     const std::lock_guard lock(mutex_);
-    if (idx_ == pieces_.size()) return false;
-    task = {pieces_[idx_], ticket_++, target_offset_, stored_offset_};
-    const std::uint64_t left = task.piece.num_bytes - done_;
-    task.piece.base_offset += done_;
-    task.piece.num_bytes =
-        task.piece.kind == PieceKind::kCopy ? std::min<std::uint64_t>(left, kChunkBytes) : left;
-    done_ += task.piece.num_bytes;
+    if (left_.num_bytes == 0 && !cursor_.next(left_)) return false;
+    task = {left_, ticket_++, target_offset_, stored_offset_};
+    if (left_.kind == PieceKind::kCopy)
+      task.piece.num_bytes = std::min<std::uint64_t>(left_.num_bytes, kChunkBytes);
+    left_.num_bytes -= task.piece.num_bytes;
+    left_.base_offset += task.piece.num_bytes;
     target_offset_ += task.piece.num_bytes;
-    if (done_ < pieces_[idx_].num_bytes) return true;
-    stored_offset_ += task.piece.stored_bytes;
-    done_ = 0;
-    ++idx_;
+    stored_offset_ += task.piece.stored_bytes;  // a copy has none
     return true;
   }
 
  private:
-  const std::vector<Piece>& pieces_;
   std::mutex mutex_;
-  std::size_t idx_ = 0;
-  std::uint64_t done_ = 0;  // of the piece at idx_
+  PieceCursor cursor_;
+  Piece left_;  // what is left of the current piece
   std::uint64_t ticket_ = 0, target_offset_ = 0, stored_offset_;
 };
 
@@ -139,7 +134,7 @@ class Apply {
 
   PieceQueue queue_;
   const File& patch_;
-  const std::vector<const PlainFile*>& base_;
+  const std::vector<std::unique_ptr<PlainFile>>& base_;
   const File& out_;
   ProgressMeter& meter_;
   Workers workers_;

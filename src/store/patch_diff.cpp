@@ -3,9 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
 #include <memory>
-#include <optional>
 
 #include "snug/delta.h"
 #include "store/file_hash.h"
@@ -28,23 +26,48 @@ struct DiffTask {
   std::uint64_t base_offset = 0;
 };
 
-// Cuts the files of NEW into tasks and looks up their base.
+// Looks up the base of every tensor of NEW, and hands out tasks of at most kChunkBytes.
 class TaskList {
  public:
   TaskList(const OpenVersion& base, const OpenVersion& next) : base_(base), next_(next) {
     for (std::uint32_t i = 0; i < base.files.size(); ++i)
       if (const Layout* layout = base.files[i]->layout())
-        for (std::uint32_t j = 0; j < layout->slots.size(); ++j)
-          tensors_.try_emplace(layout->slots[j].name, i, j);
+        for (const Slot& slot : layout->slots)
+          tensors_.push_back({slot.name, i, layout->data_start + slot.begin, slot.num_bytes()});
+    // Stable: of equal names the first file's counts.
+    std::ranges::stable_sort(tensors_, {}, &BaseTensor::name);
     for (std::uint32_t i = 0; i < next.files.size(); ++i) add_file(i);
+    tensors_ = {};
   }
-  const std::vector<DiffTask>& tasks() const noexcept { return tasks_; }
+  std::uint64_t size() const noexcept { return num_tasks_; }
+  DiffTask operator[](std::uint64_t idx) const noexcept {
+    const Stretch& stretch = *(std::ranges::upper_bound(stretches_, idx, {}, &Stretch::first) - 1);
+    const std::uint64_t at = (idx - stretch.first) * kChunkBytes;
+    const auto n =
+        static_cast<std::size_t>(std::min<std::uint64_t>(kChunkBytes, stretch.num_bytes - at));
+    return {stretch.file,      stretch.offset + at,     n,
+            stretch.dtype,     stretch.is_tensor,       stretch.base.found,
+            stretch.base.file, stretch.base.offset + at};
+  }
 
  private:
+  struct BaseTensor {
+    std::string_view name;
+    std::uint32_t file = 0;
+    std::uint64_t offset = 0, num_bytes = 0;
+  };
   struct BasePlace {
     bool found = false;
     std::uint32_t file = 0;
     std::uint64_t offset = 0;
+  };
+  // A tensor, or what is no tensor: tasks [first, ...).
+  struct Stretch {
+    std::uint64_t first = 0, offset = 0, num_bytes = 0;
+    BasePlace base;
+    std::uint32_t file = 0;
+    DType dtype = DType::kBytes;
+    bool is_tensor = false;
   };
 
   // The file of BASE with the same name, or the only one.
@@ -70,36 +93,32 @@ class TaskList {
     add(file, 0, layout->data_start, DType::kBytes, false, {same_header, base_file, 0});
     for (const Slot& slot : layout->slots)
       add(file, layout->data_start + slot.begin, slot.num_bytes(), dtype_of(slot.dtype), true,
-          find_tensor(slot, same, base_file));
+          find_tensor(slot.name, slot.num_bytes(), same != nullptr ? base_file : kNoFile));
   }
 
-  // The tensor of that name in the file of that name, or in any other.
-  BasePlace find_tensor(const Slot& slot, const PlainFile* same, std::uint32_t base_file) const {
-    std::optional<std::size_t> idx;
-    if (same != nullptr && same->layout() != nullptr) idx = same->layout()->slots.find(slot.name);
-    if (!idx) {
-      const auto at = tensors_.find(slot.name);
-      if (at == tensors_.end()) return {};
-      std::tie(base_file, idx) = at->second;
-    }
-    const Layout& layout = *base_.files[base_file]->layout();
-    const Slot found = layout.slots[*idx];
-    if (found.num_bytes() != slot.num_bytes()) return {};
-    return {true, base_file, layout.data_start + found.begin};
+  // The tensor of that name in the file `preferred`, or in any other.
+  BasePlace find_tensor(std::string_view name, std::uint64_t num_bytes,
+                        std::uint32_t preferred) const {
+    const auto found = std::ranges::equal_range(tensors_, name, {}, &BaseTensor::name);
+    if (found.empty()) return {};
+    auto best = std::ranges::find(found, preferred, &BaseTensor::file);
+    if (best == found.end()) best = found.begin();
+    if (best->num_bytes != num_bytes) return {};
+    return {true, best->file, best->offset};
   }
 
   void add(std::uint32_t file, std::uint64_t offset, std::uint64_t num_bytes, DType dtype,
            bool is_tensor, const BasePlace& base) {
-    for (std::uint64_t at = 0; at < num_bytes; at += kChunkBytes) {
-      const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(kChunkBytes, num_bytes - at));
-      tasks_.push_back(
-          {file, offset + at, n, dtype, is_tensor, base.found, base.file, base.offset + at});
-    }
+    if (num_bytes == 0) return;
+    stretches_.push_back({num_tasks_, offset, num_bytes, base, file, dtype, is_tensor});
+    num_tasks_ += (num_bytes + kChunkBytes - 1) / kChunkBytes;
   }
 
+  static constexpr std::uint32_t kNoFile = UINT32_MAX;
   const OpenVersion &base_, &next_;
-  std::map<std::string_view, std::pair<std::uint32_t, std::uint32_t>> tensors_;
-  std::vector<DiffTask> tasks_;
+  std::vector<BaseTensor> tensors_;  // by name; empty when the list is complete
+  std::vector<Stretch> stretches_;
+  std::uint64_t num_tasks_ = 0;
 };
 
 // What one thread works with.
@@ -128,7 +147,7 @@ class Diff {
 
   // Returns where the pieces end.
   StoreResult<std::uint64_t> run(int num_threads) {
-    const std::uint64_t num_tasks = list_.tasks().size();
+    const std::uint64_t num_tasks = list_.size();
     StoreStatus status =
         workers_.run(codec::thread_count(store_threads(num_threads), num_tasks), [&] {
           DiffBuffers buffers;
@@ -144,7 +163,7 @@ class Diff {
 
  private:
   StoreStatus compare(std::uint64_t ticket, DiffBuffers& buffers) {
-    const DiffTask& task = list_.tasks()[ticket];
+    const DiffTask task = list_[ticket];
     const std::span<std::byte> next = buffers.next.span(task.num_bytes);
     if (StoreStatus s = next_.files[task.file]->read_at(task.offset, next); !s.ok()) return s;
     Piece piece;
@@ -164,15 +183,18 @@ class Diff {
   // In turn: hashes and pieces are in the order of the files.
   void add_piece(const DiffTask& task, const Piece& piece) {
     PatchFile& file = manifest_.files[task.file];
-    Piece* last = file.pieces.empty() ? nullptr : &file.pieces.back();
-    const bool continues = last != nullptr && piece.kind == PieceKind::kCopy &&
-                           last->kind == PieceKind::kCopy && last->base_file == piece.base_file &&
-                           last->base_offset + last->num_bytes == piece.base_offset;
-    if (continues)
-      last->num_bytes += piece.num_bytes;
-    else
-      file.pieces.push_back(piece);
+    const bool continues = last_.num_bytes > 0 && piece.kind == PieceKind::kCopy &&
+                           last_.kind == PieceKind::kCopy && last_.base_file == piece.base_file &&
+                           last_.base_offset + last_.num_bytes == piece.base_offset;
+    if (continues) {
+      last_.num_bytes += piece.num_bytes;
+    } else {
+      if (last_.num_bytes > 0) file.pieces.add(last_);
+      last_ = piece;
+    }
     if (task.offset + task.num_bytes < file.num_bytes) return;
+    file.pieces.add(last_);
+    last_ = {};
     file.hash = hash_->hex();
     hash_ = std::make_unique<FileHash>();
   }
@@ -252,7 +274,9 @@ class Diff {
   ProgressMeter& meter_;
   const TaskList list_;
   Workers workers_;
-  std::unique_ptr<FileHash> hash_ = std::make_unique<FileHash>();  // of the current file
+  // Of the current file: its hash so far, and its last piece, which the next one may continue.
+  std::unique_ptr<FileHash> hash_ = std::make_unique<FileHash>();
+  Piece last_;
 };
 
 }  // namespace
@@ -263,7 +287,7 @@ StoreResult<PatchInfo> write_patch(const OpenVersion& base, const OpenVersion& n
   Manifest manifest;
   manifest.is_folder = next.is_folder;
   manifest.sub_folders = next.sub_folders;
-  auto base_files = list_version(base);
+  auto base_files = list_version(base, options);
   if (!base_files) return base_files.status();
   manifest.base = std::move(*base_files);
   meter.set_phase("comparing");

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <set>
 
 #include "store/file_hash.h"
 
@@ -16,44 +15,22 @@ constexpr std::uint32_t kVersion = 1;
 constexpr std::size_t kHashDigits = 32;
 constexpr std::size_t kHashOffset = 64;  // of the header: 32 hexadecimal digits
 constexpr int kZstdLevel = 6;
-// What is allocated for a manifest must be justified by the size of the patch. Real ones
-// shrink by 2 to 10; small ones may be as regular as they like.
-constexpr std::uint64_t kMaxManifestRatio = 64;
-constexpr std::uint64_t kSmallManifestBytes = std::uint64_t{16} << 20;
 constexpr std::size_t kMaxNameBytes = 4096;
 
-// Numbers as in LEB128, texts behind their length.
-class ManifestWriter {
- public:
-  void number(std::uint64_t value) {
-    for (; value >= 128; value >>= 7) bytes_ += static_cast<char>(value | 128);
-    bytes_ += static_cast<char>(value);
-  }
-  void text(const std::string& value) {
-    number(value.size());
-    bytes_ += value;
-  }
-  const std::string& bytes() const noexcept { return bytes_; }
+// The least that one entry takes: a file has two lengths, a size and a hash, a piece three numbers.
+constexpr std::uint64_t kFileEntryBytes = 3 + kHashDigits, kFolderEntryBytes = 2, kPieceBytes = 3;
 
- private:
-  std::string bytes_;
-};
+void append_text(std::string& bytes, const std::string& value) {
+  append_number(bytes, value.size());
+  bytes += value;
+}
 
 // Every read says false once the bytes are used up.
 class ManifestReader {
  public:
   explicit ManifestReader(std::string_view bytes) : bytes_(bytes) {}
 
-  bool number(std::uint64_t& value) {
-    value = 0;
-    for (unsigned shift = 0; shift < 64 && !bytes_.empty(); shift += 7) {
-      const auto byte = static_cast<std::uint8_t>(bytes_[0]);
-      bytes_.remove_prefix(1);
-      value |= std::uint64_t{byte & 127u} << shift;
-      if (byte < 128) return true;
-    }
-    return false;
-  }
+  bool number(std::uint64_t& value) { return take_number(bytes_, value); }
   bool text(std::string& value, std::size_t max_bytes) {
     std::uint64_t n;
     if (!number(n) || n > max_bytes || n > bytes_.size()) return false;
@@ -61,12 +38,22 @@ class ManifestReader {
     bytes_.remove_prefix(n);
     return true;
   }
-  // How many of something follow; each takes at least a byte.
-  bool count(std::uint64_t& n) { return number(n) && n <= bytes_.size(); }
+  // How many of something follow, each of at least `entry_bytes`: no more than can follow.
+  bool count(std::uint64_t& n, std::uint64_t entry_bytes) {
+    return number(n) && n <= bytes_.size() / entry_bytes;
+  }
+  // The same for what has an entry of its own in memory.
+  bool entries(std::uint64_t& n, std::uint64_t entry_bytes) {
+    if (!count(n, entry_bytes) || n > kMaxManifestEntries - num_entries_) return false;
+    num_entries_ += n;
+    return true;
+  }
+  std::string_view& rest() noexcept { return bytes_; }
   bool at_end() const noexcept { return bytes_.empty(); }
 
  private:
   std::string_view bytes_;
+  std::uint64_t num_entries_ = 0;
 };
 
 StoreStatus bad(const File& patch, const char* what, const std::string& detail = {}) {
@@ -80,10 +67,10 @@ std::string hash_of(std::string_view header, std::string_view manifest) {
   return hash.hex();
 }
 
-void write_file_entry(const PatchFile& file, ManifestWriter& out) {
-  out.text(file.name);
-  out.number(file.num_bytes);
-  out.text(file.hash);
+void append_file_entry(std::string& bytes, const PatchFile& file) {
+  append_text(bytes, file.name);
+  append_number(bytes, file.num_bytes);
+  append_text(bytes, file.hash);
 }
 
 bool read_file_entry(ManifestReader& in, PatchFile& file) {
@@ -92,56 +79,47 @@ bool read_file_entry(ManifestReader& in, PatchFile& file) {
 }
 
 std::string pack(const Manifest& manifest) {
-  ManifestWriter out;
-  out.number(manifest.is_folder);
-  out.number(manifest.num_changed);
-  out.number(manifest.base.size());
-  for (const PatchFile& file : manifest.base) write_file_entry(file, out);
-  out.number(manifest.sub_folders.size());
-  for (const std::string& name : manifest.sub_folders) out.text(name);
-  out.number(manifest.files.size());
+  std::string out;
+  append_number(out, manifest.is_folder);
+  append_number(out, manifest.num_changed);
+  append_number(out, manifest.base.size());
+  for (const PatchFile& file : manifest.base) append_file_entry(out, file);
+  append_number(out, manifest.sub_folders.size());
+  for (const std::string& name : manifest.sub_folders) append_text(out, name);
+  append_number(out, manifest.files.size());
   for (const PatchFile& file : manifest.files) {
-    write_file_entry(file, out);
-    out.number(file.pieces.size());
-    for (const Piece& piece : file.pieces) {
-      out.number(static_cast<std::uint64_t>(piece.kind));
-      out.number(piece.num_bytes);
-      if (piece.kind <= PieceKind::kDelta) {
-        out.number(piece.base_file);
-        out.number(piece.base_offset);
-      }
-      if (piece.kind != PieceKind::kCopy) out.number(piece.stored_bytes);
-    }
+    append_file_entry(out, file);
+    append_number(out, file.pieces.size());
+    out += file.pieces.packed();
   }
-  return out.bytes();
+  return out;
 }
 
-bool read_piece(ManifestReader& in, const Manifest& manifest, Piece& piece) {
-  std::uint64_t kind, base_file = 0;
-  if (!in.number(kind) || kind >= kNumPieceKinds || !in.number(piece.num_bytes)) return false;
-  piece.kind = static_cast<PieceKind>(kind);
+bool is_good_piece(const Manifest& manifest, const Piece& piece) {
   if (piece.num_bytes == 0) return false;
-  if (piece.kind != PieceKind::kCopy && piece.num_bytes > kMaxPieceBytes) return false;
   if (piece.kind <= PieceKind::kDelta) {
-    if (!in.number(base_file) || base_file >= manifest.base.size() || !in.number(piece.base_offset))
-      return false;
-    piece.base_file = static_cast<std::uint32_t>(base_file);
+    if (piece.base_file >= manifest.base.size()) return false;
     const std::uint64_t limit = manifest.base[piece.base_file].num_bytes;
     if (piece.base_offset > limit || piece.num_bytes > limit - piece.base_offset) return false;
   }
   // No piece is worth storing if it takes more than this.
   return piece.kind == PieceKind::kCopy ||
-         (in.number(piece.stored_bytes) && piece.stored_bytes <= 2 * kMaxPieceBytes);
+         (piece.num_bytes <= kMaxPieceBytes && piece.stored_bytes <= 2 * kMaxPieceBytes);
 }
 
 bool read_pieces(ManifestReader& in, const Manifest& manifest, PatchFile& file) {
-  std::uint64_t num_pieces, at = 0;
-  if (!in.count(num_pieces)) return false;
-  file.pieces.resize(num_pieces);
-  for (Piece& piece : file.pieces) {
-    if (!read_piece(in, manifest, piece) || piece.num_bytes > file.num_bytes - at) return false;
+  std::uint64_t num_pieces, at = 0, stored = 0;
+  if (!in.count(num_pieces, kPieceBytes)) return false;
+  const std::string_view start = in.rest();
+  for (std::uint64_t i = 0; i < num_pieces; ++i) {
+    Piece piece;
+    if (!take_piece(in.rest(), piece) || !is_good_piece(manifest, piece) ||
+        piece.num_bytes > file.num_bytes - at)
+      return false;
     at += piece.num_bytes;
+    stored += piece.stored_bytes;
   }
+  file.pieces = {start.substr(0, start.size() - in.rest().size()), num_pieces, stored};
   return at == file.num_bytes;
 }
 
@@ -150,41 +128,68 @@ bool unpack(std::string_view bytes, Manifest& manifest) {
   std::uint64_t is_folder, num_base, num_folders, num_files;
   if (!in.number(is_folder) || is_folder > 1 || !in.number(manifest.num_changed)) return false;
   manifest.is_folder = is_folder == 1;
-  if (!in.count(num_base)) return false;
+  if (!in.entries(num_base, kFileEntryBytes)) return false;
   manifest.base.resize(num_base);
   for (PatchFile& file : manifest.base)
     if (!read_file_entry(in, file)) return false;
-  if (!in.count(num_folders)) return false;
+  if (!in.entries(num_folders, kFolderEntryBytes)) return false;
   manifest.sub_folders.resize(num_folders);
   for (std::string& name : manifest.sub_folders)
     if (!in.text(name, kMaxNameBytes)) return false;
-  if (!in.count(num_files)) return false;
+  if (!in.entries(num_files, kFileEntryBytes + 1)) return false;
   manifest.files.resize(num_files);
   for (PatchFile& file : manifest.files)
     if (!read_file_entry(in, file) || !read_pieces(in, manifest, file)) return false;
   return in.at_end();
 }
 
-// Names that are unique, safe, and whose folders are there.
+// The manifest, unpacked, if it has the hash that the header says.
+StoreResult<std::string> read_plain_manifest(const File& patch, std::string_view header,
+                                             std::uint64_t packed_bytes,
+                                             std::uint64_t plain_bytes) {
+  if (plain_bytes > kMaxManifestBytes || packed_bytes > ZSTD_compressBound(kMaxManifestBytes))
+    return bad(patch, "manifest of impossible size");
+  std::string packed(packed_bytes, '\0');
+  if (StoreStatus s = patch.read_at(patch.num_bytes() - packed_bytes, packed.data(), packed.size());
+      !s.ok())
+    return s;
+  if (hash_of(header.substr(0, kHashOffset), packed) != header.substr(kHashOffset, kHashDigits))
+    return bad(patch, "manifest damaged: hash does not match");
+  std::string plain(plain_bytes, '\0');
+  const std::size_t n = ZSTD_decompress(plain.data(), plain.size(), packed.data(), packed.size());
+  if (ZSTD_isError(n) || n != plain.size()) return bad(patch, "manifest is not valid");
+  return plain;
+}
+
+// Names that are safe and in order, so that none is there twice.
+template <class List, class NameOf>
+bool in_order(const List& list, NameOf name_of) {
+  for (std::size_t i = 0; i < list.size(); ++i)
+    if (!is_safe_name(name_of(list[i])) || (i > 0 && name_of(list[i - 1]) >= name_of(list[i])))
+      return false;
+  return true;
+}
+
 bool names_are_good(const Manifest& manifest) {
   if (!manifest.is_folder)
     return manifest.base.size() == 1 && manifest.files.size() == 1 &&
            manifest.sub_folders.empty() && manifest.base[0].name.empty() &&
            manifest.files[0].name.empty();
-  std::set<std::string_view> names, folders;
-  const auto is_new = [&](std::string_view name) {
-    const std::size_t slash = name.rfind('/');
-    return is_safe_name(name) && names.insert(name).second &&
-           (slash == std::string_view::npos || folders.contains(name.substr(0, slash)));
+  const auto& folders = manifest.sub_folders;
+  const auto is_folder = [&](const std::string& name) {
+    return std::binary_search(folders.begin(), folders.end(), name);
   };
-  for (const std::string& name : manifest.sub_folders) {  // parents first
-    if (!is_new(name)) return false;
-    folders.insert(name);
-  }
-  for (const PatchFile& file : manifest.files)
-    if (!is_new(file.name)) return false;
-  return std::all_of(manifest.base.begin(), manifest.base.end(),
-                     [](const PatchFile& file) { return is_safe_name(file.name); });
+  const auto has_parent = [&](const std::string& name) {
+    const std::size_t slash = name.rfind('/');
+    return slash == std::string::npos || is_folder(name.substr(0, slash));
+  };
+  const auto name_of = [](const PatchFile& file) -> const std::string& { return file.name; };
+  return in_order(folders, [](const std::string& name) -> const std::string& { return name; }) &&
+         in_order(manifest.base, name_of) && in_order(manifest.files, name_of) &&
+         std::all_of(folders.begin(), folders.end(), has_parent) &&
+         std::all_of(manifest.files.begin(), manifest.files.end(), [&](const PatchFile& file) {
+           return has_parent(file.name) && !is_folder(file.name);
+         });
 }
 
 }  // namespace
@@ -199,9 +204,10 @@ std::string version_of_files(const std::vector<PatchFile>& files, bool is_folder
   if (!is_folder) return files.empty() ? std::string() : files[0].hash;
   FileHash hash;
   for (const PatchFile& file : files) {
-    const std::string line =
-        file.name + "\n" + std::to_string(file.num_bytes) + "\n" + file.hash + "\n";
-    hash.update(line.data(), line.size());
+    // A name may hold anything but a zero byte, so its length comes first.
+    const std::string entry = std::to_string(file.name.size()) + " " + file.name + "\n" +
+                              std::to_string(file.num_bytes) + "\n" + file.hash + "\n";
+    hash.update(entry.data(), entry.size());
   }
   return hash.hex();
 }
@@ -216,8 +222,9 @@ PatchInfo info_of(const Manifest& manifest, std::uint64_t patch_bytes) {
   info.target_bytes = manifest.target_bytes();
   info.patch_bytes = patch_bytes;
   for (const PatchFile& file : manifest.base) info.base_bytes += file.num_bytes;
+  Piece piece;
   for (const PatchFile& file : manifest.files)
-    for (const Piece& piece : file.pieces) {
+    for (PieceCursor cursor(file.pieces); cursor.next(piece);) {
       const bool is_delta = piece.kind == PieceKind::kDelta;
       if (piece.kind == PieceKind::kCopy) {
         info.copied_bytes += piece.num_bytes;
@@ -232,6 +239,11 @@ PatchInfo info_of(const Manifest& manifest, std::uint64_t patch_bytes) {
 StoreResult<std::uint64_t> write_manifest(const File& patch, const Manifest& manifest,
                                           std::uint64_t manifest_offset) {
   const std::string plain = pack(manifest);
+  if (plain.size() > kMaxManifestBytes ||
+      manifest.base.size() + manifest.sub_folders.size() + manifest.files.size() >
+          kMaxManifestEntries)
+    return StoreStatus{{Code::kUsage, "too much for one patch; make one for each file or folder"},
+                       patch.path()};
   std::string packed(ZSTD_compressBound(plain.size()), '\0');
   const std::size_t n =
       ZSTD_compress(packed.data(), packed.size(), plain.data(), plain.size(), kZstdLevel);
@@ -265,21 +277,15 @@ StoreResult<Manifest> read_manifest(const File& patch) {
   if (offset < kPatchHeaderBytes || offset > patch.num_bytes() ||
       packed_bytes != patch.num_bytes() - offset)
     return bad(patch, "patch cut short, or longer than it says");
-  if (plain_bytes > kSmallManifestBytes && plain_bytes / kMaxManifestRatio > packed_bytes)
-    return bad(patch, "manifest of impossible size");
-  std::string packed(packed_bytes, '\0');
-  if (StoreStatus s = patch.read_at(offset, packed.data(), packed.size()); !s.ok()) return s;
-  if (hash_of(std::string_view(header).substr(0, kHashOffset), packed) !=
-      std::string_view(header).substr(kHashOffset, kHashDigits))
-    return bad(patch, "manifest damaged: hash does not match");
-  std::string plain(plain_bytes, '\0');
-  const std::size_t n = ZSTD_decompress(plain.data(), plain.size(), packed.data(), packed.size());
   Manifest manifest;
-  if (ZSTD_isError(n) || n != plain.size() || !unpack(plain, manifest) || !names_are_good(manifest))
-    return bad(patch, "manifest is not valid");
+  {
+    const auto plain = read_plain_manifest(patch, header, packed_bytes, plain_bytes);
+    if (!plain) return plain.status();
+    if (!unpack(*plain, manifest) || !names_are_good(manifest))
+      return bad(patch, "manifest is not valid");
+  }
   std::uint64_t end = kPatchHeaderBytes;
-  for (const PatchFile& file : manifest.files)
-    for (const Piece& piece : file.pieces) end += piece.stored_bytes;
+  for (const PatchFile& file : manifest.files) end += file.pieces.stored_bytes();
   if (end != offset) return bad(patch, "pieces do not fill the patch");
   return manifest;
 }

@@ -8,35 +8,20 @@
 
 #include "snug/store.h"
 #include "store/file_io.h"
+#include "store/patch_pieces.h"
 
 namespace snug::store {
 
 inline constexpr std::size_t kPatchHeaderBytes = 96;
-// Most bytes of NEW that one piece with bytes of its own stands for.
-inline constexpr std::uint64_t kMaxPieceBytes = std::uint64_t{1} << 20;
-
-enum class PieceKind : std::uint8_t {
-  kCopy = 0,   // bytes of a file of BASE
-  kDelta = 1,  // the same with a delta applied
-  kFrame = 2,  // a frame
-  kZstd = 3,   // a zstd frame
-};
-inline constexpr int kNumPieceKinds = 4;
-
-// A stretch of a file of NEW, and where it comes from.
-struct Piece {
-  PieceKind kind = PieceKind::kCopy;
-  std::uint32_t base_file = 0;  // copy and delta only
-  std::uint64_t base_offset = 0;
-  std::uint64_t num_bytes = 0;     // of NEW
-  std::uint64_t stored_bytes = 0;  // in the patch; 0 for a copy
-};
+// What one patch can describe: so much is kept in memory by whoever reads it.
+inline constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{64} << 20;  // unpacked
+inline constexpr std::uint64_t kMaxManifestEntries = 400'000;  // files of both, and folders
 
 struct PatchFile {
   std::string name;  // relative, with '/'; empty if the patch is about one file
   std::uint64_t num_bytes = 0;
-  std::string hash;           // 32 hexadecimal digits
-  std::vector<Piece> pieces;  // one behind the other
+  std::string hash;       // 32 hexadecimal digits
+  PieceList pieces = {};  // one behind the other
 };
 
 struct Manifest {
@@ -49,13 +34,13 @@ struct Manifest {
   std::uint64_t target_bytes() const noexcept;
 };
 
-// The version that files of these names, sizes and hashes are.
+// The version that files of these names, sizes and hashes are; they are sorted by name.
 std::string version_of_files(const std::vector<PatchFile>& files, bool is_folder);
 
 PatchInfo info_of(const Manifest& manifest, std::uint64_t patch_bytes);
 
 // Writes manifest and header of a patch whose pieces end at `manifest_offset`. Returns the
-// size of the patch.
+// size of the patch. kUsage if that is more than a patch can describe.
 StoreResult<std::uint64_t> write_manifest(const File& patch, const Manifest& manifest,
                                           std::uint64_t manifest_offset);
 

@@ -10,7 +10,7 @@
 
 namespace snug::store {
 
-// A file or a folder, every file of it open.
+// A file or a folder, and those of its files that were opened.
 struct OpenVersion {
   bool is_folder = false;
   std::string root;                // the file, or the folder
@@ -18,6 +18,9 @@ struct OpenVersion {
   std::vector<std::string> sub_folders;
   std::vector<std::unique_ptr<PlainFile>> files;
 
+  std::string path_of(const std::string& name) const {
+    return name.empty() ? root : root + "/" + name;
+  }
   std::uint64_t num_bytes() const noexcept {
     std::uint64_t sum = 0;
     for (const auto& file : files) sum += file->num_bytes();
@@ -25,11 +28,20 @@ struct OpenVersion {
   }
 };
 
-// `restore`: see PlainFile.
-StoreResult<OpenVersion> open_version(const std::string& path, bool restore);
+// Lists names; opens nothing.
+StoreResult<OpenVersion> list_names(const std::string& path);
 
-// Names, sizes and hashes of its files.
-StoreResult<std::vector<PatchFile>> list_version(const OpenVersion& version);
+// Opens every file. `restore` and `pool`: see PlainFile.
+StoreResult<OpenVersion> open_version(const std::string& path, bool restore,
+                                      const std::shared_ptr<FilePool>& pool);
+
+// Names, sizes and hashes of its files, all of them open.
+StoreResult<std::vector<PatchFile>> list_version(const OpenVersion& version,
+                                                 const StoreOptions& options);
+
+// kCorrupt if a file that Snug has compressed, at `path` or in the folder `path`, does not restore
+// its original. All others are only looked at.
+StoreStatus check_compressed(const std::string& path, const StoreOptions& options = {});
 
 // Writes pieces, manifest and header to `patch`.
 StoreResult<PatchInfo> write_patch(const OpenVersion& base, const OpenVersion& next,
@@ -40,7 +52,7 @@ StoreResult<PatchInfo> write_patch(const OpenVersion& base, const OpenVersion& n
 struct OpenPatch {
   const File& file;
   const Manifest& manifest;
-  const std::vector<const PlainFile*>& base;
+  const std::vector<std::unique_ptr<PlainFile>>& base;
 };
 
 // Writes file `idx` of NEW, whose pieces start at `pieces_offset` of the patch, to `out`

@@ -3,23 +3,78 @@
 #include <algorithm>
 #include <cstring>
 
-#include "store/block_scan.h"
 #include "store/file_hash.h"
+#include "store/file_jobs.h"
 #include "store/read_tensor.h"
 
 namespace snug::store {
+namespace {
 
-StoreResult<std::unique_ptr<PlainFile>> PlainFile::open(const std::string& path, bool restore) {
+constexpr std::string_view kCompressedSuffix = ".snug.safetensors";
+
+// Whether Snug wrote this file, going by its name or by keys that are the first in its header. One
+// damaged byte does not hide all of them.
+StoreResult<bool> looks_compressed(const File& file) {
+  if (file.path().ends_with(kCompressedSuffix)) return true;
+  std::string start(std::min<std::uint64_t>(file.num_bytes(), 256), '\0');
+  if (StoreStatus s = file.read_at(0, start.data(), start.size()); !s.ok()) return s;
+  for (const char* key : {kFormatKey, kSizeKey, kHashKey})
+    if (start.find("\"" + std::string(key) + "\":") != std::string::npos) return true;
+  return false;
+}
+
+}  // namespace
+
+StoreResult<std::unique_ptr<TensorFile>> open_if_tensors(const std::string& path) {
+  auto tensors = TensorFile::open(path);
+  if (tensors) return tensors;
+  const Code code = tensors.status().status.code;
+  if (code != Code::kBadMagic && code != Code::kCorrupt) return tensors;
+  const auto file = File::open(path);
+  if (!file) return file.status();
+  const auto is_damaged = looks_compressed(*file);
+  if (!is_damaged) return is_damaged.status();
+  if (!*is_damaged) return std::unique_ptr<TensorFile>();
+  StoreStatus status = tensors.status();
+  status.status.code = Code::kCorrupt;
+  return status;
+}
+
+StoreResult<std::string> hash_stored(const File& file, ProgressMeter& meter) {
+  FileHash hash;
+  Buffer buffer;
+  for (std::uint64_t at = 0; at < file.num_bytes(); at += kChunkBytes) {
+    const auto n =
+        static_cast<std::size_t>(std::min<std::uint64_t>(kChunkBytes, file.num_bytes() - at));
+    std::byte* bytes = buffer.span(n).data();
+    if (StoreStatus s = file.read_at(at, bytes, n); !s.ok()) return s;
+    hash.update(bytes, n);
+    if (StoreStatus s = meter.add(n, file.path()); !s.ok()) return s;
+  }
+  if (StoreStatus s = file.check_unchanged(); !s.ok()) return s;
+  return hash.hex();
+}
+
+StoreResult<std::unique_ptr<PlainFile>> PlainFile::open(const std::string& path, bool restore,
+                                                        const std::shared_ptr<FilePool>& pool) {
   auto self = std::make_unique<PlainFile>();
+  auto tensors = restore ? open_if_tensors(path) : TensorFile::open(path);
+  const Code code = tensors.status().status.code;
+  // Bytes that are taken as they are may be anything, but they must be readable.
+  const bool is_bytes = !restore && (code == Code::kBadMagic || code == Code::kCorrupt ||
+                                     code == Code::kUnsupportedVersion);
+  if (!tensors && !is_bytes) return tensors.status();
+  if (tensors && *tensors && (restore || !(*tensors)->compressed())) {
+    self->tensors_ = std::move(*tensors);
+    self->tensors_->share(pool);
+    self->num_bytes_ = self->tensors_->plain().file_bytes;
+    return self;
+  }
   auto file = File::open(path);
   if (!file) return file.status();
   self->file_ = std::move(*file);
+  self->file_.share(pool);
   self->num_bytes_ = self->file_.num_bytes();
-  // What does not parse has no tensors to compare, and is still a file.
-  auto tensors = TensorFile::open(path);
-  if (!tensors || ((*tensors)->compressed() && !restore)) return self;
-  self->tensors_ = std::move(*tensors);
-  self->num_bytes_ = self->tensors_->plain().file_bytes;
   return self;
 }
 
@@ -47,18 +102,11 @@ StoreStatus PlainFile::read_at(std::uint64_t offset, std::span<std::byte> dst) c
   return {{Code::kIo, "file became shorter while it was read", kNowhere, offset}, path()};
 }
 
-StoreResult<std::string> PlainFile::hash() const {
-  if (compressed()) return tensors_->recorded_hash();
-  FileHash hash;
-  Buffer buffer;
-  for (std::uint64_t at = 0; at < num_bytes_; at += kChunkBytes) {
-    const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(kChunkBytes, num_bytes_ - at));
-    std::byte* bytes = buffer.span(n).data();
-    if (StoreStatus s = file().read_at(at, bytes, n); !s.ok()) return s;
-    hash.update(bytes, n);
-  }
+StoreResult<std::string> PlainFile::hash(const StoreOptions& options, ProgressMeter& meter) const {
+  if (!compressed()) return hash_stored(file(), meter);
+  if (auto verified = verify_file(*tensors_, options, meter); !verified) return verified.status();
   if (StoreStatus s = file().check_unchanged(); !s.ok()) return s;
-  return hash.hex();
+  return tensors_->recorded_hash();  // which the restored bytes have
 }
 
 }  // namespace snug::store

@@ -7,16 +7,26 @@
 #include <span>
 #include <string>
 
+#include "store/block_scan.h"
 #include "store/file_io.h"
 #include "store/tensor_file.h"
 
 namespace snug::store {
 
+// The tensors of a file, or nullptr if these bytes are no safetensors file. A file that Snug has
+// compressed, as far as one can tell, and that does not open is an error, as is everything that
+// keeps the file from being read.
+StoreResult<std::unique_ptr<TensorFile>> open_if_tensors(const std::string& path);
+
+// XXH3-128 of the stored bytes of `file`, 32 hexadecimal digits.
+StoreResult<std::string> hash_stored(const File& file, ProgressMeter& meter);
+
 class PlainFile {
  public:
   // `restore`: see through compression by Snug. Files that are no valid safetensors
-  // have no tensors.
-  static StoreResult<std::unique_ptr<PlainFile>> open(const std::string& path, bool restore);
+  // have no tensors. `pool` limits how many stay open.
+  static StoreResult<std::unique_ptr<PlainFile>> open(const std::string& path, bool restore,
+                                                      const std::shared_ptr<FilePool>& pool);
 
   const std::string& path() const noexcept { return file().path(); }
   const File& file() const noexcept { return tensors_ != nullptr ? tensors_->file() : file_; }
@@ -29,8 +39,9 @@ class PlainFile {
   // [offset, offset + dst.size()) of the plain content, which has them.
   StoreStatus read_at(std::uint64_t offset, std::span<std::byte> dst) const;
 
-  // XXH3-128 of the plain content, 32 hexadecimal digits; as recorded if it is compressed.
-  StoreResult<std::string> hash() const;
+  // XXH3-128 of the plain content, 32 hexadecimal digits. All of it is read, and restored if it is
+  // compressed; kCorrupt if that does not give the hash that the file records.
+  StoreResult<std::string> hash(const StoreOptions& options, ProgressMeter& meter) const;
 
  private:
   bool compressed() const noexcept { return tensors_ != nullptr && tensors_->compressed(); }

@@ -48,6 +48,8 @@ struct FrameHead {
 class TensorFile {
  public:
   static StoreResult<std::unique_ptr<TensorFile>> open(const std::string& path);
+  // See File::share.
+  void share(std::shared_ptr<FilePool> pool) { file_.share(std::move(pool)); }
 
   bool compressed() const noexcept { return compressed_; }
   const File& file() const noexcept { return file_; }

@@ -17,8 +17,12 @@ inline std::uint64_t mix(std::uint64_t sum, std::uint64_t more) {
 inline std::uint64_t file_identity(const struct stat& info) {
   std::uint64_t identity = mix(1, info.st_ino);
   identity = mix(identity, static_cast<std::uint64_t>(info.st_size));
-  identity = mix(identity, static_cast<std::uint64_t>(info.st_mtim.tv_sec));
-  return mix(identity, static_cast<std::uint64_t>(info.st_mtim.tv_nsec));
+  // The change time as well: anybody may put the modification time back.
+  for (const struct timespec& time : {info.st_mtim, info.st_ctim}) {
+    identity = mix(identity, static_cast<std::uint64_t>(time.tv_sec));
+    identity = mix(identity, static_cast<std::uint64_t>(time.tv_nsec));
+  }
+  return identity;
 }
 
 // 0 if there is no such file.

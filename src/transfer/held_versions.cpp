@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "store/folder.h"
 #include "store/output.h"
 #include "transfer/file_identity.h"
 #include "transfer/part_folder.h"
@@ -48,6 +49,17 @@ void HeldVersions::load() {
     else if (fs::exists(path_of(version.name), error))
       versions_.push_back(std::move(version));
   }
+}
+
+std::vector<std::string> HeldVersions::file_names(const std::string& path) {
+  std::error_code error;
+  if (!fs::is_directory(fs::symlink_status(path, error))) return {""};
+  store::Folder folder;
+  folder.root = path;
+  std::vector<std::string> names;
+  if (!store::list_files(folder).ok()) return names;
+  for (const store::FolderFile& file : folder.files) names.push_back(file.name);
+  return names;
 }
 
 bool HeldVersions::still_has(const std::string& name) const {
@@ -96,11 +108,10 @@ void HeldVersions::remove_oldest(const Report& report) {
   const std::string path = path_of(oldest.name);
   std::error_code error;
   if (!fs::exists(fs::symlink_status(path, error))) return;
-  if (is_unchanged(oldest)) {
-    fs::remove_all(path, error);
-  } else if (report) {
-    report({{Code::kExists, "changed since it was fetched, so not deleted"}, path});
-  }
+  // Listed before it is checked, and deleted by name: what appears meanwhile stays.
+  const auto names = file_names(path);
+  if (is_unchanged(oldest) && store::remove_files(path, names)) return;
+  if (report) report({{Code::kExists, "changed since it was fetched, so not deleted"}, path});
 }
 
 StoreStatus HeldVersions::write() const {

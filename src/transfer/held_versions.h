@@ -21,6 +21,8 @@ class HeldVersions {
   const VersionRecord* newest() const { return versions_.empty() ? nullptr : &versions_.back(); }
   // Whether what has this name now is what was fetched under it.
   bool still_has(const std::string& name) const;
+  // The files of a version, sorted, as store::remove_files takes them; none if it cannot be read.
+  static std::vector<std::string> file_names(const std::string& path);
   // kExists if `current` is something that a link must not replace.
   StoreStatus check_current() const;
   // Records that a full copy of a version begins. If it never ends, its part is deleted when

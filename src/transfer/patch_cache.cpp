@@ -87,8 +87,8 @@ std::shared_ptr<CachedPatch> PatchCache::get(const Version& base, const Version&
   const auto report = diff_path(base.path, next.path, path, options);
   if (!report) return nullptr;  // a full disk, say: it may work for the next follower
   auto file = std::make_shared<CachedPatch>(path);
-  // The version of files that Snug compressed is that of their plain content, but a patch restores
-  // the compressed bytes: followers would refuse it as a patch to another version.
+  // Of files that Snug compressed, a patch describes the plain content, but a version the bytes on
+  // disk: where they differ, the patch is for another base than the one that followers have.
   job->is_futile = report->info.base_version != base.hash ||
                    report->info.target_version != next.hash ||
                    static_cast<double>(report->info.patch_bytes) >

@@ -5,6 +5,7 @@
 
 #include "snug/store.h"
 #include "store/output.h"
+#include "store/patch_jobs.h"
 #include "transfer/dialogue.h"
 #include "transfer/file_buffers.h"
 #include "transfer/held_versions.h"
@@ -127,10 +128,12 @@ class SyncFollower {
     if (!parse_announcement(text, next)) return kBroken;
     for (const StoreStatus& s : {held_.check_current(), refuse_stranger(next)})
       if (!s.ok()) return send_error(connection, s), s;
+    // Nothing else is deleted if the new version has the name of an older one.
+    const auto known = HeldVersions::file_names(folder_ + "/" + next.name);
     const auto start = Clock::now();
     const std::uint64_t before = connection.stats().wire_bytes;
     std::uint64_t raw_bytes = 0;
-    StoreStatus s = next.is_patch ? take_patch(connection, next, raw_bytes)
+    StoreStatus s = next.is_patch ? take_patch(connection, next, known, raw_bytes)
                                   : take_full(connection, next, raw_bytes);
     if (!s.ok()) return s;
     base_is_bad_ = false;
@@ -177,7 +180,7 @@ class SyncFollower {
   }
 
   StoreStatus take_patch(Connection& connection, const Announcement& next,
-                         std::uint64_t& raw_bytes) {
+                         std::span<const std::string> known, std::uint64_t& raw_bytes) {
     const auto* base = held_.newest();
     if (base == nullptr) return kBroken;
     const FileManifest manifest{next.name, true, {{kPatchName, next.num_bytes, 0600}}};
@@ -187,7 +190,7 @@ class SyncFollower {
     auto sink = std::make_shared<FileSink>(*part, manifest.files[0]);
     const Transfer transfer = connection.recv(0, sink);
     StoreStatus s = wait(connection, transfer, *sink);
-    if (s.ok()) s = apply_patch(*base, part->path(), next, raw_bytes);
+    if (s.ok()) s = apply_patch(*base, part->path(), next, known, raw_bytes);
     part->discard();
     return s;
   }
@@ -209,7 +212,8 @@ class SyncFollower {
 
   // Works inside the part folder, which is deleted in any case.
   StoreStatus apply_patch(const VersionRecord& base, const std::string& part,
-                          const Announcement& next, std::uint64_t& raw_bytes) {
+                          const Announcement& next, std::span<const std::string> known,
+                          std::uint64_t& raw_bytes) {
     const std::string patch = part + "/" + kPatchName, result = part + "/" + kResultName,
                       final = folder_ + "/" + next.name;
     const auto info = inspect_patch(patch);
@@ -219,7 +223,8 @@ class SyncFollower {
     const auto report = patch_path(folder_ + "/" + base.name, patch, result);
     if (report) {
       raw_bytes = report->info.target_bytes;
-      if (report->info.is_folder) return store::rename_folder(result, final, true);
+      if (StoreStatus s = store::check_compressed(result); !s.ok()) return s;
+      if (report->info.is_folder) return replace_folder(result, final, known);
       const StoreStatus s = store::rename_path(result, final, true);
       store::sync_parent(final);
       return s;
@@ -228,6 +233,16 @@ class SyncFollower {
     base_is_bad_ = report.status().status.code != Code::kIo;
     StoreStatus s = report.status();
     if (base_is_bad_) s.status.code = Code::kWrongBase;
+    return s;
+  }
+
+  StoreStatus replace_folder(const std::string& result, const std::string& final,
+                             std::span<const std::string> known) const {
+    std::string kept;
+    const StoreStatus s = store::replace_folder(result, final, known, kept);
+    if (s.ok() && !kept.empty() && options_.on_error)
+      options_.on_error(
+          {{Code::kExists, "changed while its successor arrived, so not deleted"}, kept});
     return s;
   }
 
