@@ -7,8 +7,10 @@
 //
 // Completion: a receiver's transfer is done when all bytes are in place and verified; a sender's
 //          when the receiver has confirmed that.
-// Memory:  a lane needs two chunks and a workspace; nothing is queued. A message starts to move
-//          when the receiver has asked for it, at the rate of the slower side.
+// Memory:  a lane at work needs two chunks and a workspace; nothing is queued. All connections of
+//          a process share 232 MiB for these and for what peers announce; who wants more waits. A
+//          message starts to move when the receiver has asked for it, at the rate of the slower
+//          side.
 // Threads: all functions may be called from any thread.
 // Trust:   a peer proves that it knows the token before anything it says is believed, and every
 //          byte is encrypted and authenticated (Options::token; docs/wire.md, "Security"). A peer

@@ -33,6 +33,9 @@ inline constexpr std::chrono::milliseconds kFirstWords{10'000};
 // disk of 20 MB/s at worst. Pings do not extend it.
 std::chrono::milliseconds patience_for(std::chrono::milliseconds timeout, std::uint64_t num_bytes);
 
+// Names, sizes and errors are short.
+inline constexpr std::size_t kMaxFileNoteBytes = 4096;
+
 struct Answer {
   std::string text;
   StoreStatus status = {};  // what an "error" note carries, or why there is no note

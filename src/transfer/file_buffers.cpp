@@ -32,6 +32,9 @@ StoreResult<std::shared_ptr<FileSource>> FileSource::open(const std::string& pat
   source->extents_ = {{DType::kBytes, source->file_.num_bytes()}};
   constexpr std::string_view kSuffix = ".safetensors";
   if (path.ends_with(kSuffix)) {
+    // One at a time: a long header takes much memory, and many peers may ask at once.
+    static std::mutex parsing;
+    const std::lock_guard lock(parsing);
     // A file that does not parse, or is compressed already, travels as bytes.
     const auto tensors = store::TensorFile::open(path);
     if (tensors && !(*tensors)->compressed() &&

@@ -159,6 +159,18 @@ StoreResult<FileManifest> parse_manifest(std::string_view text) {
   return manifest;
 }
 
+std::size_t parsing_cost(std::size_t json_bytes) noexcept {
+  // The vector has up to twice the room it needs, and half as much again while it moves.
+  const std::size_t most_files = std::min(json_bytes / 8 + 1, kMaxFiles);
+  return 2 * json_bytes + most_files * sizeof(ManifestFile) * 5 / 2;
+}
+
+std::size_t memory_cost(const FileManifest& manifest) noexcept {
+  std::size_t sum = manifest.files.capacity() * sizeof(ManifestFile);
+  for (const ManifestFile& file : manifest.files) sum += file.name.capacity() + 32;
+  return sum;
+}
+
 StoreResult<FileManifest> list_path(const std::string& path) {
   std::error_code error;
   const fs::path real = fs::canonical(path, error);

@@ -10,7 +10,7 @@
 
 namespace snug::transfer {
 
-inline constexpr std::size_t kMaxManifestBytes = std::size_t{64} << 20;
+inline constexpr std::size_t kMaxManifestBytes = std::size_t{16} << 20;
 inline constexpr std::size_t kMaxFiles = 200'000;
 inline constexpr char kPartSuffix[] = ".snug-part";
 
@@ -40,6 +40,10 @@ bool is_version_name(std::string_view name) noexcept;
 std::string to_json(const FileManifest& manifest);
 // Accepts only what is_safe_name allows, in sorted order without duplicates.
 StoreResult<FileManifest> parse_manifest(std::string_view json);
+// The most memory that parse_manifest takes for a text, with the text itself; and what a manifest
+// takes afterwards.
+std::size_t parsing_cost(std::size_t json_bytes) noexcept;
+std::size_t memory_cost(const FileManifest& manifest) noexcept;
 
 // Lists a file or folder on disk. Links to files count as files.
 StoreResult<FileManifest> list_path(const std::string& path);

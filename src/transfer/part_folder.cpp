@@ -10,7 +10,6 @@
 #include <cerrno>
 #include <chrono>
 #include <filesystem>
-#include <set>
 #include <thread>
 #include <utility>
 
@@ -120,15 +119,20 @@ StoreResult<store::File> PartFolder::open_file(const ManifestFile& file) const {
 }
 
 StoreStatus PartFolder::remove_strangers(const FileManifest& manifest) const {
-  std::set<std::string> wanted;
-  for (const ManifestFile& file : manifest.files)
-    for (fs::path name = file.name; !name.empty(); name = name.parent_path())
-      wanted.insert(name.generic_string());
+  // A file of the manifest, or a folder of one. Names are sorted.
+  const auto wanted = [&](const std::string& name) {
+    const auto first = [&](const std::string& prefix) {
+      return std::ranges::lower_bound(manifest.files, prefix, {}, &ManifestFile::name);
+    };
+    const auto file = first(name), inside = first(name + "/");
+    return (file != manifest.files.end() && file->name == name) ||
+           (inside != manifest.files.end() && inside->name.starts_with(name + "/"));
+  };
   std::vector<fs::path> strangers;
   std::error_code error;
   for (fs::recursive_directory_iterator it(path_, error), end; !error && it != end;
        it.increment(error))
-    if (!wanted.contains(it->path().lexically_relative(path_).generic_string()))
+    if (!wanted(it->path().lexically_relative(path_).generic_string()))
       strangers.push_back(it->path());
   for (const fs::path& stranger : strangers)
     if (!error) fs::remove_all(stranger, error);

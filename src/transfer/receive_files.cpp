@@ -6,6 +6,7 @@
 #include "snug/store.h"
 #include "transfer/dialogue.h"
 #include "transfer/file_buffers.h"
+#include "wire/connection_core.h"
 
 namespace snug {
 namespace transfer {
@@ -16,12 +17,17 @@ using namespace std::chrono_literals;
 constexpr std::size_t kMaxAtOnce = 16;
 const StoreStatus kBroken{{Code::kPeer, "the sender broke the protocol"}};
 
-// A message of unknown size, up to a limit.
-class TextSink : public Sink {
+// The list of files, up to a limit. Waits for its share of the memory that peers may take.
+class ListSink : public Sink {
  public:
+  explicit ListSink(std::chrono::milliseconds patience) : patience_(patience) {}
+
   Status begin(std::span<const Extent>, std::uint64_t num_bytes) override {
     begun_ = true;
     if (num_bytes > kMaxManifestBytes) return {Code::kPeer, "the peer's list of files is too long"};
+    const std::size_t cost = parsing_cost(num_bytes);
+    if (Status s = wire::table_budget().take(cost, net::after(patience_)); !s.ok()) return s;
+    share_ = wire::Reservation(wire::table_budget(), cost);
     text_.resize(num_bytes);
     return {};
   }
@@ -29,10 +35,20 @@ class TextSink : public Sink {
     return std::as_writable_bytes(std::span(text_)).subspan(offset, num_bytes);
   }
   Status write(std::uint64_t, std::span<const std::byte>) override { return {}; }
-  const std::string& text() const { return text_; }
   bool has_begun() const { return begun_; }
 
+  // After the message is done. `share` is what the manifest takes.
+  StoreResult<FileManifest> parse(wire::Reservation& share) {
+    auto manifest = parse_manifest(text_);
+    text_ = {};
+    if (manifest) share_.shrink_to(memory_cost(*manifest));
+    share = std::move(share_);
+    return manifest;
+  }
+
  private:
+  const std::chrono::milliseconds patience_;
+  wire::Reservation share_;
   std::string text_;
   std::atomic<bool> begun_{false};
 };
@@ -49,16 +65,18 @@ class FileReceiver {
       : connection_(connection), rules_(rules), manifest_(manifest) {}
 
   StoreResult<std::string> run(const std::string& folder) {
-    auto sink = std::make_shared<TextSink>();
+    auto sink = std::make_shared<ListSink>(rules_.patience);
     const auto first = std::min(rules_.patience, kFirstWords);
     if (StoreStatus s = wait(connection_.recv(0, sink), *sink, first); !s.ok()) return s;
-    auto parsed = parse_manifest(sink->text());
+    auto parsed = sink->parse(manifest_share_);
     if (!parsed) return parsed.status();
     manifest_ = std::move(*parsed);
     if (!rules_.wanted_name.empty() && manifest_.name != rules_.wanted_name)
       return StoreStatus{.status = {Code::kPeer, "the peer sends another name"},
                          .detail = manifest_.name};
-    if (is_here_already(folder)) return folder + "/" + manifest_.name;
+    const auto here = is_here_already(folder);
+    if (!here) return here.status();
+    if (*here) return folder + "/" + manifest_.name;
     auto part = PartFolder::open(folder, manifest_, rules_.force);
     if (!part) return part.status();
     if (Status s = connection_.send_note("ok"); !s.ok()) return StoreStatus{s};
@@ -78,7 +96,7 @@ class FileReceiver {
 
  private:
   // True if a receiver ended after the rename and before its "done".
-  bool is_here_already(const std::string& folder) const {
+  StoreResult<bool> is_here_already(const std::string& folder) const {
     const std::string path = folder + "/" + manifest_.name;
     if (manifest_.version.empty() || rules_.force) return false;
     const auto here = list_path(path);
@@ -89,7 +107,12 @@ class FileReceiver {
         !std::equal(here->files.begin(), here->files.end(), manifest_.files.begin(),
                     manifest_.files.end(), same_size))
       return false;
+    // One at a time: reading a file that a sender made up may take much memory.
+    static wire::TurnTaker turn;
+    if (!turn.take(net::after(rules_.patience)))
+      return StoreStatus{{Code::kTimeout, "busy with what other senders have sent"}, path};
     const auto version = version_of(path);
+    turn.give_back();
     return version && *version == manifest_.version;
   }
 
@@ -153,6 +176,7 @@ class FileReceiver {
   Connection& connection_;
   const ReceiveRules& rules_;
   FileManifest& manifest_;
+  wire::Reservation manifest_share_;
   std::deque<FileOnItsWay> on_the_way_;
   std::uint64_t finished_bytes_ = 0;
 };

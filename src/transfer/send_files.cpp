@@ -4,6 +4,7 @@
 #include "snug/store.h"
 #include "transfer/dialogue.h"
 #include "transfer/file_buffers.h"
+#include "wire/connection_core.h"
 #include "wire/handshake.h"
 #include "wire/memory_buffers.h"
 
@@ -188,6 +189,7 @@ StoreResult<TransferReport> send_path(const std::string& path, const std::string
                                !was_connected && !sent_away};
     if (connection) {
       was_connected = true;
+      connection->core()->limit_notes(transfer::kMaxFileNoteBytes);
       // With a version, the receiver may have to read what it has.
       const std::uint64_t to_read = manifest->version.empty() ? 0 : report.raw_bytes;
       sent = transfer::send_files(*connection, *manifest, path,

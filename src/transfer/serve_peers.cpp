@@ -4,6 +4,8 @@
 #include <thread>
 
 #include "snug/transfer.h"
+#include "transfer/dialogue.h"
+#include "wire/connection_core.h"
 
 namespace snug {
 namespace {
@@ -11,11 +13,19 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::size_t kMaxPeers = 256;
+constexpr std::size_t kMaxLanesInAll = 512;  // each has a thread
 
 struct Peer {
+  std::size_t num_lanes = 0;
   std::atomic<bool> done{false};
   std::jthread thread;
 };
+
+bool has_room(const std::list<Peer>& peers, const wire::Connection& next) {
+  std::size_t num_lanes = next.core()->num_lanes();
+  for (const Peer& peer : peers) num_lanes += peer.num_lanes;
+  return peers.size() < kMaxPeers && num_lanes <= kMaxLanesInAll;
+}
 
 // Counts connections that were refused. A port scan must not fill the log.
 class Refusals {
@@ -50,8 +60,12 @@ void serve_peers(wire::Listener& listener,
     auto connection = listener.accept(50ms);
     std::erase_if(peers, [](const Peer& p) { return p.done || !p.thread.joinable(); });
     try {
-      if (connection && peers.size() < kMaxPeers) {
+      if (connection && !has_room(peers, *connection)) {
+        transfer::send_error(*connection, {{Code::kTimeout, "too many peers at once"}});
+      } else if (connection) {
+        connection->core()->limit_notes(transfer::kMaxFileNoteBytes);
         Peer& peer = peers.emplace_back();
+        peer.num_lanes = connection->core()->num_lanes();
         peer.thread = std::jthread([&, connection = std::move(*connection)]() mutable {
           const std::string name = connection.peer_name();  // unknown once it is closed
           StoreStatus s = serve(connection);

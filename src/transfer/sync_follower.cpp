@@ -9,6 +9,7 @@
 #include "transfer/dialogue.h"
 #include "transfer/file_buffers.h"
 #include "transfer/held_versions.h"
+#include "wire/connection_core.h"
 
 namespace snug {
 namespace transfer {
@@ -92,6 +93,7 @@ class SyncFollower {
     auto connection = wire::connect(address_, options_.wire, [this] { return going(); });
     if (!going()) return {};
     if (!connection) return {.status = connection.status(), .detail = address_};
+    connection->core()->limit_notes(kMaxFileNoteBytes);
     for (;;) {
       const auto* newest = held_.newest();
       const std::string have = newest == nullptr || base_is_bad_ ? "-" : newest->hash;

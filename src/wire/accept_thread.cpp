@@ -1,7 +1,20 @@
 // The accept thread: prepares the sink of an offered message, and answers the offer.
+#include <algorithm>
+
 #include "wire/connection_core.h"
 
 namespace snug::wire {
+namespace {
+
+// Every extent may have one chunk that is not full.
+std::uint64_t most_known(const ChunkTable& table, std::uint64_t existing_bytes) {
+  if (existing_bytes == 0) return 0;
+  return std::min({table.num_chunks(),
+                   existing_bytes / table.chunk_bytes() + table.extents().size(),
+                   std::uint64_t{kMaxControlBytes / 8}});
+}
+
+}  // namespace
 
 void Connection::Core::run_accept() noexcept {
   std::unique_lock lock(mutex_);
@@ -22,8 +35,15 @@ Status Connection::Core::accept_message(ToAccept& job) noexcept try {
   const std::shared_ptr<Incoming>& message = job.incoming;
   message->number = job.offered.number;
   message->table = std::move(job.offered.table);
+  message->table_share = std::move(job.offered.share);
   const ChunkTable& table = message->table;
   if (Status s = message->sink->begin(table.extents(), table.num_bytes()); !s.ok()) return s;
+  // One bit for every chunk, and the hashes of those that may be there.
+  const std::uint64_t num_known = most_known(table, message->sink->existing_bytes());
+  auto share = reserve(table.num_chunks() / 8 + 8 * num_known);
+  if (!share) return share.status();
+  message->known_share = std::move(*share);
+  message->known.reserve(num_known);
   if (Status s = hash_existing(*message); !s.ok()) return s;
   message->arrived.resize(table.num_chunks());
   message->num_left = table.num_chunks();
@@ -46,13 +66,17 @@ Status Connection::Core::accept_message(ToAccept& job) noexcept try {
 // Hashes the chunks that may be there from an earlier attempt.
 Status Connection::Core::hash_existing(Incoming& message) {
   const std::uint64_t existing = message.sink->existing_bytes();
-  std::vector<std::byte> buffer;
+  if (existing == 0) return {};
+  auto buffer = receive_buffers().take(message.table.chunk_bytes(), deadline(), while_connected());
+  if (!buffer) return buffer.status();
   for (std::uint64_t i = 0; i < message.table.num_chunks(); ++i) {
     const ChunkPlace place = message.table.at(i);
-    if (place.offset + place.num_bytes > existing || i >= kMaxControlBytes / 8) break;
-    buffer.resize(place.num_bytes);
-    if (Status s = message.sink->read_back(place.offset, buffer); !s.ok()) return s;
-    message.known.push_back(hash_bytes(buffer));
+    if (place.offset + place.num_bytes > existing || i >= most_known(message.table, existing))
+      break;
+    if (Status s = status(); !s.ok()) return s;
+    const std::span<std::byte> bytes = buffer->span().first(place.num_bytes);
+    if (Status s = message.sink->read_back(place.offset, bytes); !s.ok()) return s;
+    message.known.push_back(hash_bytes(bytes));
   }
   return {};
 }

@@ -150,6 +150,9 @@ Transfer Connection::Core::send(std::uint64_t tag, std::shared_ptr<Source> sourc
   auto message = std::make_shared<Outgoing>();
   message->table = std::move(*table);
   message->source = std::move(source);
+  auto share = reserve(table_cost(message->table));
+  if (!share) return failed_transfer(share.status());
+  message->table_share = std::move(*share);
   const std::string payload = offer_payload(tag, message->table);
   const std::lock_guard in_order(offer_mutex_);
   {
@@ -201,9 +204,19 @@ Result<std::string> Connection::Core::recv_note(std::chrono::milliseconds patien
       changed_.wait_for(lock, patience, [this] { return !notes_.empty() || !status_.ok(); });
   if (!any) return Status{Code::kTimeout, "the peer has nothing to say"};
   if (notes_.empty()) return status_;
-  std::string note = std::move(notes_.front());
+  std::string note = std::move(notes_.front().text);
   notes_.pop_front();
   return note;
+}
+
+void Connection::Core::limit_notes(std::size_t max_bytes) {
+  const std::lock_guard lock(mutex_);
+  max_note_bytes_ = max_bytes;
+}
+
+Result<Reservation> Connection::Core::reserve(std::size_t num_bytes) const {
+  if (Status s = table_budget().take(num_bytes, deadline(), while_connected()); !s.ok()) return s;
+  return Reservation(table_budget(), num_bytes);
 }
 
 bool Connection::Core::has_offers() const {

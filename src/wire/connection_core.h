@@ -25,6 +25,7 @@
 #include "wire/arrival_meter.h"
 #include "wire/channel.h"
 #include "wire/controller.h"
+#include "wire/memory_budget.h"
 #include "wire/message_rules.h"
 #include "wire/protocol.h"
 #include "wire/transfer_state.h"
@@ -66,9 +67,15 @@ class TurnTaker {
   bool taken_ = false;
 };
 
+// What a table of chunks takes of the budget.
+inline std::size_t table_cost(const ChunkTable& table) noexcept {
+  return 256 + 32 * table.extents().size();
+}
+
 struct Message {
   std::uint64_t number = 0;
   ChunkTable table;
+  Reservation table_share, known_share;  // of table_budget()
   std::shared_ptr<Transfer::State> state = std::make_shared<Transfer::State>();
   std::vector<std::uint64_t> known;  // hashes of chunks that the receiver has
   int busy = 0;                      // lanes at work on it; guarded by Core::mutex_
@@ -101,6 +108,9 @@ class Connection::Core {
   Status send_note(const std::string& note);
   Result<std::string> recv_note(std::chrono::milliseconds patience);
   bool has_offers() const;  // for which no receive was posted
+  // Longer notes end the connection.
+  void limit_notes(std::size_t max_bytes);
+  std::size_t num_lanes() const noexcept { return lanes_.size(); }
   Stats stats() const;
   Status status() const;
   std::string peer_name() const { return control_->peer_name(); }
@@ -118,6 +128,11 @@ class Connection::Core {
   struct Offered {
     std::uint64_t number;
     ChunkTable table;
+    Reservation share;
+  };
+  struct Note {
+    std::string text;
+    Reservation share;
   };
   struct ToAccept {
     Offered offered;
@@ -127,6 +142,7 @@ class Connection::Core {
   // control_thread.cpp
   void run_control() noexcept;
   Status read_control();
+  std::size_t max_payload_bytes(const ControlHeader& header) const;
   Status handle_control(const ControlHeader& header, std::span<const std::byte> payload);
   Status handle_offer(std::uint64_t number, std::span<const std::byte> payload);
   Status handle_accept(std::uint64_t number, std::span<const std::byte> payload);
@@ -159,6 +175,11 @@ class Connection::Core {
   void finish_if_failed(const Message& message) noexcept;
   void count_chunk(const LaneHeader& header) noexcept;
   Deadline deadline() const { return Clock::now() + options_.timeout; }
+  KeepGoing while_connected() const {
+    return [this] { return status().ok(); };
+  }
+  // A share of table_budget(). Waits for it.
+  Result<Reservation> reserve(std::size_t num_bytes) const;
   void touch_in() { last_in_ = Clock::now().time_since_epoch().count(); }
   void touch_out() { last_out_ = Clock::now().time_since_epoch().count(); }
 
@@ -187,7 +208,8 @@ class Connection::Core {
   std::map<std::uint64_t, std::deque<std::shared_ptr<Incoming>>> posted_;  // by tag
   std::deque<ToAccept> to_accept_;
   std::unordered_map<std::uint64_t, std::shared_ptr<Incoming>> incoming_;  // accepted
-  std::deque<std::string> notes_;
+  std::deque<Note> notes_;
+  std::size_t max_note_bytes_ = kMaxNoteBytes;
   Stats stats_;
 };
 

@@ -80,12 +80,31 @@ Status Connection::Core::read_control() {
   ControlHeader header;
   if (Status s = control_->recv(writable_bytes_of(header), deadline()); !s.ok()) return s;
   if (Status s = check(header); !s.ok()) return s;
-  if (header.payload_bytes > kMaxControlBytes) return kNonsense;
+  if (header.payload_bytes > max_payload_bytes(header)) return kNonsense;
+  const auto share = reserve(header.payload_bytes);
+  if (!share) return share.status();
   std::vector<std::byte> payload(header.payload_bytes);
   if (Status s = control_->recv(payload, deadline()); !s.ok()) return s;
   if (hash_bytes(payload) != header.payload_hash)
     return {Code::kCorrupt, "a control message was damaged on the wire"};
   return handle_control(header, payload);
+}
+
+// Checked before anything is allocated.
+std::size_t Connection::Core::max_payload_bytes(const ControlHeader& header) const {
+  const std::lock_guard lock(mutex_);
+  switch (header.type) {
+    case ControlType::kOffer: return sizeof(OfferHead) + kMaxExtents * sizeof(OfferExtent);
+    case ControlType::kProgress: return sizeof(ReceiveProgress);
+    case ControlType::kFail: return sizeof(Failure);
+    case ControlType::kNote: return max_note_bytes_;
+    case ControlType::kAccept: {
+      const auto found = outgoing_.find(header.message);
+      if (found == outgoing_.end()) return 0;
+      return std::min(kMaxControlBytes, 8 * std::size_t{found->second->table.num_chunks()});
+    }
+    default: return 0;
+  }
 }
 
 Status Connection::Core::handle_control(const ControlHeader& header,
@@ -103,25 +122,30 @@ Status Connection::Core::handle_control(const ControlHeader& header,
 }
 
 Status Connection::Core::handle_note(std::span<const std::byte> payload) {
+  auto share = reserve(payload.size() + 128);
+  if (!share) return share.status();
   const std::lock_guard lock(mutex_);
-  if (payload.size() > kMaxNoteBytes) return kNonsense;
   if (notes_.size() >= kMaxUnreadNotes)
     return {Code::kPeer, "the peer sent more notes than were read; at most 64 may wait"};
-  notes_.emplace_back(reinterpret_cast<const char*>(payload.data()), payload.size());
+  notes_.push_back({std::string(reinterpret_cast<const char*>(payload.data()), payload.size()),
+                    std::move(*share)});
   changed_.notify_all();
   return {};
 }
 
 Status Connection::Core::handle_offer(std::uint64_t number, std::span<const std::byte> payload) {
+  auto share = reserve(256 + 2 * payload.size());
+  if (!share) return share.status();
   auto offer = parse_offer(payload);
   if (!offer) return offer.status();
+  share->shrink_to(table_cost(offer->table));
   const std::lock_guard lock(mutex_);
   const std::size_t num_extents = offer->table.extents().size();
   if (number <= last_offer_ || num_offers_ >= kMaxOpenMessages ||
       num_offered_extents_ + num_extents > kMaxOfferedExtents)
     return kNonsense;
   last_offer_ = number;
-  Offered offered{number, std::move(offer->table)};
+  Offered offered{number, std::move(offer->table), std::move(*share)};
   const auto posted = posted_.find(offer->tag);
   if (posted == posted_.end()) {
     offers_[offer->tag].push_back(std::move(offered));
@@ -138,6 +162,8 @@ Status Connection::Core::handle_offer(std::uint64_t number, std::span<const std:
 }
 
 Status Connection::Core::handle_accept(std::uint64_t number, std::span<const std::byte> payload) {
+  auto share = reserve(payload.size());
+  if (!share) return share.status();
   const std::lock_guard lock(mutex_);
   const auto found = outgoing_.find(number);
   if (found == outgoing_.end() || found->second->accepted) return kNonsense;
@@ -145,6 +171,7 @@ Status Connection::Core::handle_accept(std::uint64_t number, std::span<const std
   if (payload.size() % 8 != 0 || payload.size() / 8 > message.table.num_chunks()) return kNonsense;
   message.known.resize(payload.size() / 8);
   if (!payload.empty()) std::memcpy(message.known.data(), payload.data(), payload.size());
+  message.known_share = std::move(*share);
   message.accepted = true;
   touch_out();
   if (message.table.num_chunks() > 0) to_send_.push_back(found->second);

@@ -18,10 +18,7 @@ constexpr Status kDamaged{Code::kCorrupt, "a chunk was damaged on the wire"};
 
 class Connection::Core::ReceiveLane {
  public:
-  ReceiveLane(Core& core, Channel& channel)
-      : core_(core),
-        channel_(channel),
-        workspace_(std::make_unique_for_overwrite<std::byte[]>(workspace_bytes())) {}
+  ReceiveLane(Core& core, Channel& channel) : core_(core), channel_(channel) {}
 
   // Waits without a deadline; the control thread notices stalls.
   Status receive_chunk() {
@@ -33,6 +30,7 @@ class Connection::Core::ReceiveLane {
     std::shared_ptr<Incoming> message;
     if (Status s = claim(header, message); !s.ok()) return s;
     const Status s = guarded([&] { return place_chunk(*message, header); });
+    buffer_.reset();
     return release(header, *message, s);
   }
 
@@ -92,14 +90,18 @@ class Connection::Core::ReceiveLane {
                         message.known[header.chunk_idx] == header.raw_hash;
       return same ? Status{} : kNonsense;
     }
+    if (Status s = check_sizes(header, place); !s.ok()) return s;
     if (header.kind == PayloadKind::kFrame && message.sink->decodes()) {
       std::span<std::byte> frame;
+      if (Status s = take_buffer(message, 1); !s.ok()) return s;
       if (Status s = read_coded(header, place, frame); !s.ok()) return s;
       return message.sink->decode(place.offset, place.num_bytes, frame);
     }
     std::span<std::byte> dst = message.sink->view(place.offset, place.num_bytes);
     const bool in_place = !dst.empty();
-    if (!in_place) dst = {raw_.get(), place.num_bytes};
+    const int num_parts = (in_place ? 0 : 1) + (header.kind == PayloadKind::kRaw ? 0 : 1);
+    if (Status s = take_buffer(message, num_parts); !s.ok()) return s;
+    if (!in_place) dst = buffer_.span().last(message.table.chunk_bytes()).first(place.num_bytes);
     if (Status s = read_payload(header, place, dst); !s.ok()) return s;
     if (header.has_raw_hash ? hash_bytes(dst) != header.raw_hash
                             : header.kind != PayloadKind::kFrame)
@@ -108,23 +110,42 @@ class Connection::Core::ReceiveLane {
   }
 
   Status read_payload(const LaneHeader& header, const ChunkPlace& place, std::span<std::byte> dst) {
-    if (header.kind == PayloadKind::kRaw)
-      return header.payload_bytes == dst.size() ? channel_.recv(dst, core_.deadline()) : kNonsense;
+    if (header.kind == PayloadKind::kRaw) return channel_.recv(dst, core_.deadline());
     std::span<std::byte> payload;
     if (Status s = read_coded(header, place, payload); !s.ok()) return s;
+    // zstd allocates its own: the workspace limits how many do so at a time.
+    const auto workspace =
+        workspaces().take(workspace_bytes(), core_.deadline(), core_.while_connected());
+    if (!workspace) return workspace.status();
     if (header.kind == PayloadKind::kFrame)
-      return decode(payload, dst, {workspace_.get(), workspace_bytes()}) ? Status{} : kDamaged;
+      return decode(payload, dst, workspace->span()) ? Status{} : kDamaged;
     const std::size_t got = ZSTD_decompress(dst.data(), dst.size(), payload.data(), payload.size());
     return got == dst.size() ? Status{} : kDamaged;
   }
 
-  // Reads a payload that is smaller than its chunk, and checks that a frame is of this chunk.
+  // A payload is the chunk, or an encoding that is smaller.
+  static Status check_sizes(const LaneHeader& header, const ChunkPlace& place) {
+    const std::uint64_t n = header.payload_bytes;
+    if (header.kind == PayloadKind::kRaw) return n == place.num_bytes ? Status{} : kNonsense;
+    const bool coded = header.kind == PayloadKind::kFrame || header.kind == PayloadKind::kZstd;
+    return coded && n > 0 && n < place.num_bytes ? Status{} : kNonsense;
+  }
+
+  // All that the chunk needs: room for the encoding, the chunk, or both. Always for a chunk of
+  // full size, so that the next one finds a buffer that fits.
+  Status take_buffer(const Incoming& message, int num_parts) {
+    if (num_parts == 0) return {};
+    const std::size_t num_bytes = static_cast<std::size_t>(num_parts) * message.table.chunk_bytes();
+    auto taken = receive_buffers().take(num_bytes, core_.deadline(), core_.while_connected());
+    if (taken) buffer_ = std::move(*taken);
+    return taken.status();
+  }
+
+  // Reads an encoding, and checks that a frame is of this chunk.
   Status read_coded(const LaneHeader& header, const ChunkPlace& place,
                     std::span<std::byte>& payload) {
     const std::uint64_t n = header.payload_bytes;
-    const bool known_kind = header.kind == PayloadKind::kFrame || header.kind == PayloadKind::kZstd;
-    if (!known_kind || n == 0 || n >= place.num_bytes) return kNonsense;
-    payload = {coded_.get(), static_cast<std::size_t>(n)};
+    payload = buffer_.span().first(static_cast<std::size_t>(n));
     if (Status s = channel_.recv(payload, core_.deadline()); !s.ok()) return s;
     if (header.kind == PayloadKind::kZstd) return {};
     const auto info = inspect(payload);
@@ -136,12 +157,8 @@ class Connection::Core::ReceiveLane {
 
   Core& core_;
   Channel& channel_;
-  // The peer chooses the size of its chunks; pages that stay unused take no memory.
-  const std::unique_ptr<std::byte[]> raw_ =
-      std::make_unique_for_overwrite<std::byte[]>(kMaxChunkBytes);
-  const std::unique_ptr<std::byte[]> coded_ =
-      std::make_unique_for_overwrite<std::byte[]>(kMaxChunkBytes);
-  const std::unique_ptr<std::byte[]> workspace_;
+  const BufferPool::User user_{receive_buffers()}, workspace_user_{workspaces()};
+  BufferPool::Buffer buffer_;
 };
 
 void Connection::Core::run_receive_lane(Channel& channel) noexcept try {

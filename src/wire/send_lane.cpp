@@ -23,14 +23,17 @@ class Connection::Core::SendLane {
   SendLane(Core& core, Channel& channel)
       : core_(core),
         channel_(channel),
-        raw_(std::make_unique_for_overwrite<std::byte[]>(core.options_.chunk_bytes)),
         // Sources that encode may choose small blocks, whose frames can be longer.
-        coded_bytes_(encode_bound(core.options_.chunk_bytes, {.log2_block = 12})),
-        coded_(std::make_unique_for_overwrite<std::byte[]>(coded_bytes_)),
-        workspace_(std::make_unique_for_overwrite<std::byte[]>(workspace_bytes())) {}
+        coded_bytes_(encode_bound(core.options_.chunk_bytes, {.log2_block = 12})) {}
 
   Status send_chunk(Outgoing& message, std::uint64_t chunk_idx) {
-    const ChunkPlace place = message.table.at(chunk_idx);
+    const Status s = send_chunk(message, chunk_idx, message.table.at(chunk_idx));
+    buffer_.reset();
+    return s;
+  }
+
+ private:
+  Status send_chunk(Outgoing& message, std::uint64_t chunk_idx, const ChunkPlace& place) {
     LaneHeader header;
     header.message = message.number;
     header.chunk_idx = chunk_idx;
@@ -44,7 +47,7 @@ class Connection::Core::SendLane {
     if (chunk_idx < message.known.size() && message.known[chunk_idx] == header.raw_hash) {
       header.kind = PayloadKind::kKnown;
     } else {
-      payload = encode_chunk(message, place, raw, header);
+      if (Status s = encode_chunk(message, place, raw, header, payload); !s.ok()) return s;
       if (payload.empty() && deferred)
         if (Status s = fetch(message, place, header, payload); !s.ok()) return s;
     }
@@ -58,13 +61,25 @@ class Connection::Core::SendLane {
     return {};
   }
 
- private:
+  // Room for the chunk, as it is and encoded. Nothing but a chunk of memory that is sent as it is
+  // needs none.
+  Status take_buffer() {
+    if (buffer_) return {};
+    auto taken = send_buffers().take(core_.options_.chunk_bytes + coded_bytes_, core_.deadline(),
+                                     core_.while_connected());
+    if (taken) buffer_ = std::move(*taken);
+    return taken.status();
+  }
+  std::byte* raw_bytes() const { return buffer_.data() + coded_bytes_; }
+  std::span<std::byte> coded() const { return {buffer_.data(), coded_bytes_}; }
+
   // The chunk's bytes, and their hash.
   Status fetch(Outgoing& message, const ChunkPlace& place, LaneHeader& header,
                std::span<const std::byte>& raw) {
     raw = message.source->view(place.offset, place.num_bytes);
     if (raw.empty()) {
-      const std::span<std::byte> buffer(raw_.get(), place.num_bytes);
+      if (Status s = take_buffer(); !s.ok()) return s;
+      const std::span<std::byte> buffer(raw_bytes(), place.num_bytes);
       if (Status s = message.source->read(place.offset, buffer); !s.ok()) return s;
       raw = buffer;
     }
@@ -72,43 +87,54 @@ class Connection::Core::SendLane {
     return {};
   }
 
-  // Sets kind and mode; returns the payload: `raw` where encoding does not help.
-  std::span<const std::byte> encode_chunk(Outgoing& message, const ChunkPlace& place,
-                                          std::span<const std::byte> raw, LaneHeader& header) {
+  // Sets kind, mode and the payload, which is `raw` where encoding does not help.
+  Status encode_chunk(Outgoing& message, const ChunkPlace& place, std::span<const std::byte> raw,
+                      LaneHeader& header, std::span<const std::byte>& payload) {
+    payload = raw;
     header.mode = core_.controller_.pick(place.num_bytes);
-    if (header.mode == Mode::kRaw) return raw;
+    if (header.mode == Mode::kRaw) return {};
     CompressionProbe& probe = message.probes[static_cast<int>(place.dtype)];
     if (!probe.worth_trying()) {
       header.mode = Mode::kRaw;
-      return raw;
+      return {};
     }
+    if (Status s = take_buffer(); !s.ok()) return s;
     const bool as_text = place.dtype == DType::kBytes && !raw.empty();
-    const auto start = Clock::now();
-    const std::size_t n = raw.empty() ? source_frame(*message.source, place, header.mode)
-                          : as_text   ? zstd(raw)
-                                      : frame(place.dtype, raw, header.mode);
-    encode_seconds_ += seconds_since(start);
+    std::size_t n = place.num_bytes;
+    if (raw.empty()) {
+      const auto start = Clock::now();
+      n = source_frame(*message.source, place, header.mode);
+      encode_seconds_ += seconds_since(start);
+    } else {
+      // zstd allocates its own: the workspace limits how many do so at a time.
+      const auto workspace =
+          workspaces().take(workspace_bytes(), core_.deadline(), core_.while_connected());
+      if (!workspace) return workspace.status();
+      const auto start = Clock::now();
+      n = as_text ? zstd(raw) : frame(place.dtype, raw, header.mode, workspace->span());
+      encode_seconds_ += seconds_since(start);
+    }
     probe.tried(place.num_bytes, n);
-    if (!helps(place.num_bytes, n)) return raw;
+    if (!helps(place.num_bytes, n)) return {};
     header.kind = as_text ? PayloadKind::kZstd : PayloadKind::kFrame;
-    return {coded_.get(), n};
+    payload = coded().first(n);
+    return {};
   }
 
   // All return the chunk's size where the codec fails or does not help.
   std::size_t source_frame(Source& source, const ChunkPlace& place, Mode mode) {
-    const auto n =
-        source.encode(place.offset, place.num_bytes, codec_of(mode), {coded_.get(), coded_bytes_});
+    const auto n = source.encode(place.offset, place.num_bytes, codec_of(mode), coded());
     return n ? *n : place.num_bytes;
   }
-  std::size_t frame(DType dtype, std::span<const std::byte> raw, Mode mode) {
+  std::size_t frame(DType dtype, std::span<const std::byte> raw, Mode mode,
+                    std::span<std::byte> workspace) {
     const EncodeOptions options{.dtype = dtype, .codec = codec_of(mode)};
-    const auto n =
-        encode(raw, {coded_.get(), coded_bytes_}, options, {workspace_.get(), workspace_bytes()});
+    const auto n = encode(raw, coded(), options, workspace);
     return n ? *n : raw.size();
   }
   std::size_t zstd(std::span<const std::byte> raw) {
     const std::size_t n =
-        ZSTD_compress(coded_.get(), coded_bytes_, raw.data(), raw.size(), kZstdLevel);
+        ZSTD_compress(buffer_.data(), coded_bytes_, raw.data(), raw.size(), kZstdLevel);
     return ZSTD_isError(n) ? raw.size() : n;
   }
 
@@ -123,9 +149,9 @@ class Connection::Core::SendLane {
 
   Core& core_;
   Channel& channel_;
-  const std::unique_ptr<std::byte[]> raw_;
+  const BufferPool::User user_{send_buffers()}, workspace_user_{workspaces()};
   const std::size_t coded_bytes_;
-  const std::unique_ptr<std::byte[]> coded_, workspace_;
+  BufferPool::Buffer buffer_;
   double encode_seconds_ = 0;
 };
 
