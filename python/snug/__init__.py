@@ -4,8 +4,8 @@
     frame = snug.compress(data, dtype="bf16")     # any bytes-like object
     assert snug.decompress(frame) == data
 
-    with snug.Reader("model.snug.safetensors") as reader:
-        rows = reader.rows("lm_head.weight", 0, 16)
+    with snug.safe_open("model.snug.safetensors", framework="pt") as file:  # like safetensors
+        rows = file.get_slice("lm_head.weight")[:16]
 
 `snug.torch` compresses tensors on CPU and GPU and runs models from compressed weights;
 `snug.wire` sends tensors to other processes.
@@ -16,9 +16,12 @@ from typing import NamedTuple
 
 from ._library import (CODECS, DTYPES, VERSION, Buffer, EncodeOptions, FrameInfo, SnugError,
                        Status, check, library, name_of, number_of, threads_of)
+from .checkpoint import load_file, safe_open
 from .reader import Reader
+from .saving import save_file
 
-__all__ = ["Frame", "Reader", "SnugError", "compress", "decompress", "inspect", "verify"]
+__all__ = ["Frame", "Reader", "SnugError", "compress", "decompress", "inspect", "load_file",
+           "safe_open", "save_file", "verify"]
 __version__ = VERSION
 
 

@@ -14,7 +14,7 @@ from ctypes import (POINTER, byref, c_char, c_char_p, c_double, c_float, c_int, 
 from pathlib import Path
 
 VERSION = "0.1.0"  # of this package; pyproject.toml has the same
-TIMEOUT = 12  # of enum snug_code
+CORRUPT, IO, NOT_FOUND, TIMEOUT = 5, 7, 9, 12  # of enum snug_code
 
 
 class SnugError(Exception):
@@ -27,6 +27,17 @@ class SnugError(Exception):
 
 class SnugTimeout(SnugError, TimeoutError):
     """The peer took longer than allowed."""
+
+
+class SnugFileNotFound(SnugError, FileNotFoundError):
+    """There is no such file."""
+
+
+class SnugOSError(SnugError, OSError):
+    """The operating system refused a read or write."""
+
+
+_ERRORS = {TIMEOUT: SnugTimeout, NOT_FOUND: SnugFileNotFound, IO: SnugOSError}
 
 
 class Status(ctypes.Structure):
@@ -311,7 +322,7 @@ def check(code, status):
     text = ctypes.create_string_buffer(512)
     library.snug_status_text(byref(status), text, len(text))
     message = text.value.decode(errors="replace")
-    raise (SnugTimeout if code == TIMEOUT else SnugError)(code, message)
+    raise _ERRORS.get(code, SnugError)(code, message)
 
 
 def number_of(table, name, kind):

@@ -73,6 +73,20 @@ class Reader(Handle):
         return self._read(library.snug_reader_read_rows, [idx, first, last], num_bytes, into,
                           threads)
 
+    def bytes(self, name, first, last, into=None, threads=0):
+        """Bytes [first, last) of a tensor. Reads only the blocks that hold them."""
+        idx, info = self._tensors[name]
+        first, last = (whole(byte, "a byte", -math.inf, math.inf) for byte in (first, last))
+        if not 0 <= first <= last <= info.raw_bytes:
+            raise ValueError(f"{name} has {info.raw_bytes} bytes; [{first}, {last}) is not among "
+                             "them")
+
+        def function(pointer, address, num_bytes, threads, _, status):
+            return library.snug_reader_read_bytes(pointer, idx, first, address, num_bytes, threads,
+                                                  status)
+
+        return self._read(function, [], last - first, into, threads)
+
     def _read(self, function, place, num_bytes, into, threads):
         threads = threads_of(threads)
         data = bytearray(num_bytes) if into is None else into

@@ -96,6 +96,19 @@ class Files(unittest.TestCase):
             self.assertEqual(reader.rows("one number", 0, 1), struct.pack("<q", -7))
             self.assertEqual(reader.rows("nothing", 0, 0), b"")
 
+    def test_reads_bytes(self):
+        raw = self.tensors["weights"][2]
+        for reader in self.readers():
+            end = len(raw)
+            for first, last in ((0, end), (0, 1), (77, 1001), (end - 3, end), (5, 5)):
+                self.assertEqual(reader.bytes("weights", first, last), raw[first:last])
+            into = bytearray(10)
+            self.assertIs(reader.bytes("weights", 90, 100, into=into), into)
+            self.assertEqual(into, raw[90:100])
+            for first, last in ((-1, 2), (2, 1), (0, len(raw) + 1)):
+                with self.assertRaisesRegex(ValueError, f"{len(raw)} bytes"):
+                    reader.bytes("weights", first, last)
+
     def test_bad_calls(self):
         for reader in self.readers():
             with self.assertRaises(KeyError):

@@ -1,0 +1,171 @@
+"""Checkpoints as safetensors opens them, plain or compressed.
+
+    with snug.safe_open("model.snug.safetensors", framework="pt") as file:
+        for name in file.keys():
+            tensor = file.get_tensor(name)
+        rows = file.get_slice("lm_head.weight")[100:116]     # decodes only what holds them
+"""
+
+import math
+import numbers
+
+from ._arrays import arrays_of, is_packed, stored_shape
+from ._library import NOT_FOUND, SnugError
+from ._shards import open_shards
+
+
+class safe_open:
+    """What safetensors.safe_open does, also for files and folders that `snug compress` wrote.
+
+    filename: a file, a model folder, or an index (*.safetensors.index.json). framework: "pt" or
+    "np". device: where torch's tensors go; they are read by the CPU and copied. `backend` is
+    safetensors' and changes nothing here.
+    """
+
+    def __init__(self, filename, framework, device="cpu", *, backend=None):
+        self._arrays = arrays_of(framework, device)
+        self._filename = filename
+        self._readers, self._tensors = open_shards(filename)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        # Slices stay usable: the last of them closes its file.
+        self._readers = self._tensors = None
+
+    def keys(self):
+        """Names of all tensors, sorted."""
+        return sorted(self._open_tensors())
+
+    def offset_keys(self):
+        """Names of all tensors in the order of their data, file by file."""
+        return list(self._open_tensors())
+
+    def metadata(self):
+        """The metadata of the file, or what all files of a folder agree on. None without any."""
+        self._open_tensors()
+        first, *others = [reader.metadata for reader in self._readers] or [{}]
+        return {key: value for key, value in first.items()
+                if all(other.get(key) == value for other in others)} or None
+
+    def get_tensor(self, name):
+        return self.get_slice(name)._whole()
+
+    def get_tensors(self):
+        """All tensors by name, in the order of their data."""
+        return {name: self.get_tensor(name) for name in self.offset_keys()}
+
+    def get_slice(self, name):
+        """A TensorSlice: index it to read a part of the tensor."""
+        if not isinstance(name, str):
+            raise TypeError(f"the name of a tensor is a str, not {name!r}")
+        reader = self._open_tensors().get(name)
+        if reader is None:
+            raise SnugError(NOT_FOUND, f'not found: {self._filename}: no tensor "{name}"; keys() '
+                                       "lists all names")
+        return TensorSlice(reader, name, self._arrays)
+
+    def _open_tensors(self):
+        if self._tensors is None:
+            raise ValueError(f"{self._filename} is closed")
+        return self._tensors
+
+
+class TensorSlice:
+    """A tensor that is read when it is indexed, and then only the blocks that are needed."""
+
+    def __init__(self, reader, name, arrays):
+        self._reader, self._name, self._arrays = reader, name, arrays
+        self._info = reader.info(name)
+
+    def get_shape(self):
+        return list(self._info.shape)
+
+    def get_dtype(self):
+        return self._info.dtype
+
+    def __getitem__(self, index):
+        # The framework's own errors, before anything is read.
+        self._arrays.without_memory(self._info.shape)[index]
+        name, shape = self._info.dtype, stored_shape(self._info.dtype, self._info.shape)
+        dtype = self._arrays.dtype(name)
+        entries = _expand(index, self._info.shape)
+        if is_packed(name) and not _takes_all_of_last(entries or (), self._info.shape):
+            raise ValueError(f"{self._name}: a byte holds two elements of {name}, so a slice must "
+                             "take all of the last dimension")
+        first, cover, rest = (0, shape, index) if entries is None else _cover(entries, shape)
+        # torch copies bytes, but not yet packed elements.
+        whole = self._read(first, cover, self._arrays.dtype("U8") if is_packed(name) else dtype)
+        part = self._arrays.compact(whole[rest], whole)
+        return self._arrays.on_device(part.view(dtype) if is_packed(name) else part)
+
+    def _whole(self):
+        shape = stored_shape(self._info.dtype, self._info.shape)
+        return self._arrays.on_device(self._read(0, shape, self._arrays.dtype(self._info.dtype)))
+
+    def _read(self, first, shape, dtype):
+        """Elements from number `first` on, as many as the shape has."""
+        memory = self._arrays.memory(math.prod(shape) * dtype.itemsize)
+        if len(memory):
+            start = first * dtype.itemsize
+            self._reader.bytes(self._name, start, start + len(memory), into=memory)
+        return self._arrays.shaped(memory, dtype, shape)
+
+
+def _expand(index, shape):
+    """An entry for each dimension and each new one; None for an index with other entries than
+    numbers, slices, None and an ellipsis."""
+    entries = index if isinstance(index, tuple) else (index,)
+    places = [i for i, entry in enumerate(entries) if entry is Ellipsis]
+    others = [entry for entry in entries if entry is not Ellipsis]
+    if len(places) > 1 or not all(_is_number(entry) or entry is None or isinstance(entry, slice)
+                                  for entry in others):
+        return None
+    missing = len(shape) - sum(entry is not None for entry in others)
+    at = places[0] if places else len(others)
+    return [*others[:at], *[slice(None)] * missing, *others[at:]]
+
+
+def _is_number(entry):
+    return isinstance(entry, numbers.Integral) and not isinstance(entry, bool)
+
+
+def _cover(entries, shape):
+    """The smallest run of elements that holds all that an expanded index selects: its first
+    element, its shape, and the index into it."""
+    first, cover, rest, dim, is_one = 0, list(shape), [], 0, True
+    for entry in entries:
+        if entry is None or not is_one:  # one row so far: the next dimension limits the run, too
+            rest.append(entry)
+        else:
+            rows, step = _rows(entry, shape[dim])
+            rest.append(0 if step is None else slice(None, None, step))
+            first += rows.start * math.prod(shape[dim + 1:])
+            cover[dim] = len(rows)
+            is_one = len(rows) == 1
+        dim += entry is not None
+    # An ellipsis makes numpy return an array where it would return a number.
+    return first, tuple(cover), (*rest, Ellipsis)
+
+
+def _rows(entry, num_rows):
+    """The range of rows that covers an entry, and the step in it; None for a single row."""
+    if not isinstance(entry, slice):
+        row = int(entry) % num_rows
+        return range(row, row + 1), None
+    rows = range(num_rows)[entry]
+    if not rows:
+        return range(0), rows.step
+    return range(min(rows[0], rows[-1]), max(rows[0], rows[-1]) + 1), rows.step
+
+
+def _takes_all_of_last(entries, shape):
+    last = next((entry for entry in reversed(entries) if entry is not None), None)
+    return isinstance(last, slice) and last.indices(shape[-1]) == (0, shape[-1], 1)
+
+
+def load_file(filename, framework="np", device="cpu"):
+    """All tensors of a file or folder, by name."""
+    with safe_open(filename, framework, device) as file:
+        return file.get_tensors()
