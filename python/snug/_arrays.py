@@ -93,6 +93,8 @@ class TorchArrays:
             self._device = torch.device(f"cuda:{device}" if isinstance(device, int) else device)
         except (RuntimeError, TypeError) as error:
             raise ValueError(f"device {device!r} is not a device of torch: {error}") from None
+        if self._device.type == "cuda" and not torch.cuda.is_available():
+            raise RuntimeError(f'device {device!r}: torch finds no GPU; use device="cpu"')
 
     def dtype(self, name):
         own = getattr(self._torch, DTYPES.get(name, ""), None)

@@ -264,6 +264,10 @@ class Errors(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "nonsense"):
             snug.safe_open(path, "pt", device="nonsense")
         import torch
+        if not torch.cuda.is_available():
+            for device in ("cuda", "cuda:1", 0):
+                with self.assertRaisesRegex(RuntimeError, 'no GPU; use device="cpu"'):
+                    snug.safe_open(path, "pt", device=device)
         for device in ("cpu", torch.device("cpu")):
             with snug.safe_open(path, "pt", device=device) as file:
                 self.assertEqual(file.get_tensor("one number").item(), -7)
