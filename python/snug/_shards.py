@@ -48,7 +48,7 @@ def _open_index(path):
             for name in files[file]:
                 if name not in reader:
                     raise SnugError(CORRUPT, f"{path}: says that {name} is in {file}, but it is "
-                                              "not: the index belongs to other files")
+                                             "not: the index belongs to other files")
             wanted = set(files[file])
             tensors.update((name, reader) for name in reader.keys() if name in wanted)
             readers.append(reader)

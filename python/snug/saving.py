@@ -174,11 +174,12 @@ def _compress(source, target, codec, threads):
                                                 byref(status)))
         done.set()
 
-    threading.Thread(target=run, name="snug.save_file", daemon=True).start()
+    worker = threading.Thread(target=run, name="snug.save_file", daemon=True)
     try:
+        worker.start()
         done.wait()
     except BaseException:
         stop.value = 1
-        done.wait()  # it still reads the file
+        done.wait(None if worker.ident else 1)  # it still reads the file, or never started
         raise
     check(codes[0], status)
