@@ -19,7 +19,7 @@ namespace snug {
 
 struct TransferOptions {
   wire::Options wire;
-  bool force = false;  // receiver: replace existing files
+  bool force = false;  // receiver: replace existing files, and none that the sender does not have
   // Sender: attempts in a row to reconnect without having sent anything new.
   int num_retries = 5;
   // Called on any thread, one call at a time. Returning false cancels the transfer.
@@ -28,6 +28,8 @@ struct TransferOptions {
 
 struct TransferReport {
   std::string name;  // of the file or folder; at the receiver its path
+  // Receiver with `force`: where the older folder is now if it held other files too.
+  std::string kept = {};
   std::uint64_t num_files = 0;
   std::uint64_t raw_bytes = 0;  // size of all files
   double seconds = 0;

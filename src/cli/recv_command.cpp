@@ -76,13 +76,17 @@ class ReceiveCommand {
                    {"peer", peer},
                    {"num_files", report.num_files},
                    {"raw_bytes", report.raw_bytes},
-                   {"seconds", report.seconds}};
+                   {"seconds", report.seconds},
+                   {"kept", report.kept}};
       json.update(stats_json(report.stats));
       print_stdout(json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
     } else if (!args_.wire.quiet) {
       print_stdout(fmt::format("{}  {}  verified\n", printable(report.name),
                                transfer_text(report.raw_bytes, report.stats, report.seconds)));
     }
+    if (!report.kept.empty())
+      print_stderr("snug: the old folder held files that the sender does not have; it is now " +
+                   printable(report.kept) + "\n");
   }
 
   const RecvArgs& args_;

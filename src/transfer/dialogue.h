@@ -70,15 +70,20 @@ FilesReport send_files(Connection& connection, const FileManifest& manifest,
 
 struct ReceiveRules {
   bool force = false;
+  // With `force`: the files that may be deleted with an older folder, sorted; null: those of the
+  // same names as the sender's.
+  const std::vector<std::string>* known = nullptr;
   std::string wanted_name = {};                // empty: any
   std::chrono::milliseconds patience{30'000};  // with a sender that owes something
   // Checks what has arrived, before it gets its final name; may be empty.
   std::function<StoreStatus(const std::string& path)> check = {};
   std::function<bool(const Progress&)> progress = {};
 };
-// Receives into `folder`; returns the final path.
+// Receives into `folder`; returns the final path. An older folder that held more than what may be
+// deleted stays, under the name `kept`.
 StoreResult<std::string> receive_files(Connection& connection, const std::string& folder,
-                                       const ReceiveRules& rules, FileManifest& manifest);
+                                       const ReceiveRules& rules, FileManifest& manifest,
+                                       std::string& kept);
 
 // How a transfer ended, or nothing if `keep_going`, called now and then, returned false before.
 // wait_for's timeout may race with the end, so that is asked for separately.

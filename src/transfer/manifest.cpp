@@ -120,7 +120,8 @@ bool is_safe_name(std::string_view name) noexcept {
 
 bool is_version_name(std::string_view name) noexcept {
   return is_safe_name(name) && name.find('/') == std::string_view::npos && name[0] != '.' &&
-         name != "current" && name.find(".tmp-") == std::string_view::npos;
+         name != "current" && name.find(".tmp-") == std::string_view::npos &&
+         name.find(".kept-") == std::string_view::npos;
 }
 
 std::string to_json(const FileManifest& manifest) {

@@ -29,6 +29,8 @@ bool is_named(int fd, const std::string& path) {
          mine.st_ino == named.st_ino;
 }
 
+bool is_ours(const struct stat& info) { return info.st_uid == ::geteuid(); }
+
 // A sender may reconnect before this side has noticed that its old connection is gone.
 bool lock(int fd, const std::string& path) {
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(3);
@@ -42,11 +44,12 @@ bool lock(int fd, const std::string& path) {
 
 // The part gets a name of its own while it is exchanged for the older folder: a sender that
 // reconnects meanwhile finds no part, and starts from the beginning.
-StoreStatus replace_folder(const std::string& part, const std::string& final, bool force) {
+StoreStatus replace_folder(const std::string& part, const std::string& final, bool force,
+                           std::span<const std::string> known, std::string& kept) {
   if (!force) return store::rename_folder(part, final, false);
   const std::string complete = store::temporary_name(final);
   if (StoreStatus s = store::rename_path(part, complete, false); !s.ok()) return s;
-  StoreStatus s = store::rename_folder(complete, final, force);
+  StoreStatus s = store::replace_folder(complete, final, known, kept);
   if (!s.ok()) (void)store::rename_path(complete, part, false);
   return s;
 }
@@ -65,6 +68,7 @@ StoreResult<PartFolder> PartFolder::open(const std::string& folder, const FileMa
     return io_error("cannot create", part.path_, errno);
   part.root_ = Descriptor(::open(part.path_.c_str(), kFolderFlags));
   if (part.root_.get() < 0) return io_error("cannot open", part.path_, errno);
+  if (StoreStatus s = part.check_owner(); !s.ok()) return s;
   if (!lock(part.root_.get(), part.path_))
     return StoreStatus{{Code::kTimeout, "another transfer of this name is at work"}, part.path_};
   if (StoreStatus s = part.check_room(manifest); !s.ok()) {
@@ -72,6 +76,14 @@ StoreResult<PartFolder> PartFolder::open(const std::string& folder, const FileMa
     return s;
   }
   return part;
+}
+
+// In a folder that users share, another one could keep the files open and change them later.
+StoreStatus PartFolder::check_owner() const {
+  struct stat info;
+  if (::fstat(root_.get(), &info) != 0) return io_error("cannot open", path_, errno);
+  if (is_ours(info) && (info.st_mode & 022) == 0) return {};
+  return {{Code::kExists, "an unfinished transfer that others may write to; delete it"}, path_};
 }
 
 // Room for everything, counting what an earlier attempt has already taken.
@@ -107,6 +119,9 @@ StoreResult<store::File> PartFolder::open_file(const ManifestFile& file) const {
       if (opened.get() < 0 || ::fstat(opened.get(), &info) != 0) break;
       errno = ELOOP;  // for what is no regular file
       if (!S_ISREG(info.st_mode)) break;
+      if (!is_ours(info) || info.st_nlink != 1)
+        return StoreStatus{{Code::kIo, "another user's, or a hard link; delete it"},
+                           path_ + "/" + file.name};
       const auto most = static_cast<off_t>(file.num_bytes);
       if (info.st_size > most && ::ftruncate(opened.get(), most) != 0) break;
       return store::File::adopt(opened.release(), path_ + "/" + file.name);
@@ -148,13 +163,16 @@ void PartFolder::discard() {
 void PartFolder::remove_abandoned(const std::string& path) {
   const Descriptor root(::open(path.c_str(), kFolderFlags));
   std::error_code ignored;
-  if (root.get() >= 0 && ::flock(root.get(), LOCK_EX | LOCK_NB) == 0 && is_named(root.get(), path))
+  struct stat info;
+  if (root.get() >= 0 && ::fstat(root.get(), &info) == 0 && is_ours(info) &&
+      ::flock(root.get(), LOCK_EX | LOCK_NB) == 0 && is_named(root.get(), path))
     fs::remove_all(path, ignored);
 }
 
 StoreResult<std::string> PartFolder::commit(
     const FileManifest& manifest, bool force,
-    const std::function<StoreStatus(const std::string&)>& check) {
+    const std::function<StoreStatus(const std::string&)>& check, std::span<const std::string> known,
+    std::string& kept) {
   if (StoreStatus s = remove_strangers(manifest); !s.ok()) return s;
   if (check)
     if (StoreStatus s = check(manifest.is_folder ? path_ : path_ + "/" + manifest.name); !s.ok())
@@ -175,7 +193,7 @@ StoreResult<std::string> PartFolder::commit(
          it.increment(error))
       if (it->is_directory(error)) fs::permissions(it->path(), static_cast<fs::perms>(0755), error);
     if (StoreStatus s = store::sync_folder(path_); !s.ok()) return s;
-    if (StoreStatus s = replace_folder(path_, final, force); !s.ok()) return s;
+    if (StoreStatus s = replace_folder(path_, final, force, known, kept); !s.ok()) return s;
   } else {
     if (StoreStatus s = store::rename_path(path_ + "/" + manifest.name, final, force); !s.ok())
       return s;

@@ -2,6 +2,7 @@
 // and becomes the final file or folder.
 #pragma once
 #include <functional>
+#include <span>
 #include <string>
 
 #include "net/descriptor.h"
@@ -15,18 +16,20 @@ using net::Descriptor;
 class PartFolder {
  public:
   // Creates or continues `folder`/.NAME.snug-part. kExists if the final name exists, unless
-  // `force`; kTimeout if another transfer of this name holds it; kIo if the disk has not enough
-  // room.
+  // `force`, or if the part may be another user's; kTimeout if another transfer of this name holds
+  // it; kIo if the disk has not enough room.
   static StoreResult<PartFolder> open(const std::string& folder, const FileManifest& manifest,
                                       bool force);
 
   // Opens a file of the manifest, no longer than announced, and creates its folders. Never follows
-  // a link.
+  // a link. kIo for a file of another user, or one that has another name too.
   StoreResult<store::File> open_file(const ManifestFile& file) const;
   // Removes what is not in the manifest, calls `check` (if there is one), syncs, and gives it its
-  // final name, which is returned.
+  // final name, which is returned. With `force` an older folder of that name is deleted if it holds
+  // no files but `known`; otherwise it gets another name, which goes to `kept`.
   StoreResult<std::string> commit(const FileManifest& manifest, bool force,
-                                  const std::function<StoreStatus(const std::string&)>& check);
+                                  const std::function<StoreStatus(const std::string&)>& check,
+                                  std::span<const std::string> known, std::string& kept);
   // Removes what is not in the manifest.
   StoreStatus remove_strangers(const FileManifest& manifest) const;
   // Deletes the folder and its contents.
@@ -37,6 +40,7 @@ class PartFolder {
   const std::string& path() const noexcept { return path_; }
 
  private:
+  StoreStatus check_owner() const;
   StoreStatus check_room(const FileManifest& manifest) const;
 
   std::string folder_, path_;

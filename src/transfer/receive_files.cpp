@@ -91,10 +91,20 @@ class FileReceiver {
         connection_, [this] { return report(); }, net::after(rules_.patience));
     if (!answer.status.ok()) return answer.status;
     if (answer.text != "commit") return kBroken;
-    return part->commit(manifest_, rules_.force, rules_.check);
+    return commit(*part);
   }
 
+  std::string kept;
+
  private:
+  StoreResult<std::string> commit(PartFolder& part) {
+    std::vector<std::string> names;
+    if (rules_.force && rules_.known == nullptr)
+      for (const ManifestFile& file : manifest_.files) names.push_back(file.name);
+    const std::vector<std::string>& known = rules_.known != nullptr ? *rules_.known : names;
+    return part.commit(manifest_, rules_.force, rules_.check, known, kept);
+  }
+
   // True if a receiver ended after the rename and before its "done".
   StoreResult<bool> is_here_already(const std::string& folder) const {
     const std::string path = folder + "/" + manifest_.name;
@@ -184,8 +194,11 @@ class FileReceiver {
 }  // namespace
 
 StoreResult<std::string> receive_files(Connection& connection, const std::string& folder,
-                                       const ReceiveRules& rules, FileManifest& manifest) {
-  auto path = FileReceiver(connection, rules, manifest).run(folder);
+                                       const ReceiveRules& rules, FileManifest& manifest,
+                                       std::string& kept) {
+  FileReceiver receiver(connection, rules, manifest);
+  auto path = receiver.run(folder);
+  kept = receiver.kept;
   if (!path) {
     send_error(connection, path.status());
   } else if (Status s = connection.send_note("done"); !s.ok()) {
@@ -202,9 +215,9 @@ StoreResult<TransferReport> receive_path(wire::Connection& connection, const std
   transfer::FileManifest manifest;
   const transfer::ReceiveRules rules{
       .force = options.force, .patience = options.wire.timeout, .progress = options.progress};
-  auto path = transfer::receive_files(connection, folder, rules, manifest);
-  if (!path) return path.status();
   TransferReport report;
+  auto path = transfer::receive_files(connection, folder, rules, manifest, report.kept);
+  if (!path) return path.status();
   report.name = *path;
   report.num_files = manifest.files.size();
   report.raw_bytes = manifest.num_bytes();

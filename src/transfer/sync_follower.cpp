@@ -136,7 +136,7 @@ class SyncFollower {
     const std::uint64_t before = connection.stats().wire_bytes;
     std::uint64_t raw_bytes = 0;
     StoreStatus s = next.is_patch ? take_patch(connection, next, known, raw_bytes)
-                                  : take_full(connection, next, raw_bytes);
+                                  : take_full(connection, next, known, raw_bytes);
     if (!s.ok()) return s;
     base_is_bad_ = false;
     ++num_updates_;
@@ -242,17 +242,22 @@ class SyncFollower {
                              std::span<const std::string> known) const {
     std::string kept;
     const StoreStatus s = store::replace_folder(result, final, known, kept);
-    if (s.ok() && !kept.empty() && options_.on_error)
-      options_.on_error(
-          {{Code::kExists, "changed while its successor arrived, so not deleted"}, kept});
+    if (s.ok()) report_kept(kept);
     return s;
   }
 
+  void report_kept(const std::string& kept) const {
+    if (!kept.empty() && options_.on_error)
+      options_.on_error(
+          {{Code::kExists, "changed while its successor arrived, so not deleted"}, kept});
+  }
+
   StoreStatus take_full(Connection& connection, const Announcement& next,
-                        std::uint64_t& raw_bytes) {
+                        const std::vector<std::string>& known, std::uint64_t& raw_bytes) {
     FileManifest manifest;
     ReceiveRules rules;
     rules.force = true;
+    rules.known = &known;
     rules.wanted_name = next.name;
     rules.patience = options_.wire.timeout;
     rules.check = [&](const std::string& path) -> StoreStatus {
@@ -263,7 +268,9 @@ class SyncFollower {
     };
     rules.progress = [this](const Progress&) { return going(); };
     held_.begin(next.name);
-    const auto path = receive_files(connection, folder_, rules, manifest);
+    std::string kept;
+    const auto path = receive_files(connection, folder_, rules, manifest, kept);
+    report_kept(kept);
     raw_bytes = manifest.num_bytes();
     // A full disk stays full as long as the part is there.
     if (!path && path.status().status.code == Code::kIo && going())

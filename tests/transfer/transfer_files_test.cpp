@@ -169,6 +169,71 @@ TEST(WireFiles, LinksInThePartAreNotFollowed) {
   EXPECT_EQ(read_file(outside / "victim"), "untouched");
 }
 
+// What lies in a part may belong to somebody who keeps it open.
+TEST(WireFiles, PartsOfOthersAreRefused) {
+  ScratchFolder from, to;
+  write_file(from / "x", "payload");
+  const std::string part = to / ".x.snug-part";
+  const auto send = [&] {
+    Receiver receiver(to.path());
+    return send_path(from / "x", receiver.address(), quick()).status().status.code;
+  };
+  fs::create_directory(part);
+  ::chmod(part.c_str(), 0770);
+  EXPECT_EQ(send(), Code::kExists);
+  ::chmod(part.c_str(), 0700);
+  if (::geteuid() == 0) {
+    ASSERT_EQ(::chown(part.c_str(), 65534, 65534), 0);
+    EXPECT_EQ(send(), Code::kExists);
+    ASSERT_EQ(::chown(part.c_str(), 0, 0), 0);
+    write_file(part + "/x", "");
+    ASSERT_EQ(::chown((part + "/x").c_str(), 65534, 65534), 0);
+    EXPECT_EQ(send(), Code::kIo);
+    fs::remove(part + "/x");
+  }
+  EXPECT_EQ(send(), Code::kOk);
+  EXPECT_EQ(read_file(to / "x"), "payload");
+}
+
+TEST(WireFiles, HardLinksInThePartAreNotWrittenThrough) {
+  ScratchFolder from, to, outside;
+  write_file(from / "x", "payload");
+  write_file(outside / "victim", "untouched");
+  fs::create_directory(to / ".x.snug-part");
+  fs::permissions(to / ".x.snug-part", static_cast<fs::perms>(0700));
+  fs::create_hard_link(outside / "victim", to / ".x.snug-part/x");
+  Receiver receiver(to.path());
+  EXPECT_EQ(send_path(from / "x", receiver.address(), quick()).status().status.code, Code::kIo);
+  EXPECT_EQ(read_file(outside / "victim"), "untouched");
+  EXPECT_FALSE(fs::exists(to / "x"));
+}
+
+// --force replaces what the sender has, and deletes nothing else.
+TEST(WireFiles, ForceKeepsWhatTheSenderDoesNotHave) {
+  ScratchFolder from, to;
+  fs::create_directories(from / "m/deep");
+  write_file(from / "m/a", "new");
+  write_file(from / "m/deep/b", "new");
+  TransferOptions force = quick();
+  force.force = true;
+  const auto send = [&] {
+    Receiver receiver(to.path(), force);
+    return send_path(from / "m", receiver.address(), quick()).ok();
+  };
+  ASSERT_TRUE(send());
+  EXPECT_TRUE(send());
+  EXPECT_EQ(to.list(), (std::vector<std::string>{"m/", "m/a", "m/deep/", "m/deep/b"}));
+  write_file(to / "m/precious", "mine");
+  EXPECT_TRUE(send());
+  std::string kept;
+  for (const auto& entry : fs::directory_iterator(to.path()))
+    if (entry.path().filename().string().starts_with("m.kept-")) kept = entry.path();
+  ASSERT_FALSE(kept.empty());
+  EXPECT_EQ(read_file(kept + "/precious"), "mine");
+  EXPECT_FALSE(fs::exists(to / "m/precious"));
+  EXPECT_EQ(read_file(to / "m/a"), "new");
+}
+
 TEST(WireFiles, AFileTooLargeForTheDiskLeavesNoFinalName) {
   ScratchFolder from, to;
   write_file(from / "m.safetensors", model_file(4 << 20));
