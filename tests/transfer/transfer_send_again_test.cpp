@@ -49,7 +49,8 @@ StoreResult<TransferReport> send_twice(const std::string& path, const std::strin
       first.close();
       return {{Code::kPeer, "this receiver is dead"}, {}, {}, {}};
     };
-    EXPECT_FALSE(transfer::receive_files(first, folder, rules, manifest).ok());
+    std::string kept;
+    EXPECT_FALSE(transfer::receive_files(first, folder, rules, manifest, kept).ok());
   }
   {
     auto second = next_sender(listener);
