@@ -8,6 +8,7 @@ namespace {
 
 constexpr int kMaxThreads = 64;  // what the memory promise is made for
 constexpr std::size_t kManyTensors = 500'000;
+constexpr std::uint64_t kTinyBytes = 4096;
 constexpr std::uint64_t kReportBytes = std::uint64_t{2} << 20;
 
 struct ScanJob {
@@ -128,9 +129,13 @@ StoreStatus ProgressMeter::add(std::uint64_t num_bytes, const std::string& path)
 
 StoreStatus scan_tensors(const TensorFile& file, int num_threads, std::uint64_t start,
                          ProgressMeter& meter, const Visit& visit) {
-  const std::uint64_t num_chunks = file.plain().file_bytes / kChunkBytes + 1;
+  const Layout& plain = file.plain();
+  const std::uint64_t data_bytes = plain.file_bytes - plain.data_start;
+  // Threads that pass on tiny tensors in order would only wait for each other.
+  const std::uint64_t num_chunks =
+      data_bytes / kTinyBytes < plain.slots.size() ? 1 : data_bytes / kChunkBytes + 1;
   // What a long header takes is not there for threads.
-  const int max_threads = file.plain().slots.size() > kManyTensors ? kMaxThreads / 2 : kMaxThreads;
+  const int max_threads = plain.slots.size() > kManyTensors ? kMaxThreads / 2 : kMaxThreads;
   return Scan(file, start, meter, visit)
       .run(codec::thread_count(std::min(store_threads(num_threads), max_threads), num_chunks));
 }

@@ -124,8 +124,10 @@ std::optional<std::size_t> SlotTable::index_names() {
   by_name_.resize(places_.size());
   std::iota(by_name_.begin(), by_name_.end(), 0u);
   const auto name_of = [this](std::uint32_t i) { return name(places_[i]); };
-  std::sort(by_name_.begin(), by_name_.end(),
-            [&](std::uint32_t a, std::uint32_t b) { return name_of(a) < name_of(b); });
+  const auto before = [&](std::uint32_t a, std::uint32_t b) { return name_of(a) < name_of(b); };
+  // Frameworks write names in order: millions of them need not be sorted then.
+  if (!std::is_sorted(by_name_.begin(), by_name_.end(), before))
+    std::sort(by_name_.begin(), by_name_.end(), before);
   for (std::size_t i = 1; i < by_name_.size(); ++i)
     if (name_of(by_name_[i - 1]) == name_of(by_name_[i])) return by_name_[i];
   return std::nullopt;
@@ -138,7 +140,9 @@ std::size_t SlotTable::lower_bound(std::string_view wanted) const noexcept {
   return static_cast<std::size_t>(at - by_name_.begin());
 }
 
-std::optional<std::size_t> SlotTable::find(std::string_view wanted) const noexcept {
+std::optional<std::size_t> SlotTable::find(std::string_view wanted,
+                                           std::size_t hint) const noexcept {
+  if (hint < places_.size() && name(places_[hint]) == wanted) return hint;
   const std::size_t at = lower_bound(wanted);
   if (at == by_name_.size() || name(places_[by_name_[at]]) != wanted) return std::nullopt;
   return by_name_[at];

@@ -50,7 +50,9 @@ class SlotTable {
   Slot operator[](std::size_t idx) const noexcept { return slot(places_[idx]); }
   std::uint64_t begin_of(std::size_t idx) const noexcept { return places_[idx].begin; }
   std::uint64_t end_of(std::size_t idx) const noexcept { return places_[idx].end; }
-  std::optional<std::size_t> find(std::string_view name) const noexcept;
+  // `hint`: where it may be.
+  std::optional<std::size_t> find(std::string_view name,
+                                  std::size_t hint = ~std::size_t{0}) const noexcept;
   bool has_prefix(std::string_view prefix) const noexcept;
   // The first tensor that ends behind byte `offset` of the data, or size().
   std::size_t first_behind(std::uint64_t offset) const noexcept;

@@ -158,13 +158,15 @@ StoreStatus TensorFile::match_tensors(const Layout& stored) {
   if (stored.slots.size() != plain_.slots.size() + 1)
     return bad("tensors that the original header does not list, or fewer");
   stored_.reserve(plain_.slots.size());
+  std::size_t next = 0;
   for (std::size_t i = 0; i < plain_.slots.size(); ++i) {
     const Slot slot = plain_.slots[i];
     const auto fail = [&](const char* what) -> StoreStatus {
       return {{Code::kCorrupt, what}, path(), std::string(slot.name)};
     };
-    const auto idx = stored.slots.find(slot.name);
+    const auto idx = stored.slots.find(slot.name, next);
     if (!idx) return fail("tensor missing");
+    next = *idx + 1;
     const Slot found = stored.slots[*idx];
     stored_.push_back({stored.data_start + found.begin, found.num_bytes()});
     if (is_frame(i)) {

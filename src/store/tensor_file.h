@@ -8,6 +8,7 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "codec/frame_reader.h"
@@ -58,7 +59,10 @@ class TensorFile {
   // The layout of the plain file, which a compressed file only describes.
   const Layout& plain() const noexcept { return plain_; }
   // Frees the layout's memory; from here on plain() is empty.
-  void forget_layout() noexcept { plain_ = {}; }
+  void forget_layout() noexcept {
+    const Layout gone = std::move(plain_);  // assigning an empty one would keep the memory
+    plain_ = {};
+  }
   // Bytes [offset, offset + dst.size()) of the plain file, all of them before plain().data_start.
   StoreStatus read_header(std::uint64_t offset, std::span<std::byte> dst) const;
   // All of it, in pieces.
