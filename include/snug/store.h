@@ -109,6 +109,16 @@ StoreResult<StoreReport> verify_path(const std::string& in,
 std::string default_compressed_path(const std::string& in);
 std::string default_restored_path(const std::string& in);
 
+// Something under a temporary name that nobody works on any more.
+struct Leftover {
+  std::string path;
+  std::uint64_t num_bytes = 0;
+};
+
+// What calls that wrote to `path` have left because their process was killed. It may be deleted.
+// What a process that is alive is working on is not among it.
+std::vector<Leftover> find_leftovers(const std::string& path);
+
 // ---- read tensors ----------------------------------------------------------
 
 struct TensorEntry {

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
+#include "cli/leftovers_report.h"
 #include "cli/terminal.h"
 #include "cli/units.h"
 
@@ -21,7 +22,7 @@ struct ConvertArgs {
   bool force = false, json = false, quiet = false;
 };
 
-Json to_json(const StoreReport& report, Verb verb) {
+Json to_json(const StoreReport& report, const std::vector<Leftover>& leftovers, Verb verb) {
   static constexpr const char* kVerbs[] = {"compress", "decompress", "verify"};
   Json files = Json::array();
   for (const FileReport& file : report.files)
@@ -37,6 +38,7 @@ Json to_json(const StoreReport& report, Verb verb) {
           {"ratio", ratio(report.stored_bytes, report.raw_bytes)},
           {"num_copied_files", report.num_copied_files},
           {"kept", report.kept},
+          {"leftovers", leftovers_json(leftovers)},
           {"seconds", report.seconds},
           {"verified", true},
           {"files", files}};
@@ -70,6 +72,13 @@ std::string to_text(const StoreReport& report, const ConvertArgs& args) {
   return text + "\n";
 }
 
+// Empty if nothing is written.
+std::string expected_output(const ConvertArgs& args) {
+  if (args.verb == Verb::kVerify || !args.out.empty()) return args.out;
+  return args.verb == Verb::kCompress ? default_compressed_path(args.in)
+                                      : default_restored_path(args.in);
+}
+
 int run_convert(const ConvertArgs& args) {
   StoreOptions options;
   options.num_threads = args.num_threads;
@@ -83,11 +92,14 @@ int run_convert(const ConvertArgs& args) {
                       : args.verb == Verb::kDecompress ? decompress_path(args.in, args.out, options)
                                                        : verify_path(args.in, options);
   bar.reset();
+  const auto leftovers =
+      report_leftovers(report ? report->output : expected_output(args), args.quiet);
   if (!report) return print_error(report.status());
   print_kept(report->kept);
   if (args.json)
     return print_stdout(
-        to_json(*report, args.verb).dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+        to_json(*report, leftovers, args.verb).dump(2, ' ', false, Json::error_handler_t::replace) +
+        "\n");
   return args.quiet ? 0 : print_stdout(to_text(*report, args));
 }
 

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
+#include "cli/leftovers_report.h"
 #include "cli/terminal.h"
 #include "cli/units.h"
 
@@ -14,7 +15,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json to_json(const PatchReport& report, const char* command) {
+Json to_json(const PatchReport& report, const std::vector<Leftover>& leftovers,
+             const char* command) {
   const PatchInfo& info = report.info;
   return {{"command", command},
           {"output", report.output},
@@ -31,6 +33,7 @@ Json to_json(const PatchReport& report, const char* command) {
           {"full_stored", info.full_stored},
           {"num_changed", info.num_changed},
           {"kept", report.kept},
+          {"leftovers", leftovers_json(leftovers)},
           {"seconds", report.seconds},
           {"verified", true}};
 }
@@ -70,11 +73,13 @@ int run_patch_work(const PatchArgs& args, const char* command, PatchWork work) {
   options.progress = [&bar](const Progress& progress) { return bar->update(progress); };
   const auto report = work(args.first, args.second, args.out, options);
   bar.reset();
+  const auto leftovers = report_leftovers(args.out, args.quiet);
   if (!report) return print_error(report.status());
   print_kept(report->kept);
   if (args.json)
     return print_stdout(
-        to_json(*report, command).dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+        to_json(*report, leftovers, command).dump(2, ' ', false, Json::error_handler_t::replace) +
+        "\n");
   return args.quiet ? 0 : print_stdout(to_text(*report));
 }
 

@@ -164,14 +164,15 @@ StoreStatus FileCompressor::finish() {
 
 // Reads the written file back and restores it in memory while the disk takes it in. The hash to
 // meet is the one taken from the input.
-StoreStatus sync_and_verify(const File& out, const std::string& hash, const StoreOptions& options,
-                            ProgressMeter& meter, FileReport& report) {
+StoreStatus sync_and_verify(const OutputFile& output, const std::string& hash,
+                            const StoreOptions& options, ProgressMeter& meter, FileReport& report) {
+  const File& out = output.file();
   StoreStatus synced;
   std::thread syncing;
   try {
-    syncing = std::thread([&] { synced = out.sync(); });
+    syncing = std::thread([&] { synced = output.sync(); });
   } catch (const std::system_error&) {
-    synced = out.sync();
+    synced = output.sync();
   }
   const StoreStatus status = guarded([&]() -> StoreStatus {
     auto written = TensorFile::open(out.path());
@@ -188,9 +189,9 @@ StoreStatus sync_and_verify(const File& out, const std::string& hash, const Stor
 
 }  // namespace
 
-StoreResult<FileReport> compress_file(TensorFile& in, const std::string& path,
+StoreResult<FileReport> compress_file(TensorFile& in, const std::string& path, bool in_folder,
                                       const StoreOptions& options, ProgressMeter& meter) {
-  auto output = OutputFile::create(path, options.force);
+  auto output = OutputFile::create(path, options.force, in_folder);
   if (!output) return output.status();
   const File& out = output->file();
   std::string hash;
@@ -206,7 +207,7 @@ StoreResult<FileReport> compress_file(TensorFile& in, const std::string& path,
   out.copy_attributes(in.file());
   meter.set_phase("verifying");
   FileReport report;
-  if (StoreStatus s = sync_and_verify(out, hash, options, meter, report); !s.ok()) return s;
+  if (StoreStatus s = sync_and_verify(*output, hash, options, meter, report); !s.ok()) return s;
   if (StoreStatus s = in.file().check_unchanged(); !s.ok()) return s;
   if (StoreStatus s = output->commit(); !s.ok()) return s;
   report.name = path;

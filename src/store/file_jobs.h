@@ -14,12 +14,12 @@ enum class FileJob { kCompress, kRestore, kVerify };
 inline int num_passes(FileJob job) noexcept { return job == FileJob::kCompress ? 2 : 1; }
 
 // Writes `in`, a plain file, compressed to `path`. The layout of `in` is gone afterwards: its
-// memory is needed for that of the output, which is read back.
-StoreResult<FileReport> compress_file(TensorFile& in, const std::string& path,
+// memory is needed for that of the output, which is read back. `in_folder`: see OutputFile.
+StoreResult<FileReport> compress_file(TensorFile& in, const std::string& path, bool in_folder,
                                       const StoreOptions& options, ProgressMeter& meter);
 
 // Writes the original of `in`, a compressed file, to `path`.
-StoreResult<FileReport> restore_file(const TensorFile& in, const std::string& path,
+StoreResult<FileReport> restore_file(const TensorFile& in, const std::string& path, bool in_folder,
                                      const StoreOptions& options, ProgressMeter& meter);
 
 // Restores `in` in memory and compares it with the recorded hash.
@@ -28,6 +28,6 @@ StoreResult<FileReport> verify_file(const TensorFile& in, const StoreOptions& op
 
 // One of the above; kVerify does not use `path`.
 StoreResult<FileReport> run_job(FileJob job, TensorFile& in, const std::string& path,
-                                const StoreOptions& options, ProgressMeter& meter);
+                                bool in_folder, const StoreOptions& options, ProgressMeter& meter);
 
 }  // namespace snug::store

@@ -64,7 +64,7 @@ StoreStatus check_index(const Folder& folder, const std::string& index_name) {
 StoreStatus copy_file(const std::string& from, const std::string& to) {
   auto in = File::open(from);
   if (!in) return in.status();
-  auto out = OutputFile::create(to, false);
+  auto out = OutputFile::create(to, false, true);
   if (!out) return out.status();
   Buffer buffer;
   for (std::uint64_t at = 0; at < in->num_bytes(); at += kChunkBytes) {
@@ -76,7 +76,7 @@ StoreStatus copy_file(const std::string& from, const std::string& to) {
   }
   out->file().copy_attributes(*in);
   if (StoreStatus s = in->check_unchanged(); !s.ok()) return s;
-  return out->commit_unsynced();
+  return out->commit();
 }
 
 }  // namespace
@@ -160,7 +160,7 @@ StoreResult<StoreReport> run_folder_job(FileJob job, const Folder& in, const std
     if (file.is_tensors) {
       auto tensors = TensorFile::open(from);
       if (!tensors) return tensors.status();
-      auto done = run_job(job, **tensors, to, options, meter);
+      auto done = run_job(job, **tensors, to, true, options, meter);
       if (!done) return done.status();
       done->name = file.name;
       add_report(report, std::move(*done));

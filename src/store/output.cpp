@@ -1,6 +1,7 @@
 #include "store/output.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -20,6 +21,13 @@ namespace fs = std::filesystem;
 // Beyond this many, one call for the whole file system takes less time than one each:
 // 1.3 s instead of 11 for a folder of 10,000 small files on ext4.
 constexpr std::size_t kMaxSingleSyncs = 64;
+// Smaller files are synced with their folder.
+constexpr off_t kMinSyncBytes = off_t{16} << 20;
+
+// The digits behind .tmp- and .kept-.
+constexpr int kNumDigits = 8;
+constexpr char kDigits[] = "0123456789abcdef";
+constexpr char kTemporary[] = ".tmp-";
 
 // False with the reason in errno.
 bool sync_path(const std::string& path, int flags, int (*sync)(int)) {
@@ -53,9 +61,8 @@ std::string random_suffix(const char* kind) {
   // Not the process id: in containers it is nearly always the same one, and a
   // run that was killed leaves its name behind.
   std::random_device random;
-  static constexpr char kDigits[] = "0123456789abcdef";
   std::string suffix = kind;
-  for (int i = 0; i < 8; ++i) suffix += kDigits[random() % 16];
+  for (int i = 0; i < kNumDigits; ++i) suffix += kDigits[random() % 16];
   return suffix;
 }
 
@@ -75,7 +82,16 @@ StoreStatus refuse_existing(const std::string& path) {
   return {};
 }
 
-std::string temporary_name(const std::string& path) { return path + random_suffix(".tmp-"); }
+std::string temporary_name(const std::string& path) { return path + random_suffix(kTemporary); }
+
+bool is_temporary_name(std::string_view name, std::string_view target) noexcept {
+  const std::string_view kind = kTemporary;
+  if (name.size() != target.size() + kind.size() + kNumDigits || !name.starts_with(target) ||
+      name.substr(target.size(), kind.size()) != kind)
+    return false;
+  return name.substr(target.size() + kind.size()).find_first_not_of(kDigits) ==
+         std::string_view::npos;
+}
 
 StoreStatus rename_path(const std::string& from, const std::string& to, bool force) {
 #ifdef RENAME_NOREPLACE
@@ -159,6 +175,7 @@ StoreStatus replace_folder(const std::string& from, const std::string& to,
   kept.clear();
   std::error_code error;
   if (!fs::exists(fs::symlink_status(to, error))) return rename_folder(from, to, false);
+  const PathLock lock(to);  // which gets a temporary name
   std::string old = from;
   if (!exchange(from, to)) {
     old = temporary_name(to);
@@ -176,7 +193,7 @@ StoreStatus replace_folder(const std::string& from, const std::string& to,
   return {};
 }
 
-StoreResult<OutputFile> OutputFile::create(const std::string& path, bool force) {
+StoreResult<OutputFile> OutputFile::create(const std::string& path, bool force, bool in_folder) {
   if (!force)
     if (StoreStatus s = refuse_existing(path); !s.ok()) return s;
   struct stat info;
@@ -187,10 +204,12 @@ StoreResult<OutputFile> OutputFile::create(const std::string& path, bool force) 
   const std::string temporary = temporary_name(path);
   const int fd = ::open(temporary.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (fd < 0) return io_error("cannot create", path, errno);
+  ::flock(fd, LOCK_EX);  // where it cannot be had, leftovers are not told from work
   output.file_.fd_ = fd;
   output.file_.path_ = temporary;
   output.final_path_ = path;
   output.force_ = force;
+  output.in_folder_ = in_folder;
   return output;
 }
 
@@ -198,15 +217,17 @@ OutputFile::~OutputFile() {
   if (file_.fd_ >= 0 && !final_path_.empty()) ::unlink(file_.path().c_str());
 }
 
-StoreStatus OutputFile::commit() {
-  const std::string path = final_path_;
-  if (StoreStatus s = commit_unsynced(); !s.ok()) return s;
-  sync_parent(path);
-  return {};
+StoreStatus OutputFile::sync() const {
+  struct stat info;
+  // The disk may start on a large file while others are made. A call for each of thousands of small
+  // ones takes many times as long as one for all: 12 s for 2000 shards of 1 KB on ext4.
+  if (in_folder_ && ::fstat(file_.fd_, &info) == 0 && info.st_size < kMinSyncBytes) return {};
+  return file_.sync();
 }
 
-StoreStatus OutputFile::commit_unsynced() {
+StoreStatus OutputFile::commit() {
   if (StoreStatus s = rename_path(file_.path(), final_path_, force_); !s.ok()) return s;
+  if (!in_folder_) sync_parent(final_path_);
   final_path_.clear();  // nothing left to delete
   return {};
 }
@@ -226,6 +247,7 @@ OutputFolder::~OutputFolder() {
 StoreStatus OutputFolder::create() {
   std::error_code error;
   if (!fs::create_directory(temporary_, error)) return io_error("cannot create", temporary_, error);
+  lock_ = PathLock(temporary_);
   fs::permissions(temporary_, fs::perms::owner_all, error);
   for (const std::string& name : sub_folders_)
     if (!fs::create_directory(path_of(name), error))
@@ -244,6 +266,23 @@ StoreStatus OutputFolder::commit(bool force, std::span<const std::string> known,
     return s;
   committed_ = true;
   return {};
+}
+
+PathLock::PathLock(const std::string& path)
+    : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW)) {
+  if (fd_ >= 0) ::flock(fd_, LOCK_EX);
+}
+
+PathLock::~PathLock() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+bool PathLock::is_held(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
+  // What cannot be looked at may be in use.
+  const bool held = fd < 0 || ::flock(fd, LOCK_EX | LOCK_NB) != 0;
+  if (fd >= 0) ::close(fd);
+  return held;
 }
 
 StoreStatus check_target_folder(const std::string& out, std::span<const std::string> names,

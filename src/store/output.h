@@ -3,11 +3,28 @@
 #pragma once
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "store/file_io.h"
 
 namespace snug::store {
+
+// Shows others that a file or folder under a temporary name is in use, until this process ends.
+class PathLock {
+ public:
+  PathLock() noexcept = default;
+  explicit PathLock(const std::string& path);
+  PathLock(PathLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  PathLock& operator=(PathLock&& other) noexcept { return std::swap(fd_, other.fd_), *this; }
+  ~PathLock();
+  // Whether another process, or another lock of this one, holds `path`.
+  static bool is_held(const std::string& path);
+
+ private:
+  int fd_ = -1;
+};
 
 // A file under a temporary name until `commit`; deleted if that never comes.
 class OutputFile {
@@ -16,19 +33,21 @@ class OutputFile {
   OutputFile(OutputFile&& other) noexcept = default;
   ~OutputFile();
 
-  static StoreResult<OutputFile> create(const std::string& path, bool force);
+  // `in_folder`: part of an OutputFolder, which syncs all of its files at once in the end.
+  static StoreResult<OutputFile> create(const std::string& path, bool force,
+                                        bool in_folder = false);
 
   const File& file() const noexcept { return file_; }
+  // Brings the contents to the disk, unless the folder will. Large files need not wait for that.
+  StoreStatus sync() const;
   // Renames to the final name; the caller has synced the file. Fails with
   // kExists if the name was taken meanwhile, unless created with force.
   StoreStatus commit();
-  // The same inside a folder that has no name yet: sync_folder comes later, for all.
-  StoreStatus commit_unsynced();
 
  private:
   File file_;
   std::string final_path_;
-  bool force_ = false;
+  bool force_ = false, in_folder_ = false;
 };
 
 // A folder under a temporary name; deleted with all it holds if not committed.
@@ -49,6 +68,7 @@ class OutputFolder {
  private:
   const std::string like_, final_, temporary_;
   const std::vector<std::string> sub_folders_;
+  PathLock lock_;
   bool committed_ = false;
 };
 
@@ -65,6 +85,8 @@ StoreStatus refuse_existing(const std::string& path);
 
 // Unused name next to `path` for work in progress.
 std::string temporary_name(const std::string& path);
+// Whether a file of this name could be work in progress on one named `target`.
+bool is_temporary_name(std::string_view name, std::string_view target) noexcept;
 
 // Renames; without `force` it never replaces anything.
 StoreStatus rename_path(const std::string& from, const std::string& to, bool force);

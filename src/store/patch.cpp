@@ -63,7 +63,7 @@ const PlainFile* predecessor(const OpenPatch& patch, const std::string& name) {
 
 StoreStatus write_file(const OpenPatch& patch, std::size_t idx, std::uint64_t& pieces_offset,
                        const std::string& path, const StoreOptions& options, ProgressMeter& meter) {
-  auto output = OutputFile::create(path, options.force);
+  auto output = OutputFile::create(path, options.force, patch.manifest.is_folder);
   if (!output) return output.status();
   const File& out = output->file();
   StoreStatus status = apply_patch(patch, idx, pieces_offset, out, options.num_threads, meter);
@@ -71,8 +71,7 @@ StoreStatus write_file(const OpenPatch& patch, std::size_t idx, std::uint64_t& p
   pieces_offset += patch.manifest.files[idx].pieces.stored_bytes();
   if (const PlainFile* like = predecessor(patch, patch.manifest.files[idx].name))
     out.copy_permissions(like->file());
-  if (patch.manifest.is_folder) return output->commit_unsynced();
-  if (StoreStatus s = out.sync(); !s.ok()) return s;
+  if (StoreStatus s = output->sync(); !s.ok()) return s;
   return output->commit();
 }
 

@@ -78,23 +78,6 @@ bool read_file_entry(ManifestReader& in, PatchFile& file) {
          in.text(file.hash, kHashDigits) && file.hash.size() == kHashDigits;
 }
 
-std::string pack(const Manifest& manifest) {
-  std::string out;
-  append_number(out, manifest.is_folder);
-  append_number(out, manifest.num_changed);
-  append_number(out, manifest.base.size());
-  for (const PatchFile& file : manifest.base) append_file_entry(out, file);
-  append_number(out, manifest.sub_folders.size());
-  for (const std::string& name : manifest.sub_folders) append_text(out, name);
-  append_number(out, manifest.files.size());
-  for (const PatchFile& file : manifest.files) {
-    append_file_entry(out, file);
-    append_number(out, file.pieces.size());
-    out += file.pieces.packed();
-  }
-  return out;
-}
-
 bool is_good_piece(const Manifest& manifest, const Piece& piece) {
   if (piece.num_bytes == 0) return false;
   if (piece.kind <= PieceKind::kDelta) {
@@ -121,26 +104,6 @@ bool read_pieces(ManifestReader& in, const Manifest& manifest, PatchFile& file) 
   }
   file.pieces = {start.substr(0, start.size() - in.rest().size()), num_pieces, stored};
   return at == file.num_bytes;
-}
-
-bool unpack(std::string_view bytes, Manifest& manifest) {
-  ManifestReader in(bytes);
-  std::uint64_t is_folder, num_base, num_folders, num_files;
-  if (!in.number(is_folder) || is_folder > 1 || !in.number(manifest.num_changed)) return false;
-  manifest.is_folder = is_folder == 1;
-  if (!in.entries(num_base, kFileEntryBytes)) return false;
-  manifest.base.resize(num_base);
-  for (PatchFile& file : manifest.base)
-    if (!read_file_entry(in, file)) return false;
-  if (!in.entries(num_folders, kFolderEntryBytes)) return false;
-  manifest.sub_folders.resize(num_folders);
-  for (std::string& name : manifest.sub_folders)
-    if (!in.text(name, kMaxNameBytes)) return false;
-  if (!in.entries(num_files, kFileEntryBytes + 1)) return false;
-  manifest.files.resize(num_files);
-  for (PatchFile& file : manifest.files)
-    if (!read_file_entry(in, file) || !read_pieces(in, manifest, file)) return false;
-  return in.at_end();
 }
 
 // The manifest, unpacked, if it has the hash that the header says.
@@ -193,6 +156,43 @@ bool names_are_good(const Manifest& manifest) {
 }
 
 }  // namespace
+
+std::string pack(const Manifest& manifest) {
+  std::string out;
+  append_number(out, manifest.is_folder);
+  append_number(out, manifest.num_changed);
+  append_number(out, manifest.base.size());
+  for (const PatchFile& file : manifest.base) append_file_entry(out, file);
+  append_number(out, manifest.sub_folders.size());
+  for (const std::string& name : manifest.sub_folders) append_text(out, name);
+  append_number(out, manifest.files.size());
+  for (const PatchFile& file : manifest.files) {
+    append_file_entry(out, file);
+    append_number(out, file.pieces.size());
+    out += file.pieces.packed();
+  }
+  return out;
+}
+
+bool unpack(std::string_view bytes, Manifest& manifest) {
+  ManifestReader in(bytes);
+  std::uint64_t is_folder, num_base, num_folders, num_files;
+  if (!in.number(is_folder) || is_folder > 1 || !in.number(manifest.num_changed)) return false;
+  manifest.is_folder = is_folder == 1;
+  if (!in.entries(num_base, kFileEntryBytes)) return false;
+  manifest.base.resize(num_base);
+  for (PatchFile& file : manifest.base)
+    if (!read_file_entry(in, file)) return false;
+  if (!in.entries(num_folders, kFolderEntryBytes)) return false;
+  manifest.sub_folders.resize(num_folders);
+  for (std::string& name : manifest.sub_folders)
+    if (!in.text(name, kMaxNameBytes)) return false;
+  if (!in.entries(num_files, kFileEntryBytes + 1)) return false;
+  manifest.files.resize(num_files);
+  for (PatchFile& file : manifest.files)
+    if (!read_file_entry(in, file) || !read_pieces(in, manifest, file)) return false;
+  return in.at_end() && names_are_good(manifest);
+}
 
 std::uint64_t Manifest::target_bytes() const noexcept {
   std::uint64_t sum = 0;
@@ -281,8 +281,7 @@ StoreResult<Manifest> read_manifest(const File& patch) {
   {
     const auto plain = read_plain_manifest(patch, header, packed_bytes, plain_bytes);
     if (!plain) return plain.status();
-    if (!unpack(*plain, manifest) || !names_are_good(manifest))
-      return bad(patch, "manifest is not valid");
+    if (!unpack(*plain, manifest)) return bad(patch, "manifest is not valid");
   }
   std::uint64_t end = kPatchHeaderBytes;
   for (const PatchFile& file : manifest.files) end += file.pieces.stored_bytes();

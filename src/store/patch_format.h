@@ -39,6 +39,11 @@ std::string version_of_files(const std::vector<PatchFile>& files, bool is_folder
 
 PatchInfo info_of(const Manifest& manifest, std::uint64_t patch_bytes);
 
+// The bytes of a manifest, and back. `unpack` says false unless nothing in them contradicts
+// anything else.
+std::string pack(const Manifest& manifest);
+bool unpack(std::string_view bytes, Manifest& manifest);
+
 // Writes manifest and header of a patch whose pieces end at `manifest_offset`. Returns the
 // size of the patch. kUsage if that is more than a patch can describe.
 StoreResult<std::uint64_t> write_manifest(const File& patch, const Manifest& manifest,

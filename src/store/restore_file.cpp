@@ -42,16 +42,16 @@ FileReport report_on(const TensorFile& in, const std::string& name) {
 
 }  // namespace
 
-StoreResult<FileReport> restore_file(const TensorFile& in, const std::string& path,
+StoreResult<FileReport> restore_file(const TensorFile& in, const std::string& path, bool in_folder,
                                      const StoreOptions& options, ProgressMeter& meter) {
-  auto output = OutputFile::create(path, options.force);
+  auto output = OutputFile::create(path, options.force, in_folder);
   if (!output) return output.status();
   const File& out = output->file();
   meter.set_phase("restoring");
   if (StoreStatus s = out.reserve(in.plain().file_bytes); !s.ok()) return s;
   if (StoreStatus s = restore(in, &out, options, meter); !s.ok()) return s;
   out.copy_attributes(in.file());
-  if (StoreStatus s = out.sync(); !s.ok()) return s;
+  if (StoreStatus s = output->sync(); !s.ok()) return s;
   if (StoreStatus s = output->commit(); !s.ok()) return s;
   return report_on(in, path);
 }
@@ -63,10 +63,10 @@ StoreResult<FileReport> verify_file(const TensorFile& in, const StoreOptions& op
 }
 
 StoreResult<FileReport> run_job(FileJob job, TensorFile& in, const std::string& path,
-                                const StoreOptions& options, ProgressMeter& meter) {
+                                bool in_folder, const StoreOptions& options, ProgressMeter& meter) {
   switch (job) {
-    case FileJob::kCompress: return compress_file(in, path, options, meter);
-    case FileJob::kRestore: return restore_file(in, path, options, meter);
+    case FileJob::kCompress: return compress_file(in, path, in_folder, options, meter);
+    case FileJob::kRestore: return restore_file(in, path, in_folder, options, meter);
     default: meter.set_phase("verifying"); return verify_file(in, options, meter);
   }
 }

@@ -55,7 +55,7 @@ StoreResult<StoreReport> run(FileJob job, const std::string& in, const std::stri
   if (!out.empty() && (*tensors)->file().same_file(out))
     return StoreStatus{{Code::kUsage, "input and output are the same file"}, out};
   ProgressMeter meter(options, (*tensors)->plain().file_bytes, num_passes(job));
-  auto done = run_job(job, **tensors, out, options, meter);
+  auto done = run_job(job, **tensors, out, false, options, meter);
   if (!done) return done.status();
   StoreReport report;
   report.output = out;

@@ -64,8 +64,7 @@ StoreStatus check_file(const std::string& path, const StoreOptions& options, Pro
   return (*tensors)->file().check_unchanged();
 }
 
-// File by file, so that few are open at a time. The bytes that are hashed are those that were
-// checked: both fail if the file changes, and so does what is between them.
+// File by file, so that few are open at a time.
 StoreResult<std::string> hash_version(const std::string& path, const StoreOptions& options) {
   const auto version = list_names(path);
   if (!version) return version.status();
@@ -77,6 +76,9 @@ StoreResult<std::string> hash_version(const std::string& path, const StoreOption
     if (StoreStatus s = check_file(file->path(), options, meter); !s.ok()) return s;
     auto hash = hash_stored(*file, meter);
     if (!hash) return hash.status();
+    // Or the file that was checked is not the one that was hashed.
+    if (!file->same_file(file->path()))
+      return StoreStatus{{Code::kIo, "file changed while it was read"}, file->path()};
     files.push_back({name, file->num_bytes(), std::move(*hash)});
   }
   return version_of_files(files, version->is_folder);

@@ -162,6 +162,42 @@ TEST(PatchHostile, GoodManifestsTakeLittleMemory) {
   expect_small("files", files);
 }
 
+// A header of 20 MB, compressed in BASE and plain in NEW.
+TEST(PatchHostile, DiffOfManyTensorsTakesLittleMemory) {
+  if (kSanitized) GTEST_SKIP() << "sanitizers have their own memory";
+  const ScratchFolder folder;
+  constexpr int kTensors = 200'000, kTensorBytes = 128;
+  const auto write = [&](const char* name, char last) {
+    std::string json = "{";
+    for (std::int64_t i = 0; i < kTensors; ++i)
+      json += (i == 0 ? "\"layer." : ",\"layer.") + std::to_string(i) +
+              "\":{\"dtype\":\"BF16\",\"shape\":[64],\"data_offsets\":[" +
+              std::to_string(i * kTensorBytes) + "," + std::to_string((i + 1) * kTensorBytes) +
+              "]}";
+    write_file(folder / name,
+               with_length(json + "}", std::string(kTensors * kTensorBytes - 1, 'x') + last));
+  };
+  ASSERT_EQ(in_child([&] {
+              write("base", 'y');
+              write("next", 'z');
+              return compress_path(folder / "base", folder / "base.snug").ok() ? 0 : 1;
+            }).code,
+            0);
+  const auto diff = in_child([&] {
+    const auto report = diff_path(folder / "base.snug", folder / "next", folder / "patch");
+    return report && report->info.num_changed == 1 ? 0 : 1;
+  });
+  EXPECT_EQ(diff.code, 0);
+  EXPECT_LT(diff.peak_kib, kMaxKiB);
+  RecordProperty("diff_kib", std::to_string(diff.peak_kib));
+  const auto patch = in_child([&] {
+    return patch_path(folder / "base.snug", folder / "patch", folder / "out").ok() ? 0 : 1;
+  });
+  EXPECT_EQ(patch.code, 0);
+  EXPECT_LT(patch.peak_kib, kMaxKiB);
+  RecordProperty("patch_kib", std::to_string(patch.peak_kib));
+}
+
 TEST(PatchHostile, NamesAreInOrder) {
   const ScratchFolder folder;
   const auto read = [&](std::vector<std::string> base, std::vector<std::string> folders,

@@ -101,7 +101,7 @@ TEST(Version, ThousandsOfFilesNeedFewDescriptors) {
   const auto report = in_child([&] {
     limit_descriptors(256);
     StoreOptions options;
-    options.num_threads = 4;
+    options.num_threads = 2;
     if (!compress_path(folder / "base", folder / "base.snug", options)) return 1;
     if (!diff_path(folder / "base.snug", folder / "next", folder / "patch", options)) return 2;
     if (!patch_path(folder / "base", folder / "patch", folder / "out", options)) return 3;
