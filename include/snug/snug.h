@@ -239,7 +239,8 @@ SNUG_API void snug_reader_free(snug_reader* reader);
 SNUG_API int snug_reader_inspect(const snug_reader* reader, snug_reader_info* info,
                                  snug_status* status);
 
-/* Tensors are numbered in the order of their data. snug_reader_find looks one up by name. */
+/* Tensors are numbered in the order of their data. snug_reader_find looks one up by name. Each
+ * tensor that was asked for takes some 200 bytes until the reader is freed. */
 SNUG_API int snug_reader_tensor(const snug_reader* reader, size_t idx, snug_tensor_info* info,
                                 snug_status* status);
 SNUG_API int snug_reader_find(const snug_reader* reader, const char* name, size_t* idx,

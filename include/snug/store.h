@@ -7,7 +7,7 @@
 // format.
 //
 // Memory:  below 256 MiB for every file, with up to 64 threads: tensors of up to 1 TiB, headers of
-//          up to 100 MB. Patches need more if both versions have more than 500,000 tensors.
+//          up to 100 MB. Patches need more if both versions have more than a million tensors.
 // Threads: functions are reentrant; const members of one Reader may be called concurrently.
 // Trust:   files and patches may be hostile. Nothing is allocated that their size does not
 //          justify, nothing is written before the input was checked, and no name leads out of the
