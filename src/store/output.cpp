@@ -132,22 +132,8 @@ StoreStatus sync_folder(const std::string& root) {
   return {};
 }
 
-StoreStatus rename_folder(const std::string& from, const std::string& to, bool force) {
-  std::error_code error;
-  const auto remove_old = [&](const std::string& old) {
-    sync_parent(to);
-    fs::remove_all(old, error);
-  };
-  const bool replace = force && fs::exists(fs::symlink_status(to, error));
-  if (replace && exchange(from, to)) return remove_old(from), StoreStatus{};
-  const std::string old = temporary_name(to);
-  if (replace)
-    if (StoreStatus s = rename_path(to, old, false); !s.ok()) return s;
-  if (StoreStatus s = rename_path(from, to, false); !s.ok()) {
-    if (replace) (void)rename_path(old, to, false);  // better the older one than none
-    return s;
-  }
-  if (replace) remove_old(old);
+StoreStatus rename_folder(const std::string& from, const std::string& to) {
+  if (StoreStatus s = rename_path(from, to, false); !s.ok()) return s;
   sync_parent(to);
   return {};
 }
@@ -174,7 +160,7 @@ StoreStatus replace_folder(const std::string& from, const std::string& to,
                            std::span<const std::string> known, std::string& kept) {
   kept.clear();
   std::error_code error;
-  if (!fs::exists(fs::symlink_status(to, error))) return rename_folder(from, to, false);
+  if (!fs::exists(fs::symlink_status(to, error))) return rename_folder(from, to);
   const PathLock lock(to);  // which gets a temporary name
   std::string old = from;
   if (!exchange(from, to)) {
@@ -261,7 +247,7 @@ StoreStatus OutputFolder::commit(bool force, std::span<const std::string> known,
   copy_permissions(like_, temporary_);
   if (StoreStatus s = sync_folder(temporary_); !s.ok()) return s;
   if (StoreStatus s = force ? replace_folder(temporary_, final_, known, kept)
-                            : rename_folder(temporary_, final_, false);
+                            : rename_folder(temporary_, final_);
       !s.ok())
     return s;
   committed_ = true;

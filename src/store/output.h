@@ -91,9 +91,8 @@ bool is_temporary_name(std::string_view name, std::string_view target) noexcept;
 // Renames; without `force` it never replaces anything.
 StoreStatus rename_path(const std::string& from, const std::string& to, bool force);
 
-// Gives a complete folder `from` its name. With `force` an older folder or file of that name is
-// deleted; where the file system can exchange names, the name exists at all times.
-StoreStatus rename_folder(const std::string& from, const std::string& to, bool force);
+// Gives a complete folder `from` its name, which nothing has yet.
+StoreStatus rename_folder(const std::string& from, const std::string& to);
 
 // Deletes the file or folder `root` if it holds no files but `known` (relative names, sorted; an
 // empty name stands for `root` itself as a file). Deletes by name, so that what appears meanwhile
@@ -101,7 +100,8 @@ StoreStatus rename_folder(const std::string& from, const std::string& to, bool f
 bool remove_files(const std::string& root, std::span<const std::string> known);
 
 // rename_folder where something may have that name already, of which the files `known` may be
-// deleted. If it holds anything else, it stays under another name, which goes to `kept`.
+// deleted. If it holds anything else, it stays under another name, which goes to `kept`. Where the
+// file system can exchange names, the name exists at all times.
 StoreStatus replace_folder(const std::string& from, const std::string& to,
                            std::span<const std::string> known, std::string& kept);
 

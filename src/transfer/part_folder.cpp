@@ -46,7 +46,7 @@ bool lock(int fd, const std::string& path) {
 // reconnects meanwhile finds no part, and starts from the beginning.
 StoreStatus replace_folder(const std::string& part, const std::string& final, bool force,
                            std::span<const std::string> known, std::string& kept) {
-  if (!force) return store::rename_folder(part, final, false);
+  if (!force) return store::rename_folder(part, final);
   const std::string complete = store::temporary_name(final);
   if (StoreStatus s = store::rename_path(part, complete, false); !s.ok()) return s;
   StoreStatus s = store::replace_folder(complete, final, known, kept);

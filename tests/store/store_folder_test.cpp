@@ -221,7 +221,9 @@ TEST(StoreFolderNames, ANameIsNeverFreeWhileItsFolderIsReplaced) {
     const std::string from = folder / "next";
     fs::create_directory(from);
     write_file(from + "/f", std::to_string(i));
-    ASSERT_TRUE(store::rename_folder(from, to, true).ok());
+    std::string kept;
+    ASSERT_TRUE(store::replace_folder(from, to, std::vector<std::string>{"f"}, kept).ok());
+    EXPECT_EQ(kept, "");
     EXPECT_EQ(read_file(to + "/f"), std::to_string(i));
   }
   stop = true;
@@ -229,7 +231,7 @@ TEST(StoreFolderNames, ANameIsNeverFreeWhileItsFolderIsReplaced) {
   EXPECT_EQ(num_missing, 0);
   EXPECT_EQ(folder.list(), (std::vector<std::string>{"name/", "name/f"}));
   fs::create_directory(folder / "next");
-  EXPECT_EQ(store::rename_folder(folder / "next", to, false).status.code, Code::kExists);
+  EXPECT_EQ(store::rename_folder(folder / "next", to).status.code, Code::kExists);
 }
 
 TEST(StoreFolderNames, AFileGivesWayOnlyIfItIsKnown) {
