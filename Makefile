@@ -34,6 +34,11 @@ door-test: setup  # ten minutes, as root: 10,000 connections through a hostile p
 	@$(COMPILE) --target snug-cli
 	@python3 tests/transfer/door_trial.py $(BUILD)/snug
 
+fault-test: setup  # every system call and allocation fails once; takes about an hour
+	@$(CONFIGURE)
+	@$(COMPILE) --target fault_test
+	@SNUG_FAULT_ALL=1 $(BUILD)/tests/faults/fault_test
+
 bench: setup
 	@$(CONFIGURE)
 	@$(COMPILE) --target bench

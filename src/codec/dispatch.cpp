@@ -2,7 +2,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <vector>
 
 #include "codec/kernels.h"
 #include "snug/codec.h"
@@ -11,11 +10,11 @@ namespace snug::codec {
 namespace {
 
 struct Tables {
-  std::vector<const Kernels*> all;
-  std::vector<const char*> names;
+  TargetList<const Kernels*> all;
+  TargetList<const char*> names;
   const Kernels* chosen = nullptr;
 
-  Tables() {
+  Tables() noexcept {
 #ifdef SNUG_HAVE_AVX512
     if (const Kernels* table = avx512_kernels()) all.push_back(table);
 #endif

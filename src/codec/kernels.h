@@ -5,9 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "codec/entropy/rans.h"
+#include "codec/target_list.h"
 
 namespace snug::codec {
 
@@ -82,8 +82,8 @@ struct Kernels {
 };
 
 extern const Kernels kScalarKernels;
-const Kernels* avx512_kernels() noexcept;                      // nullptr where the CPU lacks it
-void append_hwy_kernels(std::vector<const Kernels*>& tables);  // best first
+const Kernels* avx512_kernels() noexcept;  // nullptr where the CPU lacks it
+void append_hwy_kernels(TargetList<const Kernels*>& tables) noexcept;  // best first
 
 // The best table this CPU runs, or the one named in SNUG_FORCE. Chosen once.
 const Kernels& kernels() noexcept;

@@ -48,7 +48,7 @@ const Kernels kKernels = {
 #if HWY_ONCE
 namespace snug::codec {
 
-void append_hwy_kernels(std::vector<const Kernels*>& tables) {
+void append_hwy_kernels(TargetList<const Kernels*>& tables) noexcept {
   [[maybe_unused]] const auto supported = hwy::SupportedTargets();
 #if HWY_TARGETS & HWY_AVX2
   if (supported & HWY_AVX2) tables.push_back(&N_AVX2::kKernels);

@@ -1,6 +1,5 @@
 // Which kernel table runs: the one with the name of the codec's, else the best.
 #include <cstring>
-#include <vector>
 
 #include "codec/kernels.h"
 #include "delta/delta_kernels.h"
@@ -9,10 +8,10 @@ namespace snug::delta {
 namespace {
 
 struct Tables {
-  std::vector<const Kernels*> all;
+  codec::TargetList<const Kernels*> all;
   const Kernels* chosen = &kScalarKernels;
 
-  Tables() {
+  Tables() noexcept {
 #if __has_include("hwy/highway.h")
     append_hwy_kernels(all);
 #endif

@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <vector>
 
+#include "codec/target_list.h"
 #include "delta/delta_format.h"
 
 namespace snug::delta {
@@ -83,7 +83,7 @@ struct Kernels {
 };
 
 extern const Kernels kScalarKernels;
-void append_hwy_kernels(std::vector<const Kernels*>& tables);  // best first
+void append_hwy_kernels(codec::TargetList<const Kernels*>& tables) noexcept;  // best first
 
 // The table that goes with codec::kernels(), so that SNUG_FORCE chooses both.
 const Kernels& kernels() noexcept;

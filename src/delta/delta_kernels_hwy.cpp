@@ -148,7 +148,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace snug::delta {
 
-void append_hwy_kernels(std::vector<const Kernels*>& tables) {
+void append_hwy_kernels(codec::TargetList<const Kernels*>& tables) noexcept {
   [[maybe_unused]] const auto supported = hwy::SupportedTargets();
 #if HWY_TARGETS & HWY_AVX3
   if (supported & HWY_AVX3) tables.push_back(&N_AVX3::kKernels);

@@ -20,7 +20,7 @@ class TextSource {
   virtual ~TextSource() = default;
   // Fills `dst` from its start and returns how much: 0 at the end, and after an error, which the
   // owner of the source asks it for.
-  virtual std::size_t read(std::span<char> dst) = 0;
+  virtual std::size_t read(std::span<char> dst) noexcept = 0;
 };
 
 class JsonReader {

@@ -185,17 +185,16 @@ StoreResult<OutputFile> OutputFile::create(const std::string& path, bool force, 
   struct stat info;
   if (::lstat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode) && !S_ISLNK(info.st_mode))
     return StoreStatus{{Code::kExists, "not a regular file; not replaced"}, path};
-  OutputFile output;
-  // Private until copy_attributes: the input may be.
-  const std::string temporary = temporary_name(path);
-  const int fd = ::open(temporary.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  if (fd < 0) return io_error("cannot create", path, errno);
-  ::flock(fd, LOCK_EX);  // where it cannot be had, leftovers are not told from work
-  output.file_.fd_ = fd;
-  output.file_.path_ = temporary;
+  OutputFile output;  // knows its names before there is a file, which it deletes
+  output.file_.path_ = temporary_name(path);
   output.final_path_ = path;
   output.force_ = force;
   output.in_folder_ = in_folder;
+  // Private until copy_attributes: the input may be.
+  output.file_.fd_ =
+      ::open(output.file_.path().c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (output.file_.fd_ < 0) return io_error("cannot create", path, errno);
+  ::flock(output.file_.fd_, LOCK_EX);  // where it cannot be had, leftovers are not told from work
   return output;
 }
 

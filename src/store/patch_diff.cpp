@@ -249,9 +249,12 @@ class Diff {
       piece.kind = PieceKind::kZstd;
       const std::size_t num_bytes =
           ZSTD_compress(stored.data(), room, next.data(), next.size(), kZstdLevel);
-      if (ZSTD_isError(num_bytes) ||
-          ZSTD_decompress(check.data(), check.size(), stored.data(), num_bytes) != next.size())
-        return blame(task, {Code::kInternal, "zstd failed"});
+      if (ZSTD_isError(num_bytes))
+        return blame(task, {Code::kInternal, ZSTD_getErrorName(num_bytes)});
+      const std::size_t restored =
+          ZSTD_decompress(check.data(), check.size(), stored.data(), num_bytes);
+      if (restored != next.size())
+        return blame(task, {Code::kInternal, ZSTD_getErrorName(restored)});
       piece.stored_bytes = num_bytes;
     }
     return compare_again(task, next, check);

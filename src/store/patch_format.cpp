@@ -247,7 +247,7 @@ StoreResult<std::uint64_t> write_manifest(const File& patch, const Manifest& man
   std::string packed(ZSTD_compressBound(plain.size()), '\0');
   const std::size_t n =
       ZSTD_compress(packed.data(), packed.size(), plain.data(), plain.size(), kZstdLevel);
-  if (ZSTD_isError(n)) return StoreStatus{{Code::kInternal, "zstd failed"}, patch.path()};
+  if (ZSTD_isError(n)) return StoreStatus{{Code::kInternal, ZSTD_getErrorName(n)}, patch.path()};
   packed.resize(n);
   std::string header(kPatchHeaderBytes, '\0');
   const std::uint64_t numbers[] = {kVersion, manifest_offset, packed.size(), plain.size()};

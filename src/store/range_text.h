@@ -15,7 +15,7 @@ class RangeText : public TextSource {
   RangeText(const ReadRange& read, std::uint64_t begin, std::uint64_t end)
       : read_(read), end_(end), at_(begin) {}
 
-  std::size_t read(std::span<char> dst) override {
+  std::size_t read(std::span<char> dst) noexcept override {
     if (used_ == size_) refill();
     const std::size_t n = std::min(dst.size(), size_ - used_);
     if (n > 0) std::memcpy(dst.data(), buffer_.span(size_).data() + used_, n);
@@ -25,12 +25,12 @@ class RangeText : public TextSource {
   const StoreStatus& status() const noexcept { return status_; }
 
  private:
-  void refill() {
+  void refill() noexcept {
     if (!status_.ok() || at_ == end_) return;
     // Up to the end of a piece of a packed header, which is unpacked as a whole.
     const std::uint64_t piece_end = (at_ / kHeaderPieceBytes + 1) * kHeaderPieceBytes;
     const auto n = static_cast<std::size_t>(std::min(end_, piece_end) - at_);
-    status_ = read_(at_, buffer_.span(n));
+    status_ = guarded([&] { return read_(at_, buffer_.span(n)); });
     size_ = status_.ok() ? n : 0;
     used_ = 0;
     at_ += size_;

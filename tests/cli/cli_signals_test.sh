@@ -2,8 +2,8 @@
 # Ctrl-C ends every command at once, whatever it is waiting for.
 . "$(dirname "${BASH_SOURCE[0]}")/../transfer/transfer_common.sh"
 
-expect_code 0 "$SNUG" sample model.safetensors --size 64MiB
-expect_code 0 "$SNUG" sample next.safetensors --size 64MiB --seed 2
+expect_code 0 "$SNUG" sample model.safetensors --size 32MiB
+expect_code 0 "$SNUG" sample next.safetensors --size 32MiB --seed 2
 expect_code 0 "$SNUG" compress model.safetensors
 expect_code 0 "$SNUG" diff model.safetensors next.safetensors -o patch
 mkdir in served followed
@@ -43,7 +43,7 @@ for seconds in 0.02 0.1; do
   rm -f result
   interrupt $seconds "$SNUG" patch model.safetensors patch -o result -t 1
   rm -f result
-  interrupt $seconds "$SNUG" sample result.safetensors --size 64MiB
+  interrupt $seconds "$SNUG" sample result.safetensors --size 32MiB
   rm -f result.safetensors
 done
 
