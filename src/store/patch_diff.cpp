@@ -99,10 +99,12 @@ class TaskList {
   // The tensor of that name in the file `preferred`, or in any other.
   BasePlace find_tensor(std::string_view name, std::uint64_t num_bytes,
                         std::uint32_t preferred) const {
-    const auto found = std::ranges::equal_range(tensors_, name, {}, &BaseTensor::name);
-    if (found.empty()) return {};
-    auto best = std::ranges::find(found, preferred, &BaseTensor::file);
-    if (best == found.end()) best = found.begin();
+    // Not equal_range: clang 14 cannot compile the subranges of GCC 12's library.
+    const auto first = std::ranges::lower_bound(tensors_, name, {}, &BaseTensor::name);
+    if (first == tensors_.end() || first->name != name) return {};
+    auto best = first;
+    while (best != tensors_.end() && best->name == name && best->file != preferred) ++best;
+    if (best == tensors_.end() || best->name != name) best = first;
     if (best->num_bytes != num_bytes) return {};
     return {true, best->file, best->offset};
   }
