@@ -290,6 +290,9 @@ const Job kJobs[] = {
     {"inspect", {"inspect", "packed.safetensors", "--html", "result"}, "result"},
     {"cat", {"cat", "packed.safetensors", "model.embed_tokens.weight"}, "stdout"},
     {"diff", {"diff", "base.safetensors", "next.safetensors", "-o", "result"}, "result"},
+    {"diff_of_compressed",
+     {"diff", "packed.safetensors", "next.safetensors", "-o", "result"},
+     "result"},
     {"patch", {"patch", "base.safetensors", "patch", "-o", "result"}, "result"},
 };
 INSTANTIATE_TEST_SUITE_P(Jobs, Faults, testing::ValuesIn(kJobs),
