@@ -140,7 +140,7 @@ TEST(Safetensors, SortsByOffsetAndFindsByName) {
 class Drops : public store::TextSource {
  public:
   Drops(std::string_view text, std::size_t num_bytes) : text_(text), num_bytes_(num_bytes) {}
-  std::size_t read(std::span<char> dst) override {
+  std::size_t read(std::span<char> dst) noexcept override {
     const std::size_t n = std::min({dst.size(), num_bytes_, text_.size()});
     std::memcpy(dst.data(), text_.data(), n);
     text_.remove_prefix(n);
