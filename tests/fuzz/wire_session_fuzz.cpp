@@ -147,7 +147,7 @@ class Session {
     std::string payload = wire::offer_payload(tag, *table);
     if (wrong == 248) payload[script_.byte() % payload.size()] = static_cast<char>(script_.byte());
     const std::uint64_t number = wrong == 247 ? script_.number() : ++num_offers_;
-    offered_[number % 8] = tag;
+    if (number < 8) offered_[number] = tag;
     (void)peer_.tell(ControlType::kOffer, number, std::as_bytes(std::span(payload)), soon());
     settle();
   }
