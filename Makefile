@@ -9,7 +9,7 @@ CMAKE_FLAGS ?=
 CONFIGURE = cmake -S . -B $(BUILD) -DCMAKE_BUILD_TYPE=Release $(CMAKE_FLAGS)
 COMPILE   = cmake --build $(BUILD) -j $(JOBS)
 
-.PHONY: all setup build demo test door-test bench gpu-test gpu-bench format install clean
+.PHONY: all setup build demo test door-test fault-test bench gpu-test gpu-bench format install clean
 all: build
 
 setup:
