@@ -23,6 +23,15 @@ class Handle:
         if is_last:
             self._release()
 
+    def __reduce__(self):  # copy and pickle: two owners would free the object twice
+        raise TypeError(f"a {type(self).__name__} cannot be copied or pickled; open another one")
+
+    def __copy__(self):
+        return self.__reduce__()
+
+    def __deepcopy__(self, _):
+        return self.__reduce__()
+
     def __enter__(self):
         return self
 

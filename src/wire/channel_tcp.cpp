@@ -76,10 +76,10 @@ Result<Door> door_of(Side side, const std::string& address, const Options& optio
   if (token.empty()) {
     if (!is_loopback(parsed->host))
       return Status{Code::kUsage, side == Side::kListens
-                                      ? "an address that other hosts can reach needs a token: "
-                                        "SNUG_TOKEN or --token-file"
-                                      : "another host needs its token: SNUG_TOKEN or --token-file, "
-                                        "the same on both sides"};
+                                      ? "an address that other hosts can reach needs a token "
+                                        "(SNUG_TOKEN, --token-file, token= in Python)"
+                                      : "another host needs the token of its side "
+                                        "(SNUG_TOKEN, --token-file, token= in Python)"};
     auto secret = user_secret();
     if (!secret) return secret.status();
     token = std::move(*secret);

@@ -22,14 +22,16 @@ namespace fs = std::filesystem;
 using net::Descriptor;
 
 constexpr std::size_t kSecretBytes = 32;  // written as twice as many hex digits
-constexpr Status kCannotMake{
-    Code::kIo, "cannot make ~/.config/snug/secret; set SNUG_TOKEN, or HOME to a folder of yours"};
-constexpr Status kCannotRead{Code::kIo, "cannot read ~/.config/snug/secret"};
-constexpr Status kExposed{
-    Code::kUsage,
-    "others can read or write ~/.config/snug/secret; delete it, and a new one is made"};
+constexpr Status kCannotMake{Code::kIo,
+                             "cannot make snug/secret in $XDG_CONFIG_HOME or ~/.config; give a "
+                             "token, or set HOME to a folder of yours"};
+constexpr Status kCannotRead{Code::kIo, "cannot read snug/secret in $XDG_CONFIG_HOME or ~/.config"};
+constexpr Status kExposed{Code::kUsage,
+                          "others can read or write snug/secret in $XDG_CONFIG_HOME or ~/.config; "
+                          "delete it, and a new one is made"};
 constexpr Status kNoSecret{Code::kUsage,
-                           "~/.config/snug/secret is too short; delete it, and a new one is made"};
+                           "snug/secret in $XDG_CONFIG_HOME or ~/.config is too short; delete it, "
+                           "and a new one is made"};
 
 fs::path config_folder() {
   const char* config = std::getenv("XDG_CONFIG_HOME");

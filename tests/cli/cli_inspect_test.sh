@@ -48,7 +48,8 @@ expect_in out "8 tensors in 2 files"
 ! grep -q '<script>' dir.html || fail "a tensor name is not escaped"
 
 # Many tensors: no form of the report, and no other command, keeps much of each.
-if command -v python3 >/dev/null; then
+# Sanitizers take memory of their own.
+if command -v python3 >/dev/null && ! ldd "$SNUG" | grep -qE 'lib(a|t)san'; then
   python3 - many.safetensors <<'EOF' || fail "cannot write many.safetensors"
 import struct, sys
 tensors = ('"%d":{"dtype":"BF16","shape":[1],"data_offsets":[%d,%d]}' % (i, 2 * i, 2 * i + 2) for i in range(100000))

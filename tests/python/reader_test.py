@@ -1,8 +1,10 @@
 """snug.Reader on plain and compressed files."""
 
 import array
+import copy
 import json
 import os
+import pickle
 import random
 import struct
 import subprocess
@@ -178,6 +180,12 @@ class Opening(unittest.TestCase):
             self.assertEqual(reader.info("w").shape, (40, 30))
             whole = reader.read("w")
             self.assertEqual(reader.rows("w", 3, 9), whole[180:540])
+
+    def test_copies_are_refused(self):
+        with snug.Reader(DATA / "sample.safetensors") as reader:
+            for make in (copy.copy, copy.deepcopy, pickle.dumps):
+                with self.assertRaisesRegex(TypeError, "cannot be copied"):
+                    make(reader)
 
     def test_metadata_with_nul(self):
         entries = {"a\0b": "c\0d", "": "", "a": "\0", "ends": "here\0"}
