@@ -101,7 +101,10 @@ StoreStatus TensorFile::find_mark(const Layout& stored) {
   const auto format = stored.metadata.find(kFormatKey);
   if (!format) {
     if (stored.metadata.has_prefix(kKeyPrefix) || stored.slots.has_prefix(kTensorPrefix))
-      return bad("damaged: parts of a file compressed by Snug, but not its format", kFormatKey);
+      return bad(
+          "names that Snug reserves (snug., __snug__.), but not its mark: damaged, or not "
+          "made by Snug",
+          kFormatKey);
     return {};
   }
   if (!is_number(*format)) return bad("damaged: the format is no number", *format);
