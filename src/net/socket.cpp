@@ -231,8 +231,13 @@ Result<std::size_t> Socket::recv_some(std::span<std::byte> bytes, Deadline deadl
   }
 }
 
-Status Socket::wait_readable(Deadline deadline) const { return wait_for(fd(), POLLIN, deadline); }
-Status Socket::wait_writable(Deadline deadline) const { return wait_for(fd(), POLLOUT, deadline); }
+Status Socket::wait_readable(Deadline deadline, const KeepGoing& keep_going) const {
+  return wait_for(fd(), POLLIN, deadline, keep_going);
+}
+
+Status Socket::wait_writable(Deadline deadline, const KeepGoing& keep_going) const {
+  return wait_for(fd(), POLLOUT, deadline, keep_going);
+}
 
 std::string Socket::peer_name() const {
   sockaddr_storage address{};

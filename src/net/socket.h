@@ -61,8 +61,8 @@ class Socket {
   // At least one byte; 0 if the peer has closed the connection.
   Result<std::size_t> recv_some(std::span<std::byte> bytes, Deadline deadline) const;
   // Whether the socket has something to read (bytes, or the peer's close).
-  Status wait_readable(Deadline deadline) const;
-  Status wait_writable(Deadline deadline) const;
+  Status wait_readable(Deadline deadline, const KeepGoing& keep_going = {}) const;
+  Status wait_writable(Deadline deadline, const KeepGoing& keep_going = {}) const;
 
   // Address of the other end, for messages; "?" if unknown.
   std::string peer_name() const;

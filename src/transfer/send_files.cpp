@@ -184,10 +184,10 @@ StoreResult<TransferReport> send_path(const std::string& path, const std::string
   bool was_connected = false;
   for (int failures = 0;; ++report.num_attempts) {
     auto connection = wire::connect(address, options.wire, keep_going);
-    const bool sent_away = connection.status().what == wire::kSentAwayText ||
-                           connection.status().code == Code::kCorrupt;
+    const bool may_pass = connection.status().what == wire::kSentAwayText ||
+                          connection.status().code == Code::kCorrupt;
     transfer::FilesReport sent{{.status = connection.status(), .detail = address},
-                               !was_connected && !sent_away};
+                               !was_connected && !may_pass};
     if (connection) {
       was_connected = true;
       connection->core()->limit_notes(transfer::kMaxFileNoteBytes);

@@ -44,7 +44,7 @@ Status Connection::Core::accept_message(ToAccept& job) noexcept try {
   if (!share) return share.status();
   message->known_share = std::move(*share);
   message->known.reserve(num_known);
-  if (Status s = hash_existing(*message); !s.ok()) return s;
+  if (Status s = hash_existing(*message, num_known); !s.ok()) return s;
   message->arrived.resize(table.num_chunks());
   message->num_left = table.num_chunks();
   {
@@ -64,15 +64,14 @@ Status Connection::Core::accept_message(ToAccept& job) noexcept try {
 }
 
 // Hashes the chunks that may be there from an earlier attempt.
-Status Connection::Core::hash_existing(Incoming& message) {
+Status Connection::Core::hash_existing(Incoming& message, std::uint64_t most) {
+  if (most == 0) return {};
   const std::uint64_t existing = message.sink->existing_bytes();
-  if (existing == 0) return {};
   auto buffer = receive_buffers().take(message.table.chunk_bytes(), deadline(), while_connected());
   if (!buffer) return buffer.status();
-  for (std::uint64_t i = 0; i < message.table.num_chunks(); ++i) {
+  for (std::uint64_t i = 0; i < most; ++i) {
     const ChunkPlace place = message.table.at(i);
-    if (place.offset + place.num_bytes > existing || i >= most_known(message.table, existing))
-      break;
+    if (place.offset + place.num_bytes > existing) break;
     if (Status s = status(); !s.ok()) return s;
     const std::span<std::byte> bytes = buffer->span().first(place.num_bytes);
     if (Status s = message.sink->read_back(place.offset, bytes); !s.ok()) return s;

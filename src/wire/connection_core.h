@@ -160,7 +160,7 @@ class Connection::Core {
   // accept_thread.cpp
   void run_accept() noexcept;
   Status accept_message(ToAccept& job) noexcept;
-  Status hash_existing(Incoming& message);
+  Status hash_existing(Incoming& message, std::uint64_t most);
 
   // send_lane.cpp, receive_lane.cpp
   class SendLane;

@@ -26,7 +26,6 @@ constexpr Status kNoTls{Code::kPeer,
 constexpr Status kOtherVersion{Code::kUnsupportedVersion,
                                "the other side speaks another version of the protocol"};
 constexpr Status kNoCipher{Code::kInternal, "OpenSSL cannot encrypt"};
-constexpr Status kStopped{Code::kIo, "stopped by the caller"};
 
 // ---- OpenSSL's view of the socket; its own would raise SIGPIPE ---------------------------------
 
@@ -122,7 +121,9 @@ class TlsChannel : public Channel {
       const int why = SSL_get_error(ssl_.get(), done);
       if (why != SSL_ERROR_WANT_READ && why != SSL_ERROR_WANT_WRITE)
         return why == SSL_ERROR_SSL ? meaning_of_error() : kSentAway;
-      if (Status s = wait(why == SSL_ERROR_WANT_READ, deadline, keep_going); !s.ok()) return s;
+      const Status s = why == SSL_ERROR_WANT_READ ? socket_.wait_readable(deadline, keep_going)
+                                                  : socket_.wait_writable(deadline, keep_going);
+      if (!s.ok()) return s;
     }
   }
   bool has_proved() const noexcept override { return has_proved_; }
@@ -164,16 +165,6 @@ class TlsChannel : public Channel {
   std::string peer_name() const override { return socket_.peer_name(); }
 
  private:
-  Status wait(bool for_reading, Deadline deadline, const KeepGoing& keep_going) const {
-    for (;;) {
-      const Deadline look =
-          keep_going ? std::min(deadline, net::after(std::chrono::milliseconds(50))) : deadline;
-      const Status s = for_reading ? socket_.wait_readable(look) : socket_.wait_writable(look);
-      if (s.code != Code::kTimeout || look == deadline) return s;
-      if (!keep_going()) return kStopped;
-    }
-  }
-
   Status send_records(std::span<const std::byte> bytes, Deadline deadline) {
     while (!bytes.empty()) {
       auto num_bytes = static_cast<std::uint32_t>(std::min(bytes.size(), kMaxRecordBytes));

@@ -95,4 +95,29 @@ void FaultyProxy::pump(const net::Socket& from, const net::Socket& to, const Fau
   to.shut_down();
 }
 
+Outcome send_through(FaultyProxy& proxy, wire::Listener& listener, const wire::Options& options,
+                     const std::vector<std::byte>& data) {
+  Outcome outcome;
+  std::atomic<bool> failed{false};
+  std::thread receiving([&] {
+    auto connection = listener.accept(10ms);
+    while (!connection && !failed) connection = listener.accept(10ms);
+    if (!connection) return;
+    std::vector<std::byte> got(data.size());
+    const std::span<std::byte> to[] = {got};
+    outcome.received = connection->recv(1, to).wait_for(30s);
+    outcome.same = got == data;
+  });
+  auto connection = wire::connect(proxy.address(), options);
+  outcome.connected = connection.status();
+  if (connection) {
+    const std::span<const std::byte> from[] = {data};
+    outcome.sent = connection->send(1, DType::kBF16, from).wait_for(30s);
+  }
+  failed = true;
+  receiving.join();
+  outcome.struck = proxy.has_struck();
+  return outcome;
+}
+
 }  // namespace snug::test

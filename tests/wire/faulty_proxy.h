@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "net/socket.h"
+#include "snug/wire.h"
 
 namespace snug::test {
 
@@ -54,5 +55,14 @@ class FaultyProxy {
   std::list<Relay> relays_;
   std::thread accepting_;
 };
+
+// One message from `connect` through the proxy to `listener`.
+struct Outcome {
+  Status connected;
+  Status sent{Code::kPeer, "never connected"}, received = sent;
+  bool same = false, struck = false;
+};
+Outcome send_through(FaultyProxy& proxy, wire::Listener& listener, const wire::Options& options,
+                     const std::vector<std::byte>& data);
 
 }  // namespace snug::test

@@ -33,37 +33,6 @@ wire::Options with_token(const std::string& token = "a token of many bytes") {
   return options;
 }
 
-struct Outcome {
-  Status connected, sent, received;
-  bool same = false;
-};
-
-// One message through the proxy.
-Outcome send_through(FaultyProxy& proxy, wire::Listener& listener, const wire::Options& options,
-                     const Bytes& data) {
-  Outcome outcome;
-  outcome.sent = outcome.received = {Code::kPeer, "never connected"};
-  std::atomic<bool> failed{false};
-  std::thread receiving([&] {
-    auto connection = listener.accept(10ms);
-    while (!connection && !failed) connection = listener.accept(10ms);
-    if (!connection) return;
-    Bytes got(data.size());
-    const std::span<std::byte> to[] = {got};
-    outcome.received = connection->recv(1, to).wait_for(30s);
-    outcome.same = got == data;
-  });
-  auto connection = wire::connect(proxy.address(), options);
-  outcome.connected = connection.status();
-  if (connection) {
-    const std::span<const std::byte> from[] = {data};
-    outcome.sent = connection->send(1, DType::kBF16, from).wait_for(30s);
-  }
-  failed = true;
-  receiving.join();
-  return outcome;
-}
-
 bool contains(const Bytes& bytes, std::string_view text) {
   const auto wanted = std::as_bytes(std::span(text));
   return std::search(bytes.begin(), bytes.end(), wanted.begin(), wanted.end()) != bytes.end();

@@ -26,37 +26,12 @@ wire::Options quick_options() {
   return options;
 }
 
-struct Outcome {
-  Status connected, sent, received;
-  bool same = false, struck = false;
-};
-
 // One message of 4 MiB through a proxy with one fault.
 Outcome send_through(const Fault& fault, const Bytes& data) {
-  Outcome outcome;
   const wire::Options options = quick_options();
   auto listener = wire::Listener::open("127.0.0.1:0", options);
   FaultyProxy proxy(listener->address(), fault);
-  std::atomic<bool> failed{false};
-  std::thread receiving([&] {
-    auto connection = listener->accept(20ms);
-    while (!connection && !failed) connection = listener->accept(20ms);
-    if (!connection) return;
-    Bytes got(data.size());
-    const std::span<std::byte> to[] = {got};
-    outcome.received = connection->recv(1, to).wait_for(20s);
-    outcome.same = got == data;
-  });
-  auto connection = wire::connect(proxy.address(), options);
-  outcome.connected = connection.status();
-  if (connection) {
-    const std::span<const std::byte> from[] = {data};
-    outcome.sent = connection->send(1, DType::kBF16, from).wait_for(20s);
-  }
-  failed = true;
-  receiving.join();
-  outcome.struck = proxy.has_struck();
-  return outcome;
+  return test::send_through(proxy, *listener, options, data);
 }
 
 TEST(WireFaults, DamageOnALaneIsFound) {
