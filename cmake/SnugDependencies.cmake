@@ -44,7 +44,11 @@ function(snug_require option)
   endif()
 endfunction()
 
-snug_import(snug_hwy hwy/highway.h libhwy.a hwy)
+snug_import(snug_hwy hwy/highway.h)
+if(TARGET snug_hwy)
+  # Headers only: Snug asks the CPU itself, and Highway's own checks would call its library.
+  target_compile_definitions(snug_hwy INTERFACE HWY_IS_DEBUG_BUILD=0)
+endif()
 snug_import(snug_xxhash xxhash.h libxxhash.a xxhash)
 snug_import(snug_zstd zstd.h libzstd.a zstd)
 # Shared, unlike the others: security fixes must reach it without a new build of Snug.

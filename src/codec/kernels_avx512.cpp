@@ -6,6 +6,7 @@
 #include "codec/avx512_decode-inl.h"
 #include "codec/avx512_encode-inl.h"
 #include "codec/avx512_planes-inl.h"
+#include "codec/cpu.h"
 
 namespace snug::codec {
 namespace {
@@ -28,13 +29,6 @@ const Kernels kTable = {
 
 }  // namespace
 
-const Kernels* avx512_kernels() noexcept {
-  const bool supported = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-                         __builtin_cpu_supports("avx512vbmi") &&
-                         __builtin_cpu_supports("avx512vbmi2") &&
-                         __builtin_cpu_supports("avx512ifma");
-  return supported ? &kTable : nullptr;
-}
+const Kernels* avx512_kernels() noexcept { return cpu_features().vbmi2 ? &kTable : nullptr; }
 
 }  // namespace snug::codec

@@ -1,4 +1,5 @@
 // Kernel tables by Google Highway: one source, one table a target.
+#include "codec/cpu.h"
 #include "codec/kernels.h"
 
 // AVX-512 has its own kernels (kernels_avx512.cpp); CPUs that have only the older half of it run
@@ -49,15 +50,15 @@ const Kernels kKernels = {
 namespace snug::codec {
 
 void append_hwy_kernels(TargetList<const Kernels*>& tables) noexcept {
-  [[maybe_unused]] const auto supported = hwy::SupportedTargets();
+  [[maybe_unused]] const CpuFeatures& cpu = cpu_features();
 #if HWY_TARGETS & HWY_AVX2
-  if (supported & HWY_AVX2) tables.push_back(&N_AVX2::kKernels);
+  if (cpu.avx2) tables.push_back(&N_AVX2::kKernels);
 #endif
 #if HWY_TARGETS & HWY_SSE4
-  if (supported & HWY_SSE4) tables.push_back(&N_SSE4::kKernels);
+  if (cpu.sse4) tables.push_back(&N_SSE4::kKernels);
 #endif
 #if HWY_TARGETS & HWY_NEON
-  if (supported & HWY_NEON) tables.push_back(&N_NEON::kKernels);
+  if (cpu.neon) tables.push_back(&N_NEON::kKernels);
 #endif
 }
 

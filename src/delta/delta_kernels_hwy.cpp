@@ -6,6 +6,7 @@
 #include <immintrin.h>
 #endif
 
+#include "codec/cpu.h"
 #include "delta/delta_kernels.h"
 
 #define HWY_DISABLED_TARGETS \
@@ -149,18 +150,18 @@ HWY_AFTER_NAMESPACE();
 namespace snug::delta {
 
 void append_hwy_kernels(codec::TargetList<const Kernels*>& tables) noexcept {
-  [[maybe_unused]] const auto supported = hwy::SupportedTargets();
+  [[maybe_unused]] const codec::CpuFeatures& cpu = codec::cpu_features();
 #if HWY_TARGETS & HWY_AVX3
-  if (supported & HWY_AVX3) tables.push_back(&N_AVX3::kKernels);
+  if (cpu.avx512) tables.push_back(&N_AVX3::kKernels);
 #endif
 #if HWY_TARGETS & HWY_AVX2
-  if (supported & HWY_AVX2) tables.push_back(&N_AVX2::kKernels);
+  if (cpu.avx2) tables.push_back(&N_AVX2::kKernels);
 #endif
 #if HWY_TARGETS & HWY_SSE4
-  if (supported & HWY_SSE4) tables.push_back(&N_SSE4::kKernels);
+  if (cpu.sse4) tables.push_back(&N_SSE4::kKernels);
 #endif
 #if HWY_TARGETS & HWY_NEON
-  if (supported & HWY_NEON) tables.push_back(&N_NEON::kKernels);
+  if (cpu.neon) tables.push_back(&N_NEON::kKernels);
 #endif
 }
 

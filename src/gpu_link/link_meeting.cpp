@@ -5,8 +5,9 @@
 #include <algorithm>
 #include <cstring>
 #include <fstream>
-#include <random>
 #include <string>
+
+#include "frame/random.h"
 
 namespace snug::gpu_link {
 namespace {
@@ -40,24 +41,15 @@ struct Hello {
   LinkBlob blob;
 };
 
-template <class T>
-T make_random() {
-  std::random_device random;
-  T value;
-  auto* bytes = reinterpret_cast<unsigned char*>(&value);
-  for (std::size_t i = 0; i < sizeof value; ++i) bytes[i] = static_cast<unsigned char>(random());
-  return value;
-}
-
 Hello make_hello(const LinkBlob& blob) {
-  static const auto process = make_random<std::uint64_t>();
+  static const auto process = random_value<std::uint64_t>();
   Hello hello{};
   std::memcpy(hello.magic, kMagic, sizeof kMagic);
   hello.process[0] = process;
   hello.process[1] = static_cast<std::uint64_t>(::getpid());
   std::ifstream("/proc/sys/kernel/random/boot_id").read(hello.host, sizeof hello.host - 1);
-  hello.meeting = make_random<std::uint64_t>();
-  hello.secret = make_random<std::array<std::uint64_t, 2>>();
+  hello.meeting = random_value<std::uint64_t>();
+  hello.secret = random_value<std::array<std::uint64_t, 2>>();
   hello.blob = blob;
   return hello;
 }

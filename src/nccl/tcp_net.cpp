@@ -2,8 +2,8 @@
 #include <cstring>
 #include <map>
 #include <mutex>
-#include <random>
 
+#include "frame/random.h"
 #include "nccl/interfaces.h"
 #include "nccl/log.h"
 #include "nccl/net.h"
@@ -12,11 +12,6 @@
 
 namespace snug::nccl {
 namespace {
-
-std::uint64_t random_number() {
-  std::random_device device;
-  return std::uint64_t{device()} << 32 | device();
-}
 
 class TcpListenComm final : public ListenComm {
  public:
@@ -101,7 +96,7 @@ ncclResult_t TcpNet::listen(int device, void* handle, std::unique_ptr<ListenComm
   Handle contents{kHandleMagic,
                   kProtocolVersion,
                   static_cast<std::uint32_t>(settings_.num_sockets),
-                  random_number(),
+                  random_value<std::uint64_t>(),
                   0,
                   {}};
   std::memcpy(&contents.address, &interface->address, sizeof contents.address);

@@ -12,6 +12,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "codec/cpu.h"
+
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2"))), apply_to = function)
 #else
@@ -39,8 +41,7 @@ namespace snug::store {
 
 const HashFunctions* avx2_hash() noexcept {
   static constexpr HashFunctions kFunctions = {create, update, digest, destroy};
-  static const bool available = __builtin_cpu_supports("avx2");
-  return available ? &kFunctions : nullptr;
+  return codec::cpu_features().avx2 ? &kFunctions : nullptr;
 }
 
 }  // namespace snug::store

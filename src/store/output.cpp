@@ -6,11 +6,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
-#include <random>
 
+#include "frame/random.h"
 #include "store/folder.h"
 
 namespace snug::store {
@@ -60,9 +61,9 @@ bool exchange(const std::string& a, const std::string& b) {
 std::string random_suffix(const char* kind) {
   // Not the process id: in containers it is nearly always the same one, and a
   // run that was killed leaves its name behind.
-  std::random_device random;
   std::string suffix = kind;
-  for (int i = 0; i < kNumDigits; ++i) suffix += kDigits[random() % 16];
+  for (const auto byte : random_value<std::array<std::uint8_t, kNumDigits>>())
+    suffix += kDigits[byte % 16];
   return suffix;
 }
 

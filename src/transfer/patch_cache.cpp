@@ -7,8 +7,8 @@
 
 #include <cerrno>
 #include <filesystem>
-#include <random>
 
+#include "frame/random.h"
 #include "snug/store.h"
 #include "transfer/file_identity.h"
 
@@ -111,9 +111,8 @@ bool PatchCache::claim_name() {
   };
   if (is_there(lock_)) return true;
   ::mkdir(folder_.c_str(), 0700);
-  std::random_device random;
   for (int i = 0; i < 10; ++i) {
-    const std::string name = std::to_string(random()) + std::to_string(random());
+    const std::string name = std::to_string(random_value<std::uint64_t>());
     const std::string path = folder_ + "/" + name + kLockSuffix;
     Descriptor fd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
     if (fd.get() < 0 && errno != EEXIST) return false;

@@ -1,8 +1,8 @@
 #include "wire/handshake.h"
 
 #include <algorithm>
-#include <random>
 
+#include "frame/random.h"
 #include "wire/protocol.h"
 
 namespace snug::wire {
@@ -52,12 +52,7 @@ Status receive_while(Channel& channel, std::span<std::byte> bytes, Deadline dead
 
 }  // namespace
 
-SessionId random_session() {
-  std::random_device random;
-  SessionId id;
-  for (auto& byte : id) byte = static_cast<std::uint8_t>(random());
-  return id;
-}
+SessionId random_session() { return random_value<SessionId>(); }
 
 Status greet(Channel& channel, const ChannelId& id, Deadline deadline,
              const KeepGoing& keep_going) {
