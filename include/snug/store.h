@@ -86,12 +86,14 @@ struct StoreReport {
   // Where the folder is now that `force` replaced, if files without a successor were put into it
   // during the call; mostly empty.
   std::string kept;
+  std::vector<std::string> notes;  // what the user should know, in sentences
   double seconds = 0;
 };
 
 // Compresses a safetensors file, or a folder with safetensors files at any depth; other files of
-// the folder are copied. Before it returns, it reads its output back, restores it in memory and
-// compares it with the input. An empty `out` means default_compressed_path(in).
+// the folder are copied, and its config.json is marked (docs/store.md). Before it returns, it reads
+// its output back, restores it in memory and compares it with the input. An empty `out` means
+// default_compressed_path(in).
 StoreResult<StoreReport> compress_path(const std::string& in, const std::string& out,
                                        const StoreOptions& options = {}) noexcept;
 

@@ -38,6 +38,7 @@ Json to_json(const StoreReport& report, const std::vector<Leftover>& leftovers, 
           {"ratio", ratio(report.stored_bytes, report.raw_bytes)},
           {"num_copied_files", report.num_copied_files},
           {"kept", report.kept},
+          {"notes", report.notes},
           {"leftovers", leftovers_json(leftovers)},
           {"seconds", report.seconds},
           {"verified", true},
@@ -96,6 +97,8 @@ int run_convert(const ConvertArgs& args) {
       report_leftovers(report ? report->output : expected_output(args), args.quiet);
   if (!report) return print_error(report.status());
   print_kept(report->kept);
+  if (!args.quiet)
+    for (const std::string& note : report->notes) print_stderr("snug: " + note + "\n");
   if (args.json)
     return print_stdout(
         to_json(*report, leftovers, args.verb).dump(2, ' ', false, Json::error_handler_t::replace) +
@@ -125,7 +128,8 @@ void add_compress(CLI::App& app, int& exit_code) {
   add_common(*cmd, *args);
   cmd->footer(
       "The output is a valid safetensors file. It is read back and compared with the\n"
-      "input before the command succeeds. Other files of a folder are copied.\n\n"
+      "input before the command succeeds. Other files of a folder are copied. Its\n"
+      "config.json gets a quantization_config, by which other programs find Snug.\n\n"
       "Examples:\n"
       "  snug compress model.safetensors\n"
       "  snug compress Llama-3-8B/ Llama-3-8B.snug --threads 8\n");

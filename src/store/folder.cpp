@@ -61,22 +61,63 @@ StoreStatus check_index(const Folder& folder, const std::string& index_name) {
   return json.expect_end() ? StoreStatus{} : StoreStatus{json.status(), path};
 }
 
-StoreStatus copy_file(const std::string& from, const std::string& to) {
+StoreStatus check_config(Folder& folder, bool expect_compressed) {
+  const auto file = File::open(folder.path_of(kConfigName));
+  if (!file) return file.status().status.code == Code::kNotFound ? StoreStatus{} : file.status();
+  auto mark = find_mark(*file);
+  if (!mark) return mark.status();
+  folder.config = std::move(*mark);
+  if (expect_compressed || folder.config.state != ConfigState::kMarked) return {};
+  return {
+      {Code::kUsage,
+       "already compressed by Snug, says quantization_config: remove it if the tensors are not"},
+      file->path()};
+}
+
+// Copies [begin, end) of `in` to `out` at `to`, and moves `to` behind it.
+StoreStatus copy_range(const File& in, std::uint64_t begin, std::uint64_t end, const File& out,
+                       std::uint64_t& to) {
+  Buffer buffer;
+  while (begin < end) {
+    const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(kChunkBytes, end - begin));
+    std::byte* bytes = buffer.span(n).data();
+    if (StoreStatus s = in.read_at(begin, bytes, n); !s.ok()) return s;
+    if (StoreStatus s = out.write_at(to, bytes, n); !s.ok()) return s;
+    begin += n;
+    to += n;
+  }
+  return {};
+}
+
+// A copy with the change that `mark` describes.
+StoreStatus copy_file(const std::string& from, const std::string& to, const ConfigMark& mark = {}) {
   auto in = File::open(from);
   if (!in) return in.status();
   auto out = OutputFile::create(to, false, true);
   if (!out) return out.status();
-  Buffer buffer;
-  for (std::uint64_t at = 0; at < in->num_bytes(); at += kChunkBytes) {
-    const auto n =
-        static_cast<std::size_t>(std::min<std::uint64_t>(kChunkBytes, in->num_bytes() - at));
-    std::byte* bytes = buffer.span(n).data();
-    if (StoreStatus s = in->read_at(at, bytes, n); !s.ok()) return s;
-    if (StoreStatus s = out->file().write_at(at, bytes, n); !s.ok()) return s;
-  }
+  std::uint64_t at = 0;
+  if (StoreStatus s = copy_range(*in, 0, mark.begin, out->file(), at); !s.ok()) return s;
+  if (StoreStatus s = out->file().write_at(at, mark.text.data(), mark.text.size()); !s.ok())
+    return s;
+  at += mark.text.size();
+  if (StoreStatus s = copy_range(*in, mark.end, in->num_bytes(), out->file(), at); !s.ok())
+    return s;
   out->file().copy_attributes(*in);
   if (StoreStatus s = in->check_unchanged(); !s.ok()) return s;
   return out->commit();
+}
+
+// What the user should know about config.json.
+void add_notes(FileJob job, const ConfigMark& config, std::vector<std::string>& notes) {
+  if (job == FileJob::kCompress && config.state == ConfigState::kQuantized)
+    notes.emplace_back(
+        "config.json has a quantization_config and stays as it is: transformers, vLLM and SGLang "
+        "cannot load this folder; snug.safe_open and snug mount read it");
+  if (job != FileJob::kCompress && config.is_edited)
+    notes.emplace_back(
+        job == FileJob::kVerify
+            ? "config.json was edited after the folder was compressed"
+            : "config.json was edited after the folder was compressed: the edits are kept");
 }
 
 }  // namespace
@@ -133,6 +174,7 @@ StoreResult<Folder> read_folder(const std::string& root, bool expect_compressed)
     if (StoreStatus s = check_tensors(folder, file, expect_compressed); !s.ok()) return s;
   }
   if (!any) return StoreStatus{{Code::kNotFound, "no .safetensors file in this folder"}, root};
+  if (StoreStatus s = check_config(folder, expect_compressed); !s.ok()) return s;
   return folder;
 }
 
@@ -165,12 +207,15 @@ StoreResult<StoreReport> run_folder_job(FileJob job, const Folder& in, const std
       done->name = file.name;
       add_report(report, std::move(*done));
     } else if (output) {
-      if (StoreStatus s = copy_file(from, to); !s.ok()) return s;
+      const bool is_config = file.name == kConfigName;
+      if (StoreStatus s = copy_file(from, to, is_config ? in.config : ConfigMark{}); !s.ok())
+        return s;
       ++report.num_copied_files;
     }
   }
   if (output)
     if (StoreStatus s = output->commit(options.force, names, report.kept); !s.ok()) return s;
+  add_notes(job, in.config, report.notes);
   report.output = out;
   return report;
 }

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "store/config_mark.h"
 #include "store/file_jobs.h"
 
 namespace snug::store {
@@ -18,6 +19,7 @@ struct Folder {
   std::string root;
   std::vector<FolderFile> files;         // sorted by name
   std::vector<std::string> sub_folders;  // parents first
+  ConfigMark config;                     // of the config.json in it, if read_folder found one
 
   std::string path_of(const std::string& name) const { return root + "/" + name; }
   std::uint64_t raw_bytes() const noexcept;
@@ -31,8 +33,8 @@ std::string without_slashes(std::string path);
 StoreStatus list_files(Folder& folder);
 
 // Lists a folder and checks all that can be checked before anything is written:
-// every header, that shards named by an index are there, and that tensors are
-// compressed or plain as the job needs them.
+// every header, that shards named by an index are there, and that tensors and
+// config.json are compressed or plain as the job needs them.
 StoreResult<Folder> read_folder(const std::string& root, bool expect_compressed);
 
 void add_report(StoreReport& total, FileReport file);

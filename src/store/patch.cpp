@@ -25,7 +25,7 @@ StoreResult<PlainFiles> match_base(const Manifest& manifest, const OpenVersion& 
     if (!std::binary_search(version.names.begin(), version.names.end(), wanted.name))
       return failure(Code::kWrongBase, "a file that the patch needs is missing", version.root,
                      wanted.name);
-    auto file = PlainFile::open(version.path_of(wanted.name), true, pool);
+    auto file = open_file(version, wanted.name, true, pool);
     if (!file) return file.status();
     if ((*file)->num_bytes() != wanted.num_bytes)
       return StoreStatus{{Code::kWrongBase, "another size than the patch was made for", kNowhere,

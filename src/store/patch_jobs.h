@@ -31,7 +31,12 @@ struct OpenVersion {
 // Lists names; opens nothing.
 StoreResult<OpenVersion> list_names(const std::string& path);
 
-// Opens every file. `restore` and `pool`: see PlainFile.
+// Opens one of its files. `restore` and `pool`: see PlainFile.
+StoreResult<std::unique_ptr<PlainFile>> open_file(const OpenVersion& version,
+                                                  const std::string& name, bool restore,
+                                                  const std::shared_ptr<FilePool>& pool);
+
+// Opens every file.
 StoreResult<OpenVersion> open_version(const std::string& path, bool restore,
                                       const std::shared_ptr<FilePool>& pool);
 

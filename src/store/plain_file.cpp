@@ -78,8 +78,31 @@ StoreResult<std::unique_ptr<PlainFile>> PlainFile::open(const std::string& path,
   return self;
 }
 
+StoreResult<std::unique_ptr<PlainFile>> PlainFile::open_config(
+    const std::string& path, const std::shared_ptr<FilePool>& pool) {
+  auto self = open(path, false, pool);
+  if (!self) return self;
+  const auto mark = find_mark((*self)->file());
+  if (!mark) return mark.status();
+  if (mark->state == ConfigState::kMarked) {
+    (*self)->mark_begin_ = mark->begin;
+    (*self)->mark_bytes_ = mark->end - mark->begin;
+    (*self)->num_bytes_ -= (*self)->mark_bytes_;
+  }
+  return self;
+}
+
 StoreStatus PlainFile::read_at(std::uint64_t offset, std::span<std::byte> dst) const {
-  if (!compressed()) return file().read_at(offset, dst.data(), dst.size());
+  if (!compressed()) {
+    if (offset < mark_begin_) {
+      const auto n =
+          static_cast<std::size_t>(std::min<std::uint64_t>(dst.size(), mark_begin_ - offset));
+      if (StoreStatus s = file().read_at(offset, dst.data(), n); !s.ok()) return s;
+      offset += n;
+      dst = dst.subspan(n);
+    }
+    return file().read_at(offset + mark_bytes_, dst.data(), dst.size());
+  }
   const Layout& plain = tensors_->plain();
   if (offset < plain.data_start && !dst.empty()) {
     const auto n =
@@ -103,6 +126,14 @@ StoreStatus PlainFile::read_at(std::uint64_t offset, std::span<std::byte> dst) c
 }
 
 StoreResult<std::string> PlainFile::hash(const StoreOptions& options, ProgressMeter& meter) const {
+  if (mark_bytes_ > 0) {
+    std::string text(static_cast<std::size_t>(num_bytes_), '\0');
+    if (StoreStatus s = read_at(0, std::as_writable_bytes(std::span(text))); !s.ok()) return s;
+    if (StoreStatus s = file().check_unchanged(); !s.ok()) return s;
+    FileHash hash;
+    hash.update(text.data(), text.size());
+    return hash.hex();
+  }
   if (!compressed()) return hash_stored(file(), meter);
   if (auto verified = verify_file(*tensors_, options, meter); !verified) return verified.status();
   if (StoreStatus s = file().check_unchanged(); !s.ok()) return s;

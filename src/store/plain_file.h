@@ -8,6 +8,7 @@
 #include <string>
 
 #include "store/block_scan.h"
+#include "store/config_mark.h"
 #include "store/file_io.h"
 #include "store/tensor_file.h"
 
@@ -27,6 +28,10 @@ class PlainFile {
   // have no tensors. `pool` limits how many stay open.
   static StoreResult<std::unique_ptr<PlainFile>> open(const std::string& path, bool restore,
                                                       const std::shared_ptr<FilePool>& pool);
+
+  // The config.json of a folder: its plain content lacks the mark.
+  static StoreResult<std::unique_ptr<PlainFile>> open_config(const std::string& path,
+                                                             const std::shared_ptr<FilePool>& pool);
 
   const std::string& path() const noexcept { return file().path(); }
   const File& file() const noexcept { return tensors_ != nullptr ? tensors_->file() : file_; }
@@ -49,6 +54,7 @@ class PlainFile {
   File file_;                            // if it has no tensors
   std::unique_ptr<TensorFile> tensors_;  // if it has
   std::uint64_t num_bytes_ = 0;
+  std::uint64_t mark_begin_ = 0, mark_bytes_ = 0;  // of a config.json
 };
 
 }  // namespace snug::store

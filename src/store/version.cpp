@@ -26,12 +26,20 @@ StoreResult<OpenVersion> list_names(const std::string& path) {
   return version;
 }
 
+StoreResult<std::unique_ptr<PlainFile>> open_file(const OpenVersion& version,
+                                                  const std::string& name, bool restore,
+                                                  const std::shared_ptr<FilePool>& pool) {
+  if (restore && version.is_folder && name == kConfigName)
+    return PlainFile::open_config(version.path_of(name), pool);
+  return PlainFile::open(version.path_of(name), restore, pool);
+}
+
 StoreResult<OpenVersion> open_version(const std::string& path, bool restore,
                                       const std::shared_ptr<FilePool>& pool) {
   auto version = list_names(path);
   if (!version) return version;
   for (const std::string& name : version->names) {
-    auto file = PlainFile::open(version->path_of(name), restore, pool);
+    auto file = open_file(*version, name, restore, pool);
     if (!file) return file.status();
     version->files.push_back(std::move(*file));
   }

@@ -34,6 +34,35 @@ expect_code 0 "$SNUG" verify dir.snug
 expect_code 0 "$SNUG" decompress dir.snug dir2
 diff -r dir dir2 || fail "folders differ"
 
+# config.json is marked, and restored byte for byte.
+printf '\r\n{ "a": Infinity,\r\n"b": {} }' >dir/config.json
+cp dir/config.json dir/sub/config.json
+expect_code 0 "$SNUG" compress dir --force
+[ ! -s err ] || fail "compress is not quiet about config.json"
+expect_in dir.snug/config.json '"quantization_config": {"quant_method": "snug", "format": 1, "original_xxh3_128": "'
+expect_same dir/sub/config.json dir.snug/sub/config.json
+expect_code 0 "$SNUG" decompress dir.snug dir2 --force
+diff -r dir dir2 || fail "folders with a config.json differ"
+expect_code 0 "$SNUG" diff dir.snug dir --output none.patch
+expect_code 0 "$SNUG" patch dir.snug none.patch --output dir3
+diff -r dir dir3 || fail "patch of a compressed folder differs"
+sed -i 's/"b"/"edited"/' dir.snug/config.json
+expect_code 0 "$SNUG" decompress dir.snug dir2 --force
+expect_in err "snug: config.json was edited"
+expect_in dir2/config.json '{ "a": Infinity'
+expect_in dir2/config.json '"edited"'
+expect_code 0 "$SNUG" verify dir.snug --json
+expect_in out '"config.json was edited'
+cp dir.snug/config.json dir/config.json
+expect_code 2 "$SNUG" compress dir other.snug
+expect_in err "already compressed by Snug"
+expect_absent other.snug
+printf '{"quantization_config": {"quant_method": "awq"}}' >dir/config.json
+expect_code 0 "$SNUG" compress dir --force
+expect_in err "transformers, vLLM and SGLang cannot load this folder"
+expect_same dir/config.json dir.snug/config.json
+rm dir/config.json dir/sub/config.json
+
 # A file into a folder that is there.
 mkdir target
 expect_code 0 "$SNUG" compress model.safetensors target
