@@ -6,7 +6,7 @@
 // Every time is the median of CUDA graph replays, divided by the calls in the
 // graph; the calls rotate over copies of the weights that together are several
 // times larger than the L2 cache. --sweep times every plan and prints a tuning table;
-// --alone leaves cuBLAS out.
+// --alone leaves cuBLAS out; --m "" times nothing but packing and checksums.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -215,6 +215,35 @@ void time_packing(cudaStream_t stream, double copy) {
       bytes / unpack_us / 1e3, 100 * roofline / unpack_us);
 }
 
+// Checksums of packed matrices that are not in the cache, made and compared.
+void time_checksums(cudaStream_t stream) {
+  std::printf(
+      "| checksums of N x K | us | GB/s of packed bytes | verified us | GB/s |\n"
+      "|---|---|---|---|---|\n");
+  for (const Shape s : {Shape{4096, 4096}, {14336, 4096}, {4096, 14336}, {28672, 8192}}) {
+    const int copies = static_cast<int>((std::size_t{600} << 20) / (s.n * s.k * 2) + 2);
+    Buffer w(s.n * s.k * 2), sums(8 * gemm::num_strips(s.n)), result(sizeof(gemm::DeviceResult));
+    fill_gaussian<<<2048, 256, 0, stream>>>(w.bf16(), s.n * s.k, 0.02f, 1);
+    std::vector<Packed> packed;
+    for (int i = 0; i < copies; ++i) packed.push_back(pack(w, s, Kind::kFixed, stream));
+    auto* list = static_cast<std::uint64_t*>(sums.data());
+    auto* verdict = static_cast<gemm::DeviceResult*>(result.data());
+    const double us = graph_us(stream, copies, 21, [&](int i) {
+      check(gemm::strip_sums(packed[i % copies].matrix, list, stream));
+    });
+    const double verify_us = graph_us(stream, copies, 21, [&](int i) {
+      check(gemm::verify(packed[i % copies].matrix, list, verdict, stream));
+    });
+    gemm::DeviceResult found;
+    check(cudaMemcpy(&found, verdict, sizeof found, cudaMemcpyDeviceToHost), "result");
+    check(snug::cuda::to_status(found));
+    const double bytes = static_cast<double>(packed[0].matrix.num_bytes);
+    std::printf("| %lux%lu | %.1f | %.0f | %.1f | %.0f |\n", s.n, s.k, us, bytes / us / 1e3,
+                verify_us, bytes / verify_us / 1e3);
+  }
+  std::printf("\n");
+}
+
 // Bytes read and written per second by a copy of 1 GiB. Not in a graph, where the
 // copy would go through a slower engine.
 double copy_rate(cudaStream_t stream) {
@@ -314,6 +343,8 @@ int main(int argc, char** argv) {
   std::printf("%s, %d SMs; copy of 1 GiB: %.0f GB/s read and written\n", device.name,
               device.multiProcessorCount, copy / 1e9);
   time_packing(stream, copy);
+  time_checksums(stream);
+  if (options.ms.empty()) return 0;
   RealRows real;
   if (!options.data.empty()) real = file_data(options.data + "/model-00001-of-00002.safetensors");
   Buffer real_device(real.values.size() * 2);

@@ -83,6 +83,24 @@ Result<Matrix> open(const void* data, std::uint64_t num_bytes, Stream stream) no
 // Restores the exact matrix to device memory, rows `ld` elements apart.
 Status unpack(const Matrix& matrix, void* w, std::uint64_t ld, Stream stream) noexcept;
 
+// ---- checksums -------------------------------------------------------------
+//
+// One 64-bit checksum for each strip of 16 rows. Together with the one in the header they cover all
+// that a product reads. Save them beside the matrix, and verify it when it has been loaded, or at
+// any time. CPU and GPU compute the same.
+
+constexpr std::uint64_t num_strips(std::uint64_t n) noexcept { return n / 16 + (n % 16 != 0); }
+
+// In host memory; `sums` has num_strips(n) elements. verify_host: kCorrupt with the number of the
+// first damaged strip as block: its rows begin at 16 x block.
+Status strip_sums_host(std::span<const std::byte> packed, std::span<std::uint64_t> sums) noexcept;
+Status verify_host(std::span<const std::byte> packed, std::span<const std::uint64_t> sums) noexcept;
+
+// In device memory. `result` (device memory) gets the bytes of the matrix, or kCorrupt as above.
+Status strip_sums(const Matrix& matrix, std::uint64_t* sums, Stream stream) noexcept;
+Status verify(const Matrix& matrix, const std::uint64_t* sums, DeviceResult* result,
+              Stream stream) noexcept;
+
 // ---- multiplying -----------------------------------------------------------
 
 // Which kernel runs, and how it is divided. Zeros mean "choose for me".

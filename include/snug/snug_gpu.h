@@ -171,6 +171,15 @@ SNUG_API int snug_gemm_unpack_host(const void* packed, size_t packed_bytes, void
 SNUG_API int snug_gemm_inspect(const void* host_header, size_t header_bytes, uint64_t num_bytes,
                                snug_gemm_matrix* matrix, snug_status* status);
 
+/* Checksums of a packed matrix, one for each of its snug_gemm_num_strips(n) strips of 16 rows: keep
+ * them beside a matrix that is saved, and verify it when it has been loaded. SNUG_CORRUPT from
+ * verify: status->block is the first damaged strip, whose rows begin at 16 times that number. */
+SNUG_API size_t snug_gemm_num_strips(uint64_t n);
+SNUG_API int snug_gemm_strip_sums_host(const void* packed, size_t packed_bytes, uint64_t* sums,
+                                       size_t num_sums, snug_status* status);
+SNUG_API int snug_gemm_verify_host(const void* packed, size_t packed_bytes, const uint64_t* sums,
+                                   size_t num_sums, snug_status* status);
+
 /* ---- linear layers (snug/gemm.h) --------------------------------------- */
 
 enum snug_gemm_kernel {
@@ -217,6 +226,12 @@ SNUG_API int snug_gemm_pack_frame(const void* frame, size_t frame_bytes, uint64_
  * or written must be opened before it is used. */
 SNUG_API int snug_gemm_open(const void* data, uint64_t num_bytes, void* stream,
                             snug_gemm_matrix* matrix, snug_status* status);
+
+/* The checksums as above, which are in device memory too; SNUG_CORRUPT comes in the result. */
+SNUG_API int snug_gemm_strip_sums(const snug_gemm_matrix* matrix, uint64_t* sums, void* stream,
+                                  snug_status* status);
+SNUG_API int snug_gemm_verify(const snug_gemm_matrix* matrix, const uint64_t* sums,
+                              snug_cuda_result* result, void* stream, snug_status* status);
 
 /* Restores the exact matrix, rows ld elements apart. */
 SNUG_API int snug_gemm_unpack(const snug_gemm_matrix* matrix, void* w, uint64_t ld, void* stream,

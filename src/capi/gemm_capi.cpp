@@ -65,6 +65,16 @@ int snug_gemm_open(const void* data, uint64_t num_bytes, void* stream, snug_gemm
   });
 }
 
+int snug_gemm_strip_sums(const snug_gemm_matrix* matrix, uint64_t* sums, void* stream,
+                         snug_status* status) {
+  return call(status, [&] { return gemm::strip_sums(cpp(matrix), sums, cpp(stream)); });
+}
+
+int snug_gemm_verify(const snug_gemm_matrix* matrix, const uint64_t* sums, snug_cuda_result* result,
+                     void* stream, snug_status* status) {
+  return call(status, [&] { return gemm::verify(cpp(matrix), sums, cpp(result), cpp(stream)); });
+}
+
 int snug_gemm_unpack(const snug_gemm_matrix* matrix, void* w, uint64_t ld, void* stream,
                      snug_status* status) {
   return call(status, [&] { return gemm::unpack(cpp(matrix), w, ld, cpp(stream)); });

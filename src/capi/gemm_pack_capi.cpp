@@ -36,6 +36,22 @@ int snug_gemm_inspect(const void* host_header, size_t header_bytes, uint64_t num
   });
 }
 
+size_t snug_gemm_num_strips(uint64_t n) { return gemm::num_strips(n); }
+
+int snug_gemm_strip_sums_host(const void* packed, size_t packed_bytes, uint64_t* sums,
+                              size_t num_sums, snug_status* status) {
+  return call(status, [&] {
+    return gemm::strip_sums_host(in(packed, packed_bytes), snug::capi::span_of(sums, num_sums));
+  });
+}
+
+int snug_gemm_verify_host(const void* packed, size_t packed_bytes, const uint64_t* sums,
+                          size_t num_sums, snug_status* status) {
+  return call(status, [&] {
+    return gemm::verify_host(in(packed, packed_bytes), snug::capi::span_of(sums, num_sums));
+  });
+}
+
 size_t snug_gemm_tuning_text(char* buffer, size_t buffer_bytes) {
   return snug::capi::write_text(gemm::tuning_text(), buffer, buffer_bytes);
 }

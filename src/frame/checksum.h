@@ -1,4 +1,5 @@
-// frame/checksum.h - the 32-bit checksum of headers and block payloads.
+// frame/checksum.h - the 32-bit checksum of headers and block payloads, and the 64-bit one of
+// packed matrices and of raw pieces between GPUs.
 //
 // A sum of products, so that lanes, warps and atomics may add the terms in any order and still
 // agree: sum of word[i] * multiplier(i) modulo 2^64, then one mix. Every changed word changes the
@@ -34,6 +35,13 @@ inline std::uint32_t checksum_finish(std::uint64_t sum, std::uint64_t num_bytes)
   sum += num_bytes;
   sum ^= sum >> 32;
   return static_cast<std::uint32_t>((sum * kChecksumMix) >> 32);
+}
+
+// All 64 bits of the sum. They find every change within one word, and every exchange of two words
+// that differ, for certain; 32 bits would miss one in 2^32. The tag, which is not 0, tells apart
+// what must not be exchanged as a whole, and keeps the checksum of zeros from being 0.
+constexpr std::uint64_t wide_checksum(std::uint64_t sum, std::uint64_t tag) noexcept {
+  return sum + tag * kChecksumMix;
 }
 
 }  // namespace snug::frame

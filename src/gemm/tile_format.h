@@ -99,6 +99,18 @@ struct Layout {
   }
 };
 
+// Where the parts of a strip begin in its checksum, in words of 32 bits. A tile has room for an
+// overflow, whether it has one or not.
+struct StripWords {
+  std::uint64_t tiles = 0, escapes, palette, overflows;
+
+  SNUG_HD StripWords(std::uint64_t tiles_per_strip, Kind kind) {
+    escapes = tiles_per_strip * (tile_bytes_of(kind) / 4);
+    palette = escapes + tiles_per_strip * kEscapeWords;
+    overflows = palette + 4;
+  }
+};
+
 // A weight's place in its tile: the lane that holds it, and where.
 struct Place {
   std::uint32_t lane, elem, reg, frag, half;

@@ -106,6 +106,7 @@ class Deltas(unittest.TestCase):
             update = snug.torch.delta(old, new)
             layers[0].apply_delta(update)
             self.assertTrue(torch.equal(layers[0].packed, layers[1].packed))
+            self.assertTrue(torch.equal(layers[0].sums, layers[1].sums))
             x = bf16(3, 512, device=device, scale=1)
             with torch.no_grad():
                 self.assertTrue(same_bits(layers[0](x), layers[1](x)))
@@ -264,6 +265,66 @@ class Models(unittest.TestCase):
         state["o_proj.packed"] = torch.zeros(8192, dtype=torch.uint8)
         with self.assertRaises(snug.SnugError):
             model.load_state_dict(state)
+
+    def test_damaged_weights_are_refused(self):
+        for device in DEVICES:
+            for fuse in (False, True):
+                model = Attention(device=device)
+                snug.torch.compress_model(model, fuse=fuse)
+                x = bf16(2, 256, device=device, scale=1)
+                y = model(x)
+                state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+                state["o_proj.packed"][-1] ^= 4  # of the last strip
+                with self.assertRaisesRegex(snug.SnugError, "o_proj.packed.*rows 240 to 255"):
+                    model.load_state_dict(state)
+                self.assertTrue(same_bits(model(x), y))  # as it was
+                state["o_proj.packed"][-1] ^= 4
+                state["o_proj.sums"][3] += 1
+                with self.assertRaisesRegex(snug.SnugError, "rows 48 to 63"):
+                    model.load_state_dict(state)
+                state["o_proj.sums"][3] -= 1
+                model.load_state_dict(state)
+                del state["o_proj.sums"]
+                with self.assertRaisesRegex(RuntimeError, "o_proj.sums"):
+                    model.load_state_dict(state)
+
+    def test_damaged_weights_do_not_load_into_a_dense_model(self):
+        for device in DEVICES:
+            source, target = Attention(device=device), Attention(device=device)
+            snug.torch.compress_model(source, fuse=False)
+            state = {name: tensor.cpu().clone() for name, tensor in source.state_dict().items()}
+            packed = state["k_proj.packed"]
+            packed[packed.numel() // 2] ^= 1
+            x = bf16(2, 256, device=device, scale=1)
+            before = target(x)
+            with self.assertRaisesRegex(snug.SnugError, "k_proj: .*rows"):
+                snug.torch.load_compressed(target, state)
+            self.assertTrue(same_bits(target(x), before))
+            packed[packed.numel() // 2] ^= 1
+            snug.torch.load_compressed(target, state)
+            self.assertTrue(same_bits(target(x), source(x)))
+
+    def test_damage_is_found_at_any_time(self):
+        for device in DEVICES:
+            model = Attention(device=device)
+            snug.torch.compress_model(model)
+            snug.torch.verify_model(model)
+            fused = model.q_proj.fused
+            fused.packed[-3000] ^= 128
+            with self.assertRaisesRegex(snug.SnugError, "q_proj.fused: .*rows 368 to 383"):
+                snug.torch.verify_model(model)
+            fused.packed[-3000] ^= 128
+            snug.torch.verify_model(model)
+
+    def test_devices_agree_on_checksums(self):
+        if len(DEVICES) < 2:
+            self.skipTest("no GPU")
+        linear = nn.Linear(700, 300, dtype=torch.bfloat16, device="cuda")
+        for kind in (0, 1):
+            layer = snug.torch.CompressedLinear.from_linear(linear, kind)
+            sums = layer.sums.clone()
+            layer.cpu().verify()
+            self.assertTrue(torch.equal(snug.torch.CompressedLinear(layer.packed).sums, sums.cpu()))
 
     def test_what_stays_dense_is_said(self):
         model = nn.Sequential(nn.Linear(64, 64), nn.Embedding(100, 64, dtype=torch.bfloat16),

@@ -10,9 +10,11 @@ Compression is lossless, not quantisation: `decompress_model(model)` restores th
 
 from .checkpoints import load_file, save_file
 from .deltas import apply_delta, delta
-from .linear import CompressedLinear, compress_model, decompress_model, load_compressed
+from .linear import (CompressedLinear, compress_model, decompress_model, load_compressed,
+                     verify_model)
 from .matrix import explain
 from .tensors import compress, decompress
 
 __all__ = ["CompressedLinear", "apply_delta", "compress", "compress_model", "decompress",
-           "decompress_model", "delta", "explain", "load_compressed", "load_file", "save_file"]
+           "decompress_model", "delta", "explain", "load_compressed", "load_file", "save_file",
+           "verify_model"]

@@ -1,15 +1,17 @@
 """Linear layers on packed weights, and whole models of them."""
 
 from collections import Counter
+from contextlib import contextmanager
 from ctypes import byref
 from typing import NamedTuple
 
 import torch
 from torch import nn
 
-from .._library import GemmChoice, Status, check, library, whole
+from .._library import GemmChoice, SnugError, Status, check, library, whole
 from .deltas import apply_delta, apply_to_packed
-from .matrix import FIXED, POLICIES, RAW, multiply, pack, read_header, version_of
+from .matrix import (FIXED, POLICIES, RAW, multiply, pack, read_header, strip_sums, verify,
+                     version_of)
 from .on_gpu import stream_of
 
 # Layers that read the same input, by the names models give them.
@@ -22,14 +24,19 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 class CompressedLinear(nn.Module):
     """nn.Linear from packed BF16 weights: lossless, in a quarter less memory.
 
-    The packed matrix is the buffer `packed`: state_dict saves it and
-    load_state_dict takes another one of the same shape.
+    The packed matrix is the buffer `packed`, its checksums are the buffer `sums`: state_dict saves
+    both, and load_state_dict takes others of the same shape and verifies them.
     """
 
-    def __init__(self, packed, bias=None, header=None):
+    def __init__(self, packed, bias=None, header=None, sums=None):
         super().__init__()
         self.header = header or read_header(packed)
+        if sums is None:
+            sums = strip_sums(packed, self.header)
+        else:
+            verify(packed, self.header, sums)
         self.register_buffer("packed", packed)
+        self.register_buffer("sums", sums.to(packed.device))
         self.bias = None if bias is None else nn.Parameter(bias.detach(), bias.requires_grad)
 
     @classmethod
@@ -48,7 +55,11 @@ class CompressedLinear(nn.Module):
 
     @property
     def num_bytes(self):
-        return self.packed.numel()
+        return self.packed.numel() + 8 * self.sums.numel()
+
+    def verify(self):
+        """Checks that the packed weights are intact; raises SnugError that names damaged rows."""
+        verify(self.packed, self.header, self.sums)
 
     def forward(self, x):
         if x.dtype != torch.bfloat16 or x.shape[-1] != self.header.k:
@@ -83,7 +94,7 @@ class CompressedLinear(nn.Module):
             if made is None:
                 raise ValueError("the new weights do not compress; make a dense layer of them")
             packed, header = made
-        self.packed, self.header = packed, header
+        self.packed, self.header, self.sums = packed, header, strip_sums(packed, header)
 
     def extra_repr(self):
         bits = 8 * self.num_bytes / (self.header.n * self.header.k)
@@ -98,9 +109,20 @@ class CompressedLinear(nn.Module):
                 args[-1].append(f"{prefix}packed holds {header.n} x {header.k} weights, "
                                 f"this layer has {self.header.n} x {self.header.k}")
                 return
+            before = self.packed, self.sums, self.header
             self.packed = torch.empty_like(packed, device=self.packed.device)
             self.header = header
         super()._load_from_state_dict(state_dict, prefix, *args)
+        if packed is None or self.packed.is_meta:
+            return
+        if prefix + "sums" not in state_dict:  # which is an error unless strict=False
+            self.sums = strip_sums(self.packed, self.header)
+        try:
+            with _errors_name(prefix + "packed"):
+                self.verify()  # where the weights are used, after the last copy
+        except SnugError:
+            self.packed, self.sums, self.header = before
+            raise
 
 
 class FusedPart(nn.Module):
@@ -252,6 +274,17 @@ def decompress_model(model):
     return model
 
 
+def verify_model(model):
+    """Checks that the weights of all compressed layers are intact, at the speed of memory.
+
+    Raises SnugError that names the layer and the rows that are damaged.
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, CompressedLinear):
+            with _errors_name(name):
+                module.verify()
+
+
 def load_compressed(model, state_dict):
     """Loads the state_dict of a model compressed with fuse=False into a dense model.
 
@@ -262,12 +295,13 @@ def load_compressed(model, state_dict):
         packed = state_dict.get(name + ".packed")
         if packed is None or not isinstance(module, nn.Linear):
             continue
-        header = read_header(packed)
+        header, sums = read_header(packed), state_dict.get(name + ".sums")
         if (header.n, header.k) != (module.out_features, module.in_features):
             raise ValueError(f"{name}: the file has {header.n} x {header.k} weights, the model "
                              f"{module.out_features} x {module.in_features}")
         bias = None if module.bias is None else module.bias.to(torch.bfloat16)
-        compressed = CompressedLinear(packed.to(module.weight.device), bias, header)
+        with _errors_name(name):
+            compressed = CompressedLinear(packed.to(module.weight.device), bias, header, sums)
         parent_name, _, child = name.rpartition(".")
         layers.append((model.get_submodule(parent_name), child, module, compressed))
     for parent, name, module, compressed in layers:
@@ -278,6 +312,14 @@ def load_compressed(model, state_dict):
             setattr(parent, name, module)
         raise KeyError(f"not in both the model and the file: {', '.join(sorted(different)[:5])}")
     return model.load_state_dict(state_dict)
+
+
+@contextmanager
+def _errors_name(layer):
+    try:
+        yield
+    except SnugError as error:
+        raise SnugError(error.code, f"{layer}: {error}") from None
 
 
 def _compress(linear, name, tied, skip, policy, batch, report):

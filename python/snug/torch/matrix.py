@@ -20,7 +20,8 @@ from .on_gpu import require_cuda, run, stream_of
 RAW, FIXED = 0, 1  # enum snug_gemm_kind
 POLICIES = {"memory": 0, "speed": 1}
 _HEADER_BYTES = 256
-_DST_TOO_SMALL = 6
+_DST_TOO_SMALL, _CORRUPT = 6, 5  # enum snug_code
+_STRIP_ROWS = 16
 
 
 class Packed(NamedTuple):
@@ -92,6 +93,39 @@ def read_header(packed):
             check(library.snug_gemm_open(packed.data_ptr(), packed.numel(), _stream(),
                                          byref(matrix), byref(status)), status)
     return Packed(matrix.n, matrix.k, matrix.kind, matrix.num_escaped)
+
+
+def strip_sums(packed, header):
+    """Checksums of a packed matrix, one int64 for every 16 rows, on its device."""
+    sums = torch.empty(library.snug_gemm_num_strips(header.n), dtype=torch.int64,
+                       device=packed.device)
+    status = Status()
+    if packed.is_cuda:
+        require_cuda()
+        with torch.cuda.device(packed.device):
+            check(library.snug_gemm_strip_sums(byref(matrix_of(packed, *header)), sums.data_ptr(),
+                                               _stream(), byref(status)), status)
+    else:
+        check(library.snug_gemm_strip_sums_host(packed.data_ptr(), packed.numel(),
+                                                sums.data_ptr(), sums.numel(), byref(status)),
+              status)
+    return sums
+
+
+def verify(packed, header, sums):
+    """Compares a packed matrix with its checksums; raises SnugError that names damaged rows."""
+    strips = library.snug_gemm_num_strips(header.n)
+    if sums.dtype != torch.int64 or sums.shape != (strips,):
+        raise TypeError(f"a matrix of {header.n} rows has {strips} checksums of int64, not "
+                        f"{sums.dtype} of shape {tuple(sums.shape)}")
+    sums = sums.to(packed.device)
+    found = strip_sums(packed, header)
+    if torch.equal(found, sums):
+        return
+    first = _STRIP_ROWS * int((found != sums).nonzero()[0])
+    last = min(first + _STRIP_ROWS, header.n) - 1
+    raise SnugError(_CORRUPT, f"corrupt: rows {first} to {last} of the packed matrix do not match "
+                              "their checksum; load it again from a copy that is intact")
 
 
 def explain(n, k, m=1, policy="memory"):

@@ -225,16 +225,16 @@ constexpr const char* kReasonTexts[kNumReasons] = {
 }  // namespace
 
 Status to_status(const DeviceResult& result) noexcept {
-  // Packing a matrix reports these two with a code alone.
-  if (result.reason == kReasonNone && result.code == static_cast<std::uint32_t>(Code::kDstTooSmall))
-    return {Code::kDstTooSmall, "too many weights outside of their palettes; pack as raw"};
-  if (result.reason == kReasonNone && result.code == static_cast<std::uint32_t>(Code::kUsage))
-    return {Code::kUsage, "the frame holds a tensor of another size", kNowhere, kNowhere,
-            result.block};
-  Status status{static_cast<Code>(result.code)};
-  status.what = result.reason < kNumReasons ? kReasonTexts[result.reason] : "unknown reason";
-  status.block = result.block;
-  return status;
+  const auto code = static_cast<Code>(result.code);
+  // Packed matrices report these with a code alone.
+  if (result.reason == kReasonNone && code == Code::kDstTooSmall)
+    return {code, "too many weights outside of their palettes; pack as raw"};
+  if (result.reason == kReasonNone && code == Code::kUsage)
+    return {code, "the frame holds a tensor of another size", kNowhere, kNowhere, result.block};
+  if (result.reason == kReasonNone && code == Code::kCorrupt)
+    return {code, "16 rows, from row 16 x block on, do not match their checksum", result.block};
+  return {code, result.reason < kNumReasons ? kReasonTexts[result.reason] : "unknown reason",
+          result.block};
 }
 
 int default_log2_block(std::size_t raw_bytes, DType dtype, Codec codec) noexcept {

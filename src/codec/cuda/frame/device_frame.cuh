@@ -1,9 +1,8 @@
 // codec/cuda/frame/device_frame.cuh - frames as kernels see them: checksums, headers, index
 // entries, errors, and the state of one call.
 #pragma once
-#include "frame/checksum.h"
 #include "frame/frame.h"
-#include "gpu/integers.h"
+#include "gpu/checksum.cuh"
 #include "gpu/ptx_barrier.cuh"
 #include "gpu/warp.cuh"
 #include "snug/cuda.h"
@@ -66,32 +65,6 @@ __device__ inline void write_result(DeviceResult* result, u64 first_error, u64 n
 __device__ __forceinline__ u64 mad_wide(u32 a, u32 b, u64 sum) {
   asm("mad.wide.u32 %0, %1, %2, %0;" : "+l"(sum) : "r"(a), "r"(b));
   return sum;
-}
-
-// The factor of the word with index i, and the step from an even index to the next one.
-__device__ __forceinline__ u32 checksum_factor(u32 i) {
-  return (i * frame::kChecksumStep + frame::kChecksumStart) | 1u;
-}
-inline constexpr u32 kNextFactor = frame::kChecksumStep + 1;
-
-// Terms of two or four words, the first of which has an even index and this factor.
-__device__ __forceinline__ u64 checksum_terms(uint2 v, u32 factor) {
-  return u64{v.x} * factor + u64{v.y} * (factor + kNextFactor);
-}
-__device__ __forceinline__ u64 checksum_terms(uint4 v, u32 factor) {
-  return checksum_terms(uint2{v.x, v.y}, factor) +
-         checksum_terms(uint2{v.z, v.w}, factor + 2 * frame::kChecksumStep);
-}
-
-// Term of the word with index i, and terms of the 8 or 16 bytes with index vec_idx.
-__device__ __forceinline__ u64 checksum_term(u32 word, u32 i) {
-  return u64{word} * checksum_factor(i);
-}
-__device__ __forceinline__ u64 checksum_term(uint2 v, u32 vec_idx) {
-  return checksum_terms(v, checksum_factor(2 * vec_idx));
-}
-__device__ __forceinline__ u64 checksum_term(uint4 v, u32 vec_idx) {
-  return checksum_terms(v, checksum_factor(4 * vec_idx));
 }
 
 __device__ __forceinline__ u32 checksum_finish(u64 sum, u64 num_bytes) {
