@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "gpu_link/link_mailbox.h"
 #include "snug/wire.h"
 #include "wire/message_rules.h"
 
@@ -25,6 +26,9 @@ struct LinkSpan {
   std::uint64_t offset = 0;
   std::size_t num_bytes = 0;
 };
+inline LinkSpan span_of(const LinkChunk& chunk) {
+  return {chunk.offset, static_cast<std::size_t>(chunk.num_bytes)};
+}
 
 class SendEngine {
  public:
@@ -39,11 +43,13 @@ class SendEngine {
   virtual Result<std::size_t> encoded(int frame) = 0;
 
   // Copies to the peer's staging memory, which end in the order in which they started. A frame's
-  // copy may be rounded up to a multiple of 256 bytes.
+  // copy may be rounded up to a multiple of 256 bytes. Raw bytes get a checksum: the engines of
+  // both ends must agree on it, nobody else looks at it.
   virtual Status copy_frame(int frame, std::size_t num_bytes, std::size_t place) = 0;
   virtual Status copy_raw(const LinkTensor& tensor, LinkSpan span, std::size_t place) = 0;
-  // Whether the oldest copy that was not reported yet has arrived.
-  virtual Result<bool> copied() = 0;
+  // Whether the oldest copy that was not reported yet has arrived; then `checksum` is that of its
+  // bytes, if they are raw.
+  virtual Result<bool> copied(std::uint64_t& checksum) = 0;
 
   // Waits until nothing touches a tensor any more, and releases the staging memory. Called once, at
   // the end.
@@ -54,10 +60,9 @@ class ReceiveEngine {
  public:
   virtual ~ReceiveEngine() = default;
   virtual int num_placers() const = 0;
-  // Moves a chunk from the staging memory to its place in the tensor; frames are checked.
-  virtual Status place(int placer, const LinkTensor& tensor, LinkSpan span, Mode mode,
-                       std::size_t place, std::size_t payload_bytes) = 0;
-  // kCorrupt if the frame was not valid.
+  // Moves a chunk, whose numbers make sense, from the staging memory to its place in the tensor.
+  virtual Status place(int placer, const LinkTensor& tensor, const LinkChunk& chunk) = 0;
+  // kCorrupt if the frame was not valid or the checksum of raw bytes is another.
   virtual Result<bool> placed(int placer) = 0;
   virtual void drain() noexcept = 0;
 };

@@ -37,7 +37,8 @@ struct LinkChunk {
   std::uint64_t num_bytes = 0;
   std::uint64_t place = 0;  // in the staging memory
   std::uint64_t payload_bytes = 0;
-  std::uint64_t mode = 0;  // kRaw: the bytes themselves, else a frame
+  std::uint64_t mode = 0;      // kRaw: the bytes themselves, else a frame
+  std::uint64_t checksum = 0;  // of the bytes themselves; a frame has its own
 };
 
 // A queue from one process to the other.

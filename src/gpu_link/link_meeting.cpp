@@ -19,7 +19,7 @@ using wire::Transfer;
 
 // The tag of the greeting of two links; applications should not use it.
 constexpr std::uint64_t kHelloTag = 0x534E55475F504950;
-constexpr char kMagic[8] = {'S', 'N', 'U', 'G', 'P', 'I', 'P', '2'};
+constexpr char kMagic[8] = {'S', 'N', 'U', 'G', 'P', 'I', 'P', '3'};
 constexpr Status kGone{Code::kPeer, "the peer closed the link"};
 constexpr Status kCannot{Code::kPeer,
                          "the peer cannot use the link; the connection itself still works"};

@@ -148,10 +148,7 @@ Status LinkReceiver::take_chunk(bool& moved) {
   placing.since = LinkClock::now();
   idle_placers_.pop_front();
   placing_.push_back(placing);
-  return engine_->place(placing.placer, *placing.message->tensor,
-                        {chunk.offset, static_cast<std::size_t>(chunk.num_bytes)},
-                        static_cast<Mode>(chunk.mode), static_cast<std::size_t>(chunk.place),
-                        static_cast<std::size_t>(chunk.payload_bytes));
+  return engine_->place(placing.placer, *placing.message->tensor, chunk);
 }
 
 Status LinkReceiver::collect_placed(bool& moved) {

@@ -148,7 +148,8 @@ Status LinkSender::free_staging(bool& moved) {
 // If the oldest copy has arrived, tells the receiver.
 Status LinkSender::land_copy(bool& moved) {
   if (flying_.empty()) return {};
-  const auto landed = engine_->copied();
+  std::uint64_t checksum = 0;
+  const auto landed = engine_->copied(checksum);
   if (!landed) return landed.status();
   const auto now = LinkClock::now();
   if (!*landed) {
@@ -164,9 +165,9 @@ Status LinkSender::land_copy(bool& moved) {
   const double seconds = piece.since < link_free_ ? seconds_between(link_free_, then) : 0;
   link_free_ = then;
   for (Flying& other : flying_) other.due += then - flown.due;
-  direction_.chunks.put(num_chunks_,
-                        {piece.message->offer.number, piece.span.offset, piece.span.num_bytes,
-                         flown.place, piece.payload_bytes, static_cast<std::uint64_t>(piece.mode)});
+  direction_.chunks.put(num_chunks_, {piece.message->offer.number, piece.span.offset,
+                                      piece.span.num_bytes, flown.place, piece.payload_bytes,
+                                      static_cast<std::uint64_t>(piece.mode), checksum});
   other_bell_.ring();
   --piece.message->num_pending;
   piece.message->state->done_bytes += piece.span.num_bytes;

@@ -6,6 +6,7 @@
 
 #include <csignal>
 #include <cstring>
+#include <deque>
 #include <exception>
 #include <optional>
 #include <stdexcept>
@@ -15,9 +16,11 @@
 #include "gpu/gpu_buffers.h"
 #include "gpu/gpu_pages.h"
 #include "gpu_link/cuda/link.h"
+#include "gpu_link/cuda/segment_copy.h"
 #include "snug/gpu_link.h"
 #include "snug/wire.h"
 #include "support/paced_engine.h"
+#include "support/raw_checksum.h"
 
 namespace snug::test {
 namespace {
@@ -241,6 +244,102 @@ TEST(GpuLink, FramesThatAreNone) {
   EXPECT_EQ(sent.code, Code::kCorrupt);
   EXPECT_TRUE(sink.gaps_are_intact());
   EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+}
+
+// Changes one byte of the staging memory behind the third raw piece, whose checksum is made from
+// the tensor.
+class DamagingEngine : public bench::PacedEngine {
+ public:
+  // wrong: as large as the message, and different in every byte.
+  DamagingEngine(std::unique_ptr<gpu_link::SendEngine> inner,
+                 std::shared_ptr<cuda::GpuTensor> wrong)
+      : PacedEngine(std::move(inner), 0), wrong_(std::move(wrong)) {}
+  Status copy_raw(const gpu_link::LinkTensor& tensor, gpu_link::LinkSpan span,
+                  std::size_t place) override {
+    if (Status s = PacedEngine::copy_raw(tensor, span, place); !s.ok()) return s;
+    const bool spoils = ++num_pieces_ == 3;
+    copies_.push_back(spoils ? Part::kRight : Part::kAlone);
+    if (!spoils) return {};
+    copies_.push_back(Part::kWrong);
+    const std::size_t middle = span.num_bytes / 2;
+    return PacedEngine::copy_raw(*wrong_, {span.offset + middle, 1}, place + middle);
+  }
+  // The piece has arrived when both of its copies have.
+  Result<bool> copied(std::uint64_t& checksum) override {
+    std::uint64_t found = 0;
+    const auto done = PacedEngine::copied(found);
+    if (!done || !*done) return done;
+    const Part part = copies_.front();
+    copies_.pop_front();
+    if (part != Part::kWrong) checksum_ = found;
+    checksum = checksum_;
+    return part != Part::kRight;
+  }
+
+ private:
+  enum class Part { kAlone, kRight, kWrong };
+  const std::shared_ptr<cuda::GpuTensor> wrong_;
+  std::deque<Part> copies_;
+  std::uint64_t checksum_ = 0;
+  int num_pieces_ = 0;
+};
+
+TEST(GpuLink, RawBytesThatWereDamaged) {
+  const Bytes data = weights(24 * kMiB + 6);
+  Bytes other = data;
+  for (std::byte& b : other) b ^= std::byte{4};
+  const Pages wrong(data.size(), data.size());
+  wrong.fill(other);
+  for (const auto& [from, to] :
+       {std::pair<std::size_t, std::size_t>{data.size(), data.size()}, {32 << 10, 48 << 10}}) {
+    const Pages source(data.size(), from), sink(data.size(), to);
+    source.fill(data);
+    Ends ends(Mode::kRaw, 0, [&](std::unique_ptr<gpu_link::SendEngine> engine) {
+      return std::make_unique<DamagingEngine>(
+          std::move(engine), std::make_shared<cuda::GpuTensor>(DType::kBF16, wrong.segments()));
+    });
+    const auto received = ends.b.recv(1, DType::kBF16, sink.segments());
+    const auto sent = ends.a.send(1, DType::kBF16, source.segments());
+    const Status s = received.wait_for(60s);
+    EXPECT_EQ(s.code, Code::kCorrupt) << to_string(s);
+    EXPECT_NE(to_string(s).find("checksum"), std::string::npos) << to_string(s);
+    EXPECT_EQ(sent.wait_for(60s).code, Code::kCorrupt);
+    EXPECT_FALSE(ends.a.status().ok());
+  }
+}
+
+// What copies and adds up at the same time does both, at any address and in pieces of any size.
+TEST(GpuLink, ChecksumsOfCopies) {
+  using cuda::CopyWay;
+  const auto sum_of = [](CopyWay way, std::span<const cuda::Segment> pieces, void* memory,
+                         std::size_t num_bytes) {
+    cuda::CopySum sum;
+    EXPECT_EQ(cuda::copy_segments(way, pieces, memory, &sum, nullptr), cudaSuccess);
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    return sum.checksum(num_bytes);
+  };
+  for (const std::size_t n : {std::size_t{1}, std::size_t{15}, std::size_t{16}, std::size_t{4099},
+                              std::size_t{65'536}, 3 * kMiB + 7, 4 * kMiB})
+    for (const std::size_t page :
+         {n, std::size_t{32 << 10}, std::size_t{10'001}, std::size_t{1040}}) {
+      const Bytes data = weights(n);
+      const std::uint64_t want = raw_checksum(data.data(), n);
+      const Pages source(n, page), sink(n, page);
+      source.fill(data);
+      const DeviceBuffer memory(n);
+      EXPECT_EQ(sum_of(CopyWay::kGather, source.segments(), nullptr, n), want) << n << ", " << page;
+      EXPECT_EQ(sum_of(CopyWay::kGather, source.segments(), memory.data(), n), want)
+          << n << ", " << page;
+      EXPECT_TRUE(memory.download(n) == data && memory.end_is_intact()) << n << ", " << page;
+      EXPECT_EQ(sum_of(CopyWay::kScatter, sink.segments(), memory.data(), n), want)
+          << n << ", " << page;
+      EXPECT_TRUE(sink.read() == data && sink.gaps_are_intact()) << n << ", " << page;
+      const DeviceBuffer aside(data, 6);  // a tensor at an odd address
+      const cuda::Segment whole{aside.data(), n};
+      EXPECT_EQ(sum_of(CopyWay::kGather, {&whole, 1}, nullptr, n), want) << n;
+      EXPECT_EQ(sum_of(CopyWay::kScatter, {&whole, 1}, memory.data(), n), want) << n;
+      EXPECT_TRUE(aside.download(n) == data && aside.end_is_intact()) << n;
+    }
 }
 
 TEST(GpuLink, WrongSizesAndTypesAreRefused) {

@@ -2,11 +2,13 @@
 // everything takes a few polls, as it would on a GPU.
 #pragma once
 #include <cstring>
+#include <deque>
 #include <memory>
 #include <vector>
 
 #include "gpu_link/link_engine.h"
 #include "snug/codec.h"
+#include "support/raw_checksum.h"
 #include "wire/wire_pairs.h"
 
 namespace snug::test {
@@ -46,14 +48,21 @@ class CpuSendEngine : public gpu_link::SendEngine {
   }
   Status copy_frame(int frame, std::size_t num_bytes, std::size_t place) override {
     std::memcpy(staging_ + place, frames_[frame].data(), num_bytes);
+    checksums_.push_back(0);
     return {};
   }
   Status copy_raw(const gpu_link::LinkTensor& tensor, gpu_link::LinkSpan span,
                   std::size_t place) override {
     std::memcpy(staging_ + place, bytes_at(tensor, span), span.num_bytes);
+    checksums_.push_back(raw_checksum(bytes_at(tensor, span), span.num_bytes));
     return {};
   }
-  Result<bool> copied() override { return (++num_polls_ & 1) == 0; }
+  Result<bool> copied(std::uint64_t& checksum) override {
+    if ((++num_polls_ & 1) != 0) return false;
+    checksum = checksums_.front();
+    checksums_.pop_front();
+    return true;
+  }
   void drain() noexcept override {}
 
  private:
@@ -61,6 +70,7 @@ class CpuSendEngine : public gpu_link::SendEngine {
   static constexpr int kNumFrames = 4;
   Bytes frames_[kNumFrames];
   std::size_t sizes_[kNumFrames] = {};
+  std::deque<std::uint64_t> checksums_;  // of copies that were not reported yet
   int polls_ = 0, num_polls_ = 0;
 };
 
@@ -68,13 +78,15 @@ class CpuReceiveEngine : public gpu_link::ReceiveEngine {
  public:
   explicit CpuReceiveEngine(const std::byte* staging) : staging_(staging) {}
   int num_placers() const override { return 3; }
-  Status place(int placer, const gpu_link::LinkTensor& tensor, gpu_link::LinkSpan span,
-               wire::Mode mode, std::size_t place, std::size_t payload_bytes) override {
-    const std::span<std::byte> dst(bytes_at(tensor, span), span.num_bytes);
-    const std::span<const std::byte> payload(staging_ + place, payload_bytes);
+  Status place(int placer, const gpu_link::LinkTensor& tensor,
+               const gpu_link::LinkChunk& chunk) override {
+    const std::span<std::byte> dst(bytes_at(tensor, span_of(chunk)), chunk.num_bytes);
+    const std::span<const std::byte> payload(staging_ + chunk.place, chunk.payload_bytes);
     results_[placer] = {};
-    if (mode == wire::Mode::kRaw) {
+    if (chunk.mode == static_cast<std::uint64_t>(wire::Mode::kRaw)) {
       std::memcpy(dst.data(), payload.data(), dst.size());
+      if (raw_checksum(dst.data(), dst.size()) != chunk.checksum)
+        results_[placer] = {Code::kCorrupt, "a raw chunk was damaged on its way"};
       return {};
     }
     const auto info = inspect(payload);

@@ -24,7 +24,13 @@ struct HostileSender {
     out.offers.put(num_offers, {number, 1, num_bytes, static_cast<std::uint64_t>(DType::kBF16)});
     out.receiver_bell.ring();
   }
-  void chunk(const LinkChunk& chunk) {
+  // With the checksum that is right, if there are bytes.
+  void chunk(LinkChunk chunk) {
+    if (chunk.place <= kTestStaging && chunk.payload_bytes <= kTestStaging - chunk.place)
+      chunk.checksum = raw_checksum(ends.staging.data() + chunk.place, chunk.payload_bytes);
+    put(chunk);
+  }
+  void put(const LinkChunk& chunk) {
     out.chunks.put(num_chunks, chunk);
     out.receiver_bell.ring();
   }
@@ -49,14 +55,14 @@ TEST(LinkHostile, GoodChunksAreTaken) {
   peer.offer(1);
   peer.wait_for_answer();
   std::fill(peer.ends.staging.begin(), peer.ends.staging.end(), std::byte{7});
-  peer.chunk({1, 2 * kGrain, kBytes - 2 * kGrain, 0, kBytes - 2 * kGrain, 0});
-  peer.chunk({1, 0, 2 * kGrain, 256, 2 * kGrain, 0});
+  peer.chunk({1, 2 * kGrain, kBytes - 2 * kGrain, 0, kBytes - 2 * kGrain, 0, 0});
+  peer.chunk({1, 0, 2 * kGrain, 256, 2 * kGrain, 0, 0});
   expect_ok(received);
   EXPECT_TRUE(peer.got == Bytes(kBytes, std::byte{7}));
 }
 
 TEST(LinkHostile, ChunksThatDoNotBelong) {
-  const LinkChunk good{1, 0, kGrain, 0, kGrain, 0};
+  const LinkChunk good{1, 0, kGrain, 0, kGrain, 0, 0};
   std::vector<LinkChunk> bad;
   const auto with = [&](auto change) {
     bad.push_back(good);
@@ -87,14 +93,29 @@ TEST(LinkHostile, ChunksThatDoNotBelong) {
 TEST(LinkHostile, ChunksThatComeTwice) {
   HostileSender peer;
   peer.expect_refused(Code::kPeer, [&] {
-    peer.chunk({1, kGrain, kGrain, 0, kGrain, 0});
-    peer.chunk({1, 0, 2 * kGrain, 0, 2 * kGrain, 0});
+    peer.chunk({1, kGrain, kGrain, 0, kGrain, 0, 0});
+    peer.chunk({1, 0, 2 * kGrain, 0, 2 * kGrain, 0, 0});
   });
 }
 
 TEST(LinkHostile, FramesThatAreNone) {
   HostileSender peer;
-  peer.expect_refused(Code::kCorrupt, [&] { peer.chunk({1, 0, kGrain, 0, 5000, 2}); });
+  peer.expect_refused(Code::kCorrupt, [&] { peer.chunk({1, 0, kGrain, 0, 5000, 2, 0}); });
+}
+
+// Raw bytes that changed in the staging memory, or on the way there.
+TEST(LinkHostile, RawBytesThatWereDamaged) {
+  for (const std::size_t bit : {std::size_t{0}, std::size_t{100'001}, 8 * kGrain - 1}) {
+    HostileSender peer;
+    Bytes& staging = peer.ends.staging;
+    std::fill(staging.begin(), staging.end(), std::byte{7});
+    LinkChunk chunk{1, 0, kGrain, 512, kGrain, 0, 0};
+    chunk.checksum = raw_checksum(staging.data() + 512, kGrain);
+    staging[512 + bit / 8] ^= std::byte{1} << bit % 8;
+    peer.expect_refused(Code::kCorrupt, [&] { peer.put(chunk); });
+  }
+  HostileSender peer;  // nobody made a checksum
+  peer.expect_refused(Code::kCorrupt, [&] { peer.put({1, 0, kGrain, 0, kGrain, 0, 0}); });
 }
 
 TEST(LinkHostile, QueuesThatAreTornApart) {

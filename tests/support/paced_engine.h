@@ -56,9 +56,9 @@ class PacedEngine : public gpu_link::SendEngine {
     due_.push_back(pace_.pass(span.num_bytes, LinkPace::Clock::now()));
     return inner_->copy_raw(tensor, span, place);
   }
-  Result<bool> copied() override {
+  Result<bool> copied(std::uint64_t& checksum) override {
     if (due_.empty() || LinkPace::Clock::now() < due_.front()) return false;
-    auto done = inner_->copied();
+    auto done = inner_->copied(checksum);
     if (done && *done) due_.pop_front();
     return done;
   }

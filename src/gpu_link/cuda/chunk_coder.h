@@ -23,8 +23,8 @@ class PieceTable {
   cudaError_t ensure(std::size_t num_pieces) { return host_.ensure(num_pieces * sizeof(Segment)); }
   // The address of the span if it is one piece; otherwise null, and its pieces are in the table.
   Result<std::byte*> load(const SegmentList& segments, gpu_link::LinkSpan span);
-  Status copy(CopyWay way, void* memory, cudaStream_t stream) const {
-    return from_cuda(copy_segments(way, {list(), num_pieces_}, memory, stream));
+  Status copy(CopyWay way, void* memory, CopySum* sum, cudaStream_t stream) const {
+    return from_cuda(copy_segments(way, {list(), num_pieces_}, memory, sum, stream));
   }
   const Segment* list() const { return host_.as<Segment>(); }
   std::size_t num_pieces() const { return num_pieces_; }

@@ -55,12 +55,12 @@ struct Lane : ChunkCoder {
     void* device = tensor != nullptr ? tensor : frame.as();
     const bool gathers = way == CopyWay::kGather;
     if (tensor == nullptr && gathers)
-      if (Status s = pieces.copy(way, device, stream.get()); !s.ok()) return s;
+      if (Status s = pieces.copy(way, device, nullptr, stream.get()); !s.ok()) return s;
     const Status s =
         start_copy(gathers ? host.as() : device, gathers ? device : host.as(), num_bytes);
     if (!s.ok()) return s;
     if (tensor == nullptr && !gathers)
-      if (Status scattered = pieces.copy(way, device, stream.get()); !scattered.ok())
+      if (Status scattered = pieces.copy(way, device, nullptr, stream.get()); !scattered.ok())
         return scattered;
     return from_cuda(stream.wait());
   }

@@ -41,12 +41,18 @@ struct Copy {
   EventOwner event;
   PieceTable pieces;
   CopyGraph graph;
+  std::size_t raw_bytes = 0;  // 0: a frame, which has checksums of its own
+  CopySum sum;
+  EventOwner summed;
+  bool sums_beside = false;  // the checksum has a kernel and an event of its own
 };
 
 class GpuSendEngine : public gpu_link::SendEngine {
  public:
   GpuSendEngine(int device, PeerMemory staging) : device_(device), staging_(staging) {
     for (int i = 0; i < kMaxEncoding; ++i) idle_encoders_.push_back(i);
+    // What fails here fails again when a copy needs it, and is reported then.
+    for (Copy& slot : copies_) (void)slot.sum.ensure(kMaxLinkPieces);
   }
   ~GpuSendEngine() override {
     if (getting_ready_.joinable()) getting_ready_.join();
@@ -92,35 +98,51 @@ class GpuSendEngine : public gpu_link::SendEngine {
 
   Status copy_frame(int idx, std::size_t num_bytes, std::size_t place) override {
     // Rounded up, as places are multiples of 256 bytes: CUDA splits other sizes into two copies.
-    return copy(place, [&](Copy& slot, void* to) {
+    Copy& slot = copies_[next_copy_];
+    return copy(place, 0, [&](void* to) {
       return from_cuda(
           slot.graph.copy(to, frames_[idx].data.data, up(num_bytes), copies_stream_.get()));
     });
   }
 
+  // Pieces are summed by the kernel that gathers them. One piece is copied without a kernel, and
+  // summed by one on another stream, which the link does not wait for: it is started after the copy
+  // and reads this GPU's memory, which is faster than any link.
   Status copy_raw(const gpu_link::LinkTensor& tensor, gpu_link::LinkSpan span,
                   std::size_t place) override {
-    const SegmentList& segments = static_cast<const GpuTensor&>(tensor).segments;
-    return copy(place, [&](Copy& slot, void* to) {
+    Copy& slot = copies_[next_copy_];
+    if (Status s = from_cuda({sums_stream_.ensure(), slot.summed.ensure()}); !s.ok()) return s;
+    const auto whole = slot.pieces.load(static_cast<const GpuTensor&>(tensor).segments, span);
+    if (!whole) return whole.status();
+    const Status started = copy(place, span.num_bytes, [&](void* to) {
       const cudaStream_t stream = copies_stream_.get();
-      const auto whole = slot.pieces.load(segments, span);
-      if (!whole) return whole.status();
-      return *whole == nullptr ? slot.pieces.copy(CopyWay::kGather, to, stream)
+      return *whole == nullptr ? slot.pieces.copy(CopyWay::kGather, to, &slot.sum, stream)
                                : from_cuda(slot.graph.copy(to, *whole, span.num_bytes, stream));
     });
+    if (*whole == nullptr || !started.ok()) return started;
+    slot.sums_beside = true;
+    const Segment piece{*whole, span.num_bytes};
+    return from_cuda(
+        {copy_segments(CopyWay::kGather, {&piece, 1}, nullptr, &slot.sum, sums_stream_.get()),
+         slot.summed.record(sums_stream_.get())});
   }
 
-  Result<bool> copied() override {
+  Result<bool> copied(std::uint64_t& checksum) override {
     if (on_their_way_.empty()) return false;
-    auto happened = copies_[on_their_way_.front()].event.happened();
-    if (happened && *happened) on_their_way_.pop_front();
-    return happened;
+    const Copy& slot = copies_[on_their_way_.front()];
+    auto happened = slot.event.happened();
+    if (happened && *happened && slot.sums_beside) happened = slot.summed.happened();
+    if (!happened || !*happened) return happened;
+    checksum = slot.raw_bytes == 0 ? 0 : slot.sum.checksum(slot.raw_bytes);
+    on_their_way_.pop_front();
+    return true;
   }
 
   void drain() noexcept override {
     if (getting_ready_.joinable()) getting_ready_.join();
     for (const Encoder& encoder : encoders_) (void)encoder.stream.wait();
     (void)copies_stream_.wait();
+    (void)sums_stream_.wait();
     release();
   }
 
@@ -161,10 +183,12 @@ class GpuSendEngine : public gpu_link::SendEngine {
   }
 
   template <class Start>
-  Status copy(std::size_t place, Start start) {
+  Status copy(std::size_t place, std::size_t raw_bytes, Start start) {
     Copy& slot = copies_[next_copy_];
+    slot.raw_bytes = raw_bytes;
+    slot.sums_beside = false;
     if (Status s = from_cuda({copies_stream_.ensure(), slot.event.ensure()}); !s.ok()) return s;
-    if (Status s = start(slot, static_cast<std::byte*>(staging_.data) + place); !s.ok()) return s;
+    if (Status s = start(static_cast<std::byte*>(staging_.data) + place); !s.ok()) return s;
     on_their_way_.push_back(next_copy_);
     next_copy_ = (next_copy_ + 1) % kNumCopies;
     return from_cuda(slot.event.record(copies_stream_.get()));
@@ -184,7 +208,7 @@ class GpuSendEngine : public gpu_link::SendEngine {
   std::vector<int> idle_encoders_;
   Frame frames_[kNumFrames];
   std::thread getting_ready_;
-  StreamOwner copies_stream_;
+  StreamOwner copies_stream_, sums_stream_;
   Copy copies_[kNumCopies];
   int next_copy_ = 0;
   std::deque<int> on_their_way_;

@@ -1,5 +1,5 @@
-// gpu_link/cuda/segment_copy.h - pieces of a message in device memory: finds those of a chunk, and
-// gathers or scatters them.
+// gpu_link/cuda/segment_copy.h - pieces of a message in device memory: finds those of a chunk,
+// gathers or scatters them, and makes their checksum on the way.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -8,12 +8,15 @@
 #include <span>
 #include <vector>
 
+#include "gpu/owners.h"
 #include "snug/cuda.h"
 
 namespace snug::cuda {
 
 // kUsage if the sum of their sizes wraps around.
 Status check_segments(std::span<const Segment> segments);
+
+enum class CopyWay { kGather, kScatter };
 
 // Segments that follow each other in a message but lie anywhere in device memory.
 class SegmentList {
@@ -36,12 +39,34 @@ class SegmentList {
   std::uint64_t num_bytes_ = 0;
 };
 
-enum class CopyWay { kGather, kScatter };
+// The checksum of one chunk, made by the kernel that reads it. Every thread block leaves its share
+// in pinned memory, and the host adds them: no memory has to be zeroed first, and no block waits
+// for another.
+class CopySum {
+ public:
+  // Room for the shares of a chunk in so many pieces.
+  cudaError_t ensure(std::size_t num_pieces);
+  // Valid when the work of copy_segments has ended.
+  std::uint64_t checksum(std::uint64_t num_bytes) const;
 
-// Copies between `memory`, where the pieces follow each other, and the pieces. `pieces` is in host
-// memory and passed as kernel arguments, kPiecesALaunch a launch: it may be freed at once.
+ private:
+  friend cudaError_t copy_segments(CopyWay, std::span<const Segment>, void*, CopySum*,
+                                   cudaStream_t);
+  cudaError_t expect(std::size_t num_pieces);
+  std::uint64_t* take_shares(std::size_t num_blocks);
+
+  Memory shares_{Memory::Where::kHost};
+  std::size_t num_shares_ = 0;
+};
+
+// Copies between `memory`, where the pieces follow each other, and the pieces; with `sum`, it gets
+// the checksum. kGather without memory: nothing but the checksum. `pieces` is in host memory and
+// passed as kernel arguments, kPiecesALaunch a launch: it may be freed at once.
 inline constexpr std::size_t kPiecesALaunch = 250;
-cudaError_t copy_segments(CopyWay way, std::span<const Segment> pieces, void* memory,
+cudaError_t copy_segments(CopyWay way, std::span<const Segment> pieces, void* memory, CopySum* sum,
                           cudaStream_t stream);
+
+// Loads the code of the kernels; otherwise the first copy does, which takes milliseconds.
+cudaError_t load_copy_kernels();
 
 }  // namespace snug::cuda
