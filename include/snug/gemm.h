@@ -114,13 +114,16 @@ enum class Kernel : std::int32_t {
 
 struct Plan {
   Kernel kernel = Kernel::kAuto;
-  // Parts that k is divided into (split-K). kBatch: 2 or 4, added inside a thread block
-  // cluster; 1 is stream-K, where the parts go through the workspace.
+  // Parts that k is divided into (split-K). kBatch: 1; 2 or 4, added inside a thread block
+  // cluster; or kStreamK.
   std::int32_t split_k = 0;
   std::int32_t warps = 0;   // kFewRows: warps that share a strip (16 rows of W): 8 or 16
-  std::int32_t strips = 0;  // kBatch: strips in the tile of a thread block: 8, 12 or 16
-  std::int32_t tile_m = 0;  // kBatch: rows of x in a tile: 16 to 128 by 16, to 256 by 32
+  std::int32_t strips = 0;  // kBatch: strips in the tile of a thread block: 4, 8 or 12
+  std::int32_t tile_m = 0;  // kBatch: rows of x in a tile: a multiple of 16, at most 256
 };
+
+// Only as many tiles of y are divided as even out the work; parts go through the workspace.
+inline constexpr std::int32_t kStreamK = -1;
 
 // Bytes of a workspace for every m <= max_m and every plan that kAuto may choose.
 std::size_t linear_workspace_bytes(std::uint64_t n, std::uint64_t k, std::uint64_t max_m) noexcept;

@@ -197,15 +197,16 @@ enum snug_gemm_policy {
 
 typedef struct snug_gemm_plan {
   int32_t kernel;  /* enum snug_gemm_kernel */
-  int32_t split_k; /* parts that k is divided into; here and below, 0: choose for me */
+  int32_t split_k; /* parts that k is divided into; here and below, 0: choose for me;
+                      BATCH: 1, 2, 4, or -1: as even out the work (stream-K) */
   int32_t warps;   /* FEW_ROWS: warps that share a strip (16 rows of W): 8 or 16 */
-  int32_t strips;  /* BATCH: strips in the tile of a thread block: 8, 12 or 16 */
-  int32_t tile_m;  /* BATCH: rows of x in a tile: 16 to 128 by 16, to 256 by 32 */
+  int32_t strips;  /* BATCH: strips in the tile of a thread block: 4, 8 or 12 */
+  int32_t tile_m;  /* BATCH: rows of x in a tile: a multiple of 16, at most 256 */
 } snug_gemm_plan;
 
 typedef struct snug_gemm_choice {
   int32_t packed; /* 0: keep the dense matrix */
-  float gain;     /* measured speed over cuBLAS on this GPU; 0: not measured */
+  float gain;     /* speed over cuBLAS: measured by tune, or else expected; 0: unknown */
   snug_gemm_plan plan;
 } snug_gemm_choice;
 

@@ -1,9 +1,9 @@
 #include "gemm/plan.h"
 
 #include <algorithm>
-#include <cmath>
 #include <iterator>
 
+#include "gemm/plan_cost.h"
 #include "gemm/tuning.h"
 
 namespace snug::gemm {
@@ -11,9 +11,10 @@ namespace {
 
 // From here on, restoring the weights costs less than decoding them for every tile of x.
 constexpr std::uint64_t kUnpackFrom = 8192;
-constexpr int kTeam = 2;  // thread blocks of the batch kernel that share x
 // What a measured plan is trusted for over one that the model prefers.
 constexpr double kTunedBonus = 0.9;
+
+std::uint64_t ceil_div(std::uint64_t a, std::uint64_t b) { return (a + b - 1) / b; }
 
 int smallest_tile_m(std::uint64_t m) {
   for (const int tile_m : kTileMs)
@@ -21,79 +22,8 @@ int smallest_tile_m(std::uint64_t m) {
   return kTileMs[std::size(kTileMs) - 1];
 }
 
-// ---- cost model ------------------------------------------------------------
-//
-// Microseconds of a plan, fitted on an H200 to shapes that are not in the tuning table.
-
-constexpr double kMemoryShare = 0.92;  // of the nominal bandwidth that a kernel reaches
-
-// A step of the batch kernel is one tile of W times tile_m rows of x, in each strip of a block.
-struct BatchCost {
-  static constexpr double kStart = 4.4, kStepFloor = 0.59;
-  static constexpr double kPerRow = 0.00228, kPerGroup = 0.169;  // of four strips
-  // Sums that go through the workspace or through the cluster, per strip and row of x.
-  static constexpr double kThroughMemory = 0.0072, kThroughCluster = 0.0006;
-};
-
-// Thread block clusters of `size` that run at once: the SMs of a GPC are no multiple of it.
-std::uint64_t max_clusters(const Device& device, int size) {
-  return static_cast<std::uint64_t>(device.num_sms * (size == 4 ? 0.92 : 0.86) / size);
-}
-
-std::uint64_t ceil_div(std::uint64_t a, std::uint64_t b) { return (a + b - 1) / b; }
-
-// The tiles of y of a batch plan, each of which belongs to one team of thread blocks.
-std::uint64_t num_tiles(const Problem& p, const Plan& plan) {
-  return ceil_div(p.n, kStripRows * static_cast<std::uint64_t>(kTeam * plan.strips)) *
-         ceil_div(p.m, static_cast<std::uint64_t>(plan.tile_m));
-}
-
-double batch_us(const Device& device, const Problem& p, const Plan& plan) {
-  using Cost = BatchCost;
-  const std::uint64_t tiles = num_tiles(p, plan), steps = ceil_div(p.k, kTileCols);
-  const auto split_k = static_cast<std::uint64_t>(std::max(plan.split_k, 1));
-  const double strips = plan.strips, tile_m = plan.tile_m;
-  double teams, steps_of_team, sums = 0;
-  if (split_k == 1) {
-    const auto most =
-        std::min<std::uint64_t>(tiles * steps, static_cast<std::uint64_t>(device.num_sms) / kTeam);
-    const std::uint64_t even = even_teams(tiles, static_cast<std::uint32_t>(most));
-    teams = static_cast<double>(even);
-    steps_of_team = static_cast<double>(tiles * steps) / teams;
-    if (tiles % even != 0) sums = Cost::kThroughMemory;
-  } else {
-    // A table may ask a small GPU for clusters that it cannot run.
-    const std::uint64_t at_once = max_clusters(device, kTeam * static_cast<int>(split_k));
-    const std::uint64_t waves = ceil_div(tiles, std::max<std::uint64_t>(at_once, 1));
-    teams = static_cast<double>(tiles * split_k);
-    steps_of_team = static_cast<double>(ceil_div(steps, split_k) * waves);
-    sums = Cost::kThroughCluster;
-  }
-  const double step =
-      std::max(strips / 4 * (Cost::kPerRow * tile_m + Cost::kPerGroup), Cost::kStepFloor);
-  const double blocks = std::min<double>(teams * kTeam, device.num_sms);
-  const double compute = steps_of_team * step;
-  const double memory = steps_of_team * strips * tile_bytes_of(Kind::kFixed) * blocks /
-                        (device.memory_gb_s * kMemoryShare * 1e3);
-  // Both overlap, but not where they take the same time.
-  return Cost::kStart + std::pow(std::pow(compute, 4) + std::pow(memory, 4), 0.25) +
-         sums * strips * tile_m;
-}
-
-// Each warp takes its tiles of a strip in rounds.
-double few_rows_us(const Device& device, const Problem& p, std::uint32_t split_k,
-                   std::uint32_t warps) {
-  const std::uint64_t tiles = ceil_div(ceil_div(p.k, kTileCols), split_k);
-  const std::uint64_t strips =
-      ceil_div(ceil_div(p.n, kStripRows), static_cast<std::uint32_t>(device.num_sms) / split_k);
-  const double read = static_cast<double>(strips * tiles * tile_bytes_of(Kind::kFixed)) *
-                      device.num_sms / (device.memory_gb_s * 1.7 * 1e3);
-  return 1.85 + read + 0.58 * static_cast<double>(strips * ceil_div(tiles, warps)) +
-         (split_k > 1 ? 1.2 + 0.2 * split_k : 0.0) + (p.m > 8 ? 0.9 : 0.0);
-}
-
-CompletePlan filled_in(const Device& device, const Problem& p, const Plan& wish, float gain = 0) {
-  CompletePlan out{wish, {}, gain};
+CompletePlan filled_in(const Device& device, const Problem& p, const Plan& wish) {
+  CompletePlan out{wish, {}};
   Plan& plan = out.plan;
   if (plan.kernel == Kernel::kFewRows) {
     out.fit = fit_few_rows(device, p, plan);
@@ -103,7 +33,8 @@ CompletePlan filled_in(const Device& device, const Problem& p, const Plan& wish,
     }
   } else if (plan.kernel == Kernel::kBatch) {
     if (plan.tile_m == 0) plan.tile_m = smallest_tile_m(p.m);
-    if (plan.strips == 0) plan.strips = plan.tile_m == 256 || p.n * p.k < 1 << 26 ? 8 : 12;
+    if (plan.strips == 0) plan.strips = kWideStrips;
+    if (plan.split_k == 0) plan.split_k = kStreamK;
   }
   return out;
 }
@@ -130,16 +61,17 @@ void for_each_batch_plan(const Device& device, const Problem& p, const F& f) {
   int last = 0;
   for (std::uint64_t parts = ceil_div(p.m, 256); parts <= ceil_div(p.m, 32); ++parts) {
     const int tile_m = smallest_tile_m(ceil_div(p.m, parts));
-    if (tile_m < 112 && parts > 2) break;
+    if (tile_m < 96 && parts > 4) break;
     if (tile_m == last) continue;
     last = tile_m;
-    for (const int strips : {8, 12, 16})
-      for (const int split_k : {1, 2, 4})
+    for (const int strips : kTileStrips)
+      for (const int split_k : {static_cast<int>(kStreamK), 1, 2, 4})
         // Split-K in clusters is for few tiles of y: all thread blocks should run at once.
         if (const Plan plan{
                 .kernel = Kernel::kBatch, .split_k = split_k, .strips = strips, .tile_m = tile_m};
             batch_fits(plan, p.k) &&
-            (split_k == 1 || num_tiles(p, plan) <= max_clusters(device, kTeam * split_k)))
+            (split_k <= 1 ||
+             num_tiles(p, plan) <= max_clusters(device, static_cast<int>(kTeam) * split_k)))
           f(plan);
   }
 }
@@ -179,18 +111,24 @@ FewRowsFit fit_few_rows(const Device& device, const Problem& p, const Plan& plan
 }
 
 bool batch_fits(const Plan& plan, std::uint64_t k) noexcept {
-  if (plan.split_k != 0 && plan.split_k != 1 && plan.split_k != 2 && plan.split_k != 4)
+  if (plan.split_k != kStreamK && plan.split_k != 1 && plan.split_k != 2 && plan.split_k != 4)
     return false;
-  if (static_cast<std::uint64_t>(plan.split_k) > ceil_div(k, kTileCols)) return false;
+  if (plan.split_k > 1 && static_cast<std::uint64_t>(plan.split_k) > ceil_div(k, kTileCols))
+    return false;
   if (std::ranges::find(kTileMs, plan.tile_m) == std::end(kTileMs)) return false;
-  return plan.strips == 8 || (plan.tile_m <= 128 && (plan.strips == 12 || plan.strips == 16));
+  if (plan.tile_m > kMaxNarrowRows) return plan.strips == kWideStrips;
+  return std::ranges::find(kTileStrips, plan.strips) != std::end(kTileStrips);
 }
 
 CompletePlan complete_plan(const Device& device, const Problem& p, const Plan& wish) noexcept {
   if (wish.kernel != Kernel::kAuto) return filled_in(device, p, wish);
   const auto entry = find_tuning(device.name, p.n, p.k, p.m);
-  const CompletePlan tuned =
-      entry ? filled_in(device, p, entry->plan, entry->gain) : CompletePlan{};
+  CompletePlan tuned;
+  if (entry) {
+    tuned = filled_in(device, p, entry->plan);
+    tuned.gain = entry->gain;
+    tuned.measured = entry->gain != 0;
+  }
   // A table may come from elsewhere: it counts only where its plan can run.
   const bool has_tuned = tuned.plan.kernel != Kernel::kAuto && can_run(device, p, tuned);
   const bool modelled =
@@ -199,7 +137,13 @@ CompletePlan complete_plan(const Device& device, const Problem& p, const Plan& w
   if (has_tuned && (!modelled || p.m <= kMaxFewRows || p.m == m_bucket(p.m))) return tuned;
   if (!device.hopper() || (p.m >= kUnpackFrom && device.has_blas())) {
     const bool unpack = p.m >= (device.hopper() ? kUnpackFrom : 65) && device.has_blas();
-    return filled_in(device, p, {.kernel = unpack ? Kernel::kUnpack : Kernel::kGeneric});
+    CompletePlan plan =
+        filled_in(device, p, {.kernel = unpack ? Kernel::kUnpack : Kernel::kGeneric});
+    if (unpack) {
+      const double dense = dense_us(device, p);
+      plan.gain = static_cast<float>(dense / (dense + unpack_us(device, p)));
+    }
+    return plan;
   }
   // For other m of its bucket another plan may be better, if the model is sure of it.
   CompletePlan best = has_tuned ? tuned : CompletePlan{};
@@ -212,6 +156,8 @@ CompletePlan complete_plan(const Device& device, const Problem& p, const Plan& w
   };
   offer({.kernel = Kernel::kFewRows});
   if (p.m > kMaxFewRows / 2) for_each_batch_plan(device, p, offer);
+  if (!best.measured)
+    best.gain = static_cast<float>(dense_us(device, p) / predicted_us(device, p, best));
   return best;
 }
 

@@ -37,7 +37,8 @@ struct FewRowsFit {
 struct CompletePlan {
   Plan plan;
   FewRowsFit fit;  // of kFewRows
-  float gain = 0;  // what the tuning table says of this plan
+  float gain = 0;  // over cuBLAS: by the tuning table, or else expected; 0: unknown
+  bool measured = false;
 };
 
 // The counters at the start of a workspace have a fixed size, so that one workspace can
@@ -45,21 +46,18 @@ struct CompletePlan {
 inline constexpr std::uint64_t kCounterBytes = 512 << 10;
 inline constexpr std::uint32_t kMaxFewRows = 16;
 
-// Rows of x in a tile of the batch kernel: every size there is.
-inline constexpr int kTileMs[] = {16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256};
+inline constexpr std::uint32_t kTeam = 2;  // thread blocks of the batch kernel that share x
 
-// Teams of thread blocks that share `tiles` of y with stream-K: a few less than fit on the GPU
-// where no tile is divided then, or all of them evenly.
-constexpr std::uint32_t even_teams(std::uint64_t tiles, std::uint32_t most) {
-  for (std::uint32_t teams = most; teams > most - most / 12; --teams)
-    if (tiles % teams == 0 || teams % tiles == 0) return teams;
-  return most;
-}
+// Tiles of the batch kernel: every number of rows of x and of strips of W there is. Few strips
+// keep more SMs busy; many read x less often. With more than kMaxNarrowRows of x there is one.
+inline constexpr int kTileMs[] = {16,  32,  48,  64,  80,  96,  112, 128,
+                                  144, 160, 176, 192, 208, 224, 240, 256};
+inline constexpr int kTileStrips[] = {4, 8, 12}, kWideStrips = 8, kMaxNarrowRows = 128;
 
 FewRowsFit fit_few_rows(const Device& device, const Problem& problem, const Plan& plan) noexcept;
 bool batch_fits(const Plan& plan, std::uint64_t k) noexcept;
 
-// Fills in what the wish leaves open. kAuto: by the tuning table, or else by rule.
+// Fills in what the wish leaves open. kAuto: by the tuning table, or else by the cost model.
 CompletePlan complete_plan(const Device& device, const Problem& problem, const Plan& wish) noexcept;
 
 // complete_plan() of kAuto for the hot path: each thread keeps its latest answers until the

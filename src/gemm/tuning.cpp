@@ -53,8 +53,9 @@ bool parse_line(const std::string& line, TuningEntry* e) {
   e->n = n, e->k = k, e->m = m;
   for (int i = 1; i < 5; ++i)
     if (std::strcmp(kernel, kKernelNames[i]) == 0) plan.kernel = static_cast<Kernel>(i);
-  return plan.kernel != Kernel::kAuto && m != 0 && m_bucket(m) == m && plan.split_k >= 0 &&
-         plan.warps >= 0 && plan.strips >= 0 && plan.tile_m >= 0;
+  return plan.kernel != Kernel::kAuto && m != 0 && m_bucket(m) == m &&
+         plan.split_k >= (plan.kernel == Kernel::kBatch ? kStreamK : 0) && plan.warps >= 0 &&
+         plan.strips >= 0 && plan.tile_m >= 0;
 }
 
 }  // namespace
@@ -74,10 +75,8 @@ std::optional<TuningEntry> find_tuning(const char* device, std::uint64_t n, std:
                                        std::uint64_t m) noexcept {
   const std::uint64_t bucket = m_bucket(m);
   const std::lock_guard lock(table_mutex);
-  for (const std::span<const TuningEntry> entries :
-       {std::span(std::as_const(table)), shipped_tuning()})
-    for (const TuningEntry& e : entries)
-      if (same_key(e, device, n, k, bucket)) return e;
+  for (const TuningEntry& e : table)
+    if (same_key(e, device, n, k, bucket)) return e;
   return std::nullopt;
 }
 
@@ -96,7 +95,6 @@ std::uint64_t tuning_generation() noexcept { return generation.load(std::memory_
 
 std::string tuning_text() {
   std::string text;
-  for (const TuningEntry& e : shipped_tuning()) text += line_of(e);
   const std::lock_guard lock(table_mutex);
   for (const TuningEntry& e : table) text += line_of(e);
   return text;

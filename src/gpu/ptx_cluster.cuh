@@ -43,6 +43,17 @@ __device__ __forceinline__ void barrier_arrive_cluster(std::uint32_t address) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(address) : "memory");
 }
 
+__device__ __forceinline__ void barrier_arrive_cluster_if(bool condition, std::uint32_t address) {
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "setp.ne.u32 p, %1, 0;\n"
+      "@p mbarrier.arrive.shared::cluster.b64 _, [%0];\n"
+      "}" ::"r"(address),
+      "r"(static_cast<std::uint32_t>(condition))
+      : "memory");
+}
+
 // Copies a box of a matrix to the same place in each block of the mask, and signals the barrier
 // of each.
 __device__ __forceinline__ void tensor_copy_multicast(std::uint16_t block_mask, std::uint32_t to,

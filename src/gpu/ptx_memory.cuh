@@ -131,6 +131,11 @@ __device__ __forceinline__ void store_streaming(void* address, uint4 v) {
 }
 
 // Orders this thread's accesses before and after it, for all threads of the GPU.
+__device__ __forceinline__ std::uint32_t load_acquire(const std::uint32_t* address) {
+  std::uint32_t v;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(address) : "memory");
+  return v;
+}
 __device__ __forceinline__ void fence_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 
 __device__ __forceinline__ void prefetch_l2(const void* address) {

@@ -44,17 +44,11 @@ TEST(GemmPlan, IsCompleteOnEveryGpu) {
 }
 
 TEST(GemmPlan, TheTableDecidesWhereItCan) {
-  const CompletePlan shipped = complete_plan(kH200, {14336, 4096, 13}, {});
-  EXPECT_EQ(shipped.plan.kernel, Kernel::kBatch);
-  EXPECT_EQ(shipped.plan.split_k, 2);
-  EXPECT_EQ(shipped.plan.strips, 16);
-  EXPECT_EQ(shipped.plan.tile_m, 16);
-  EXPECT_FLOAT_EQ(shipped.gain, 1.164f);
-
   const Problem problem{640, 2048, 4};
   const CompletePlan ruled = auto_plan(kUnknownHopper, problem);
   EXPECT_EQ(ruled.plan.kernel, Kernel::kFewRows);
-  EXPECT_EQ(ruled.gain, 0);
+  EXPECT_FALSE(ruled.measured);
+  EXPECT_GT(ruled.gain, 1) << "is expected";
   const std::string key = "n=640 k=2048 m=4 ", device = " device=A Hopper of the test\n";
   ASSERT_TRUE(
       gemm::load_tuning(key + "kernel=generic split_k=0 warps=0 strips=0 tile_m=0 gain=2" + device)
@@ -66,7 +60,7 @@ TEST(GemmPlan, TheTableDecidesWhereItCan) {
                   key + "kernel=few_rows split_k=99 warps=8 strips=0 tile_m=0 gain=3" + device)
                   .ok());
   EXPECT_EQ(auto_plan(kUnknownHopper, problem).plan.split_k, ruled.plan.split_k) << "cannot run";
-  EXPECT_EQ(auto_plan(kUnknownHopper, problem).gain, 0);
+  EXPECT_FALSE(auto_plan(kUnknownHopper, problem).measured);
 }
 
 TEST(GemmPlan, RowsOfABucketShareTheirDivision) {
@@ -102,6 +96,8 @@ TEST(GemmPlan, ShapesThatDoNotFitAreRefused) {
   EXPECT_EQ(gemm::fit_few_rows(kH200, {4096, 4096, 17}, {}).split_k, 0u);
   EXPECT_EQ(gemm::fit_few_rows(kAmpere, problem, {}).split_k, 0u);
   EXPECT_FALSE(gemm::batch_fits({.split_k = 2, .strips = 8, .tile_m = 16}, 128));
+  EXPECT_FALSE(gemm::batch_fits({.split_k = 3, .strips = 8, .tile_m = 16}, 4096));
+  EXPECT_FALSE(gemm::batch_fits({.split_k = 1, .strips = 16, .tile_m = 16}, 4096));
   EXPECT_FALSE(gemm::batch_fits({.split_k = 1, .strips = 12, .tile_m = 256}, 4096));
 }
 

@@ -63,14 +63,6 @@ TEST(GemmTuning, OtherTextIsRefusedAsAWhole) {
   }
 }
 
-TEST(GemmTuning, ShippedEntriesAreWellFormed) {
-  for (const TuningEntry& e : gemm::shipped_tuning()) {
-    EXPECT_EQ(gemm::m_bucket(e.m), e.m);
-    EXPECT_NE(e.plan.kernel, Kernel::kAuto);
-    EXPECT_GT(e.gain, 0.0f);
-  }
-}
-
 TEST(GemmCapi, PacksInspectsAndUnpacks) {
   const Weights w = normal_weights(40 * 300, 0.02f, 400, 1);
   std::vector<std::byte> packed(snug_gemm_packed_bound_bytes(40, 300, SNUG_GEMM_FIXED));

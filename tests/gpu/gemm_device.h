@@ -98,8 +98,8 @@ inline std::vector<gemm::Plan> plans_for(std::uint64_t n, std::uint64_t k, std::
     }
   if (device.hopper())
     for (const int tile_m : gemm::kTileMs)
-      for (const int strips : {8, 12, 16})
-        for (const int split_k : {1, 2, 4})
+      for (const int strips : gemm::kTileStrips)
+        for (const int split_k : {static_cast<int>(gemm::kStreamK), 1, 2, 4})
           if (const gemm::Plan plan{
                   .kernel = Kernel::kBatch, .split_k = split_k, .strips = strips, .tile_m = tile_m};
               gemm::batch_fits(plan, k))

@@ -117,23 +117,25 @@ Choice choose(std::uint64_t n, std::uint64_t k, std::uint64_t m, Policy policy) 
   const Device& device = current_device();
   const CompletePlan& complete = auto_plan(device, {n, k, m});
   Choice choice{true, complete.plan, complete.gain};
-  if (policy == Policy::kSpeed)
-    choice.packed = choice.gain != 0 ? choice.gain >= 1.0f : device.hopper() && m <= 64;
+  if (policy == Policy::kSpeed) choice.packed = choice.gain >= 1.0f;
   return choice;
 }
 
 std::string explain(std::uint64_t n, std::uint64_t k, std::uint64_t m, Policy policy) {
   const Choice c = choose(n, k, m, policy);
   const Device& device = current_device();
-  char line[320], gain[64] = "not measured for this shape";
+  char line[320], gain[64] = "no estimate for this GPU";
   if (c.gain != 0)
-    std::snprintf(gain, sizeof gain, "measured %.2fx of cuBLAS", static_cast<double>(c.gain));
+    std::snprintf(gain, sizeof gain, "%s %.2fx of cuBLAS",
+                  auto_plan(device, {n, k, m}).measured ? "measured" : "expected",
+                  static_cast<double>(c.gain));
   std::snprintf(line, sizeof line, "%llux%llu, m=%llu on %s: %s (%s policy; %s); kernel %s", ULL{n},
                 ULL{k}, ULL{m}, device.num_sms == 0 ? "no GPU" : device.name,
                 c.packed ? "packed" : "dense", policy == Policy::kSpeed ? "speed" : "memory", gain,
                 kernel_name(c.plan.kernel));
   std::string text = line;
   if (c.plan.split_k > 1) text += ", split-K " + std::to_string(c.plan.split_k);
+  if (c.plan.split_k == kStreamK) text += ", stream-K";
   if (c.plan.kernel == Kernel::kFewRows) text += ", " + std::to_string(c.plan.warps) + " warps";
   if (c.plan.kernel == Kernel::kBatch)
     text += ", tiles of " + std::to_string(16 * c.plan.strips) + " rows of W and " +

@@ -41,8 +41,7 @@ __global__ void __launch_bounds__(kGenericWarps * 32)
           a.set(i, __ldg(reinterpret_cast<const uint4*>(at + half * 2048) + i * 32 + lane));
       } else {
         const auto* codes = reinterpret_cast<const uint4*>(at + half * kHalfBytes) + lane;
-        decode_half(a, {{__ldg(codes), __ldg(codes + 32)}, __ldg(codes + 64)}, lane_palette,
-                    p.overflows, half, lane);
+        decode_half(a, {{__ldg(codes), __ldg(codes + 32)}, __ldg(codes + 64)}, lane_palette, half);
       }
 #pragma unroll
       for (std::uint32_t i = 0; i < 4; ++i) {

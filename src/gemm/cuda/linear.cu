@@ -28,8 +28,8 @@ struct WorkspaceLayout {
     if (c.plan.kernel == Kernel::kFewRows && c.fit.split_k > 1)
       bytes = Layout(p.n, p.k, p.kind).strips * few_rows_token_tiles(p.m) * c.fit.split_k * 512;
     if (c.plan.kernel == Kernel::kBatch) {
-      if (c.plan.split_k <= 1)  // stream-K: each SM leaves at most two tiles of sums
-        bytes = std::uint64_t{2} * static_cast<std::uint32_t>(device.num_sms) * kStripRows *
+      if (c.plan.split_k == kStreamK)  // each SM leaves at most one tile of sums
+        bytes = std::uint64_t{1} * static_cast<std::uint32_t>(device.num_sms) * kStripRows *
                 static_cast<std::uint32_t>(c.plan.strips * c.plan.tile_m) * 4;
       copied = std::min(p.m, kMaxCopiedTokens) * row_bytes;
     }
@@ -160,8 +160,10 @@ std::size_t linear_workspace_bytes(std::uint64_t n, std::uint64_t k, std::uint64
   };
   // No tile of the batch kernel has more sums than these.
   if (device.hopper() && max_m > kMaxFewRows / 2)
-    allow({n, k, max_m},
-          {.kernel = Kernel::kBatch, .split_k = 1, .strips = 16, .tile_m = max_m <= 64 ? 64 : 128});
+    allow({n, k, max_m}, {.kernel = Kernel::kBatch,
+                          .split_k = kStreamK,
+                          .strips = max_m > kMaxNarrowRows ? kWideStrips : 12,
+                          .tile_m = max_m > kMaxNarrowRows ? 256 : kMaxNarrowRows});
   for (std::uint64_t m = 1;; m = m < kMaxFewRows ? m + 1 : std::min(2 * m, max_m)) {
     for (const Kind kind : {Kind::kFixed, Kind::kRaw}) allow({n, k, m, kind}, {});
     if (m >= max_m) return bytes;

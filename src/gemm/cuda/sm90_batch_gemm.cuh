@@ -5,10 +5,10 @@
 // the next. Two more warps copy W and x, each through its own ring. W depends on no other
 // kernel and is loaded before the previous one ends. Thread blocks work in teams of two on
 // adjacent rows of W: each loads half of x and multicasts it to both.
-// Stream-K: the steps of k over all tiles of y form one line, which the teams share evenly.
-// Where a tile of y is divided, its parts go to the workspace, and the last warp to arrive
-// adds them in order. Split-K, for few tiles: each tile of y belongs to one cluster of
-// `split_k` teams, which add their parts through distributed shared memory.
+// Teams take whole tiles of y. Stream-K: what does not fill a wave is divided evenly; parts of a
+// tile go to the workspace, and the team that ends it adds them in order. Split-K, for few tiles:
+// each tile of y belongs to one cluster of `split_k` teams, which add their parts through
+// distributed shared memory.
 #pragma once
 #include "gemm/cuda/sm90_batch_output.cuh"
 #include "gemm/cuda/sm90_wgmma.cuh"
@@ -21,19 +21,20 @@ __device__ __forceinline__ void copy_weights(const BatchParams& b, std::uint32_t
                                              const Line& line, const Rank& rank) {
   const LinearParams& p = b.p;
   const std::uint32_t lane = threadIdx.x % 32;
-  RingPosition<Shape::kWStages> at(1);
+  RingWriter<Shape::kWStages> at;
   // x goes through the same queue, so the ring must not be filled at once at the start.
   constexpr std::uint32_t kAtOnce = 2;
   std::uint32_t copied = 0;
   line.for_each_segment(rank.team, [&](const Segment& s) {
+    at.restart();
     const std::uint32_t strip0 = (s.row_tile * kTeam + rank.in_team()) * Shape::kStrips;
     const std::uint32_t strip = min(strip0 + lane % Shape::kStrips, p.strips - 1);
     const std::uint8_t* tile =
         p.tiles + (std::uint64_t{strip} * p.tiles_per_strip + s.begin) * Shape::kTileBytes;
     for (std::uint32_t step = s.begin; step < s.end; ++step, tile += Shape::kTileBytes) {
       const std::uint32_t full = base + Shape::kWFull + at.slot * 8;
-      barrier_wait_hinted(base + Shape::kWEmpty + at.slot * 8, at.phase);
-      if (copied >= kAtOnce && copied < Shape::kWStages)
+      barrier_wait_hinted(base + Shape::kWEmpty + at.slot * 8, at.phase());
+      if (copied >= kAtOnce && copied < Shape::kWStages && copied == step - s.begin)
         barrier_wait_hinted(base + Shape::kWFull + (copied - kAtOnce) * 8, 0);
       ++copied;
       if (lane == 0) barrier_expect(full, Shape::kWBytes);
@@ -51,13 +52,14 @@ template <class Shape>
 __device__ __forceinline__ void copy_x(const BatchParams& b, std::uint32_t base, const Line& line,
                                        const Rank& rank) {
   const auto blocks = static_cast<std::uint16_t>(((1u << kTeam) - 1) << rank.first_of_team());
-  RingPosition<Shape::kXStages> at(1);
+  RingWriter<Shape::kXStages> at;
   line.for_each_segment(rank.team, [&](const Segment& s) {
+    at.restart();
     const std::uint32_t token0 =
         s.token_tile * Shape::kTileM + rank.in_team() * (Shape::kTileM / kTeam);
     for (std::uint32_t half = 2 * s.begin; half < 2 * s.end; ++half) {
       const std::uint32_t full = base + Shape::kXFull + at.slot * 8;
-      barrier_wait_hinted(base + Shape::kXEmpty + at.slot * 8, at.phase);
+      barrier_wait_hinted(base + Shape::kXEmpty + at.slot * 8, at.phase());
       barrier_expect(full, Shape::kXBytes);
       tensor_copy_multicast(
           blocks,
@@ -80,132 +82,129 @@ struct NextInput<kKind, false> {
     half = half_;
   }
   __device__ __forceinline__ void decode(HalfFragments& out, std::uint32_t which_half,
-                                         const LanePalette& palette, const Overflows& overflows,
-                                         std::uint32_t lane) const {
+                                         const LanePalette& palette) const {
     HalfInput<kKind> now;
     now.load(at, half);
-    now.decode(out, which_half, palette, overflows, lane);
+    now.decode(out, which_half, palette);
   }
 };
 
 template <class Shape>
 __device__ __forceinline__ void batch_consume(const BatchParams& b, std::uint32_t base,
-                                              const Line& line, const Rank& rank) {
+                                              const Line& line, const Rank& rank,
+                                              std::uint32_t warp) {
+  constexpr std::uint32_t kWStages = Shape::kWStages, kXStages = Shape::kXStages;
+  // Halves of a tile that this warp takes, and from one of them to its next in the ring of x.
+  constexpr std::uint32_t kHalves = 2 / Shape::kKGroups, kXStep = Shape::kKGroups;
   const LinearParams& p = b.p;
-  const std::uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  // The strip of this warp in the first 64-row tile, and the address of this lane's codes.
-  const std::uint32_t my_strip = warp / 4 * Shape::kSubs * 4 + warp % 4;
-  std::uint32_t my_tile = base + Shape::kW + my_strip * Shape::kTileBytes + lane * 16;
-  RingPosition<Shape::kWStages> w_at(0);
-  RingPosition<Shape::kXStages> x_at(0);
-  // A stage of x is released to all blocks of the team: that of the previous half tile, once
-  // the next wgmma has been issued.
-  std::uint32_t last_x = Shape::kXStages;
+  const std::uint32_t lane = threadIdx.x % 32;
+  const std::uint32_t k_group = warp / 4 / Shape::kRowGroups;
+  const std::uint32_t my_strip = warp / 4 % Shape::kRowGroups * 4 + warp % 4;
+  // Where this lane's codes and this warp's x and barriers are in the first stage of each ring.
+  std::uint32_t my_tile = base + Shape::kW + my_strip * Shape::kTileBytes +
+                          k_group * (Shape::kTileBytes / 2) + lane * 16;
   std::uint32_t x_empty =
-      cluster_address(base + Shape::kXEmpty, rank.first_of_team() + lane % kTeam);
+      cluster_address(base + Shape::kXEmpty + k_group * 8, rank.first_of_team() + lane % kTeam);
   asm volatile("" : "+r"(my_tile), "+r"(x_empty));  // computed once, not at every use
-  const auto release_x = [&] {
-    if (lane < kTeam && last_x != Shape::kXStages) barrier_arrive_cluster(x_empty + last_x * 8);
-  };
+  const std::uint32_t x_full = base + Shape::kXFull + k_group * 8;
+  const std::uint32_t x0 = wgmma_descriptor(base + Shape::kX + k_group * Shape::kXBytes);
+  const std::uint32_t zero = warp >> 8;  // which the compiler does not know
+  // Phases of the stages of both rings, at the start of a round.
+  std::uint32_t w_phases = 0, x_phases = 0;
   line.for_each_segment(rank.team, [&](const Segment& s) {
-    const std::uint32_t strip0 = (s.row_tile * kTeam + rank.in_team()) * Shape::kStrips + my_strip;
-    uint2 palettes[Shape::kSubs];
-#pragma unroll
-    for (int sub = 0; sub < Shape::kSubs; ++sub)
-      palettes[sub] = Shape::kKind == Kind::kRaw
-                          ? uint2{}
-                          : __ldg(p.palettes + min(strip0 + sub * 4, p.strips - 1));
+    const std::uint32_t strip = (s.row_tile * kTeam + rank.in_team()) * Shape::kStrips + my_strip;
+    const std::uint32_t real_strip = min(strip, p.strips - 1);
+    const uint2 palette = Shape::kKind == Kind::kRaw ? uint2{} : __ldg(p.palettes + real_strip);
     Sums<Shape> sums;
 #pragma unroll
-    for (int sub = 0; sub < Shape::kSubs; ++sub)
-#pragma unroll
-      for (int i = 0; i < Shape::kTileM / 2; ++i) sums.v[sub][i] = 0.0f;
+    for (int i = 0; i < Shape::kTileM / 2; ++i) sums.v[i] = 0.0f;
     HalfFragments a[2];  // one in use by the tensor cores, one being decoded
-    // Escape words of eight steps; those of the next eight are prefetched.
-    const auto load_escapes = [&](int sub, std::uint32_t step) -> std::uint32_t {
+    // Escape words of a round; those of the next are prefetched.
+    const auto load_escapes = [&](std::uint32_t step) -> std::uint32_t {
       const std::uint32_t at = step + lane / 4;
-      if (Shape::kKind == Kind::kRaw || at >= s.end) return 0;
-      const uint4* words =
-          p.escapes + (std::uint64_t{min(strip0 + sub * 4, p.strips - 1)} * line.steps + at);
+      if (Shape::kKind == Kind::kRaw || lane / 4 >= kWStages || at >= s.end) return 0;
+      const uint4* words = p.escapes + (std::uint64_t{real_strip} * line.steps + at);
       return __ldg(reinterpret_cast<const std::uint32_t*>(words) + lane % 4);
     };
-    EscapeWords escapes[Shape::kSubs];
-    std::uint32_t next_escapes[Shape::kSubs];
-#pragma unroll
-    for (int sub = 0; sub < Shape::kSubs; ++sub) next_escapes[sub] = load_escapes(sub, s.begin);
+    EscapeWords escapes;
+    std::uint32_t next_escapes = load_escapes(s.begin);
     // Codes are prefetched by half a tile. With a branch between the last write to operand A
     // and wgmma, the compiler would wait for each wgmma.
-    NextInput<Shape::kKind, Shape::kAhead> input[Shape::kSubs];
-    const auto load_codes = [&](std::uint32_t half) {
-#pragma unroll
-      for (int sub = 0; sub < Shape::kSubs; ++sub)
-        input[sub].load(my_tile + w_at.slot * Shape::kWBytes + sub * 4 * Shape::kTileBytes, half);
-    };
-    // To be called with half a tile in registers; releases the stage after its second half.
-    const auto next_codes = [&](int half, std::uint32_t step, const HalfFragments& regs) {
-      if (half == 0) return load_codes(1);
-      // The address depends on the loads: the barrier alone would not wait for them.
-      const std::uint32_t zero =
-          Shape::kAhead
-              ? (regs.a[0][0] | regs.a[1][0] | regs.a[2][0] | regs.a[3][0]) & w_at.slot >> 8
-              : 0;
-      barrier_arrive_if(lane == 0, base + Shape::kWEmpty + w_at.slot * 8 + zero);
-      w_at.advance();
-      barrier_wait_hinted(base + Shape::kWFull + w_at.slot * 8, w_at.phase, step + 1 < s.end);
-      load_codes(0);  // after the last step these are not used
-    };
-    barrier_wait_hinted(base + Shape::kWFull + w_at.slot * 8, w_at.phase);
-    load_codes(0);
-    for (std::uint32_t step = s.begin; step < s.end; ++step) {
-      const std::uint32_t nth = (step - s.begin) % 8;
-      LanePalette lane_palettes[Shape::kSubs];
+    NextInput<Shape::kKind, Shape::kAhead> input;
+    barrier_wait_hinted(base + Shape::kWFull, w_phases & 1);
+    input.load(my_tile, 0);
+    std::uint32_t step = s.begin, used;
+    // A round is unrolled, so that all places in shared memory are constants.
+    for (;;) {
       if constexpr (Shape::kKind == Kind::kFixed) {
-        if (nth == 0) {
-#pragma unroll
-          for (int sub = 0; sub < Shape::kSubs; ++sub) {
-            escapes[sub].take(next_escapes[sub]);
-            next_escapes[sub] = load_escapes(sub, step + 8);
-          }
-        }
-#pragma unroll
-        for (int sub = 0; sub < Shape::kSubs; ++sub)
-          lane_palettes[sub] = escapes[sub].palette_of(nth, palettes[sub], p.overflows.count, lane);
+        escapes.take(next_escapes);
+        next_escapes = load_escapes(step + kWStages);
       }
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const std::uint32_t x = wgmma_descriptor(base + Shape::kX + x_at.slot * Shape::kXBytes);
+      for (std::uint32_t w = 0; w < kWStages; ++w) {
+        const bool is_last = step + 1 == s.end;
+        // To be called with half a tile in registers; releases the stage after its last half.
+        const auto next_codes = [&](std::uint32_t half, const HalfFragments& regs) {
+          if (half + 1 < kHalves) return input.load(my_tile + w * Shape::kWBytes, 1);
+          // The address depends on the loads: the barrier alone would not wait for them.
+          const std::uint32_t after = Shape::kAhead ? (regs.a[0][0] | regs.a[2][0]) & zero : 0;
+          barrier_arrive_if(lane == 0, base + after + Shape::kWEmpty + w * 8);
+          const std::uint32_t next = (w + 1) % kWStages;
+          barrier_wait_hinted(base + Shape::kWFull + next * 8,
+                              (w_phases >> next & 1) ^ (next == 0 ? 1 : 0), !is_last);
+          input.load(my_tile + next * Shape::kWBytes, 0);  // unused after the last step
+        };
+        LanePalette lane_palette;
+        if constexpr (Shape::kKind == Kind::kFixed)
+          lane_palette = escapes.palette_of(w, palette, p.overflows, lane);
 #pragma unroll
-        for (int sub = 0; sub < Shape::kSubs; ++sub) {
-          HalfFragments& regs = a[(half * Shape::kSubs + sub) & 1];
-          input[sub].decode(regs, half, lane_palettes[sub], p.overflows, lane);
-          if (Shape::kAhead && sub + 1 == Shape::kSubs) next_codes(half, step, regs);
-          if (sub == 0) barrier_wait_hinted(base + Shape::kXFull + x_at.slot * 8, x_at.phase);
+        for (std::uint32_t half = 0; half < kHalves; ++half) {
+          const std::uint32_t use = 2 * w + half, slot = use % kXStages;
+          const std::uint32_t x = x0 + slot * (Shape::kXBytes / 16);
+          HalfFragments& regs = a[(w * kHalves + half) & 1];
+          input.decode(regs, half + k_group, lane_palette);
+          if (Shape::kAhead) next_codes(half, regs);
+          barrier_wait_hinted(x_full + slot * 8,
+                              (x_phases >> slot & 1) ^ (use >= kXStages ? 1 : 0));
           wgmma_fence();
 #pragma unroll
-          for (int i = 0; i < 4; ++i)
-            Wgmma<Shape::kTileM>::multiply(sums.v[sub], regs.a[i], x + i * 2);
+          for (int i = 0; i < 4; ++i) Wgmma<Shape::kTileM>::multiply(sums.v, regs.a[i], x + i * 2);
           wgmma_commit();
-          if (!Shape::kAhead && sub + 1 == Shape::kSubs) next_codes(half, step, regs);
-          // Once all groups but this one are done, the other registers are free, and after
-          // the last group of a stage its shared memory is, too.
+          if (!Shape::kAhead) next_codes(half, regs);
+          // Once the previous group is done, its registers are free, and its stage of x is
+          // released to all blocks of the team.
           wgmma_wait<1>();
-          if (sub == 0) release_x();
+          barrier_arrive_cluster_if(lane < kTeam && (use != 0 || step != s.begin),
+                                    x_empty + (slot + kXStages - kXStep) % kXStages * 8);
         }
-        last_x = x_at.slot;
-        x_at.advance();
+        if (++step == s.end) {
+          used = w + 1;
+          goto done;
+        }
       }
+      w_phases ^= changed_phases(kWStages, kWStages);
+      x_phases ^= changed_phases(2 * kWStages, kXStages);
     }
+  done:
     wgmma_wait<0>();
-    release_x();
-    last_x = Shape::kXStages;
+    if (lane < kTeam) barrier_arrive_cluster(x_empty + (2 * used - kXStep) % kXStages * 8);
+    w_phases ^= changed_phases(used, kWStages);
+    x_phases ^= changed_phases(2 * used, kXStages);
+    if (!add_k_groups(sums, base, k_group == 0)) {
+      if (p.split_k != 1) {  // as in add_in_cluster
+        cluster_sync();
+        cluster_sync();
+      }
+      return;
+    }
     wait_for_previous_kernel();  // which may still read y or use the workspace
     const std::uint32_t token0 = s.token_tile * Shape::kTileM;
     if (p.split_k != 1) {
-      add_in_cluster<Shape>(p, sums, base, rank, strip0, token0);
+      add_in_cluster(p, sums, base, rank, strip, token0);
     } else if (s.begin == 0 && s.end == line.steps) {
-      write_tile<Shape>(p, sums, strip0, token0);
+      write_tile(p, sums, strip, token0);
     } else {
-      add_parts<Shape>(p, sums, line, rank, s, strip0, token0);
+      add_parts(p, sums, line, rank, s, strip, token0);
     }
   });
 }
@@ -218,7 +217,8 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   std::uint32_t base = shared_address(smem);
   if (base % 1024 != 0) __trap();  // swizzled rows need it
   asm volatile("" : "+r"(base));   // computed once, not at every use
-  const std::uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  // Uniform for the compiler, too, which then keeps addresses in uniform registers.
+  const std::uint32_t warp = __shfl_sync(kAllLanes, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
   const Rank rank;
   const Line line(b);
   if (warp >= Shape::kWarps) {
@@ -237,7 +237,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
       const bool copies_x = warp == Shape::kWarps + 1;
       if (copies_x && lane < Shape::kXStages) {
         barrier_init(base + Shape::kXFull + 8 * lane, 1);
-        barrier_init(base + Shape::kXEmpty + 8 * lane, kTeam * Shape::kWarps);
+        barrier_init(base + Shape::kXEmpty + 8 * lane, kTeam * Shape::kWarps / Shape::kKGroups);
         barrier_init_fence();
       }
       if (copies_x && lane == 0) prefetch_tensor_map(&b.x_map);
@@ -259,7 +259,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Shape::kMultiplyRegs));
     cluster_arrive_relaxed();
     cluster_wait();
-    batch_consume<Shape>(b, base, line, rank);
+    batch_consume<Shape>(b, base, line, rank, warp);
   }
   __syncwarp();
   cluster_sync();  // other blocks may still send x or release stages here

@@ -32,8 +32,7 @@ template <int kTokenTiles, Kind kKind, class Refill>
 __device__ __forceinline__ void multiply_tile(float (&acc)[kTokenTiles][4], std::uint32_t tile,
                                               const std::uint32_t (&x)[kTokenTiles],
                                               std::uint32_t col_bytes, const LanePalette& palette,
-                                              const Overflows& overflows, std::uint32_t lane,
-                                              const Refill& refill) {
+                                              std::uint32_t lane, const Refill& refill) {
   HalfInput<kKind> input[2];
   input[0].load(tile + lane * 16, 0);
   input[1].load(tile + lane * 16, 1);
@@ -47,7 +46,7 @@ __device__ __forceinline__ void multiply_tile(float (&acc)[kTokenTiles][4], std:
       for (int t = 0; t < kTokenTiles; ++t)
         b[i][t] = load_matrix_x4(x[t] + col_bytes + half * 128 + i * 64);
     HalfFragments w;
-    input[half].decode(w, half, palette, overflows, lane);
+    input[half].decode(w, half, palette);
 #pragma unroll
     for (int i = 0; i < 2; ++i)  // 32 columns
 #pragma unroll
@@ -183,13 +182,13 @@ __global__ void __launch_bounds__(FewRowsSmem(kTokenTiles, kWarps, kKind).thread
         }
         LanePalette lane_palette{};
         if constexpr (kKind == Kind::kFixed)
-          lane_palette = escapes.palette_of(nth % 8, palette, p.overflows.count, lane);
+          lane_palette = escapes.palette_of(nth % 8, palette, p.overflows, lane);
         if (p.x_aligned && strip == member)
           barrier_wait_hinted(base + smem.x_full + (tile - first_tile) / chunk_tiles * 8, 0);
         barrier_wait_hinted(full + slot * 8, phase);
         multiply_tile<kTokenTiles, kKind>(acc, ring + slot * smem.tile_bytes, x,
-                                          (tile - first_tile) * kTileCols * 2, lane_palette,
-                                          p.overflows, lane, [&](std::uint32_t loaded) {
+                                          (tile - first_tile) * kTileCols * 2, lane_palette, lane,
+                                          [&](std::uint32_t loaded) {
                                             __syncwarp();
                                             if (lane == 0) copy_next(slot, loaded);
                                           });

@@ -26,6 +26,7 @@ inline constexpr std::uint32_t kNoOverflow = ~0u;
 struct LanePalette {
   uint2 entries;
   std::uint32_t overflow;
+  const uint4* upper;  // with an overflow: this lane's part of it
 };
 
 // Without branches: all lanes see every escape of the tile; it changes the palette of one.
@@ -49,9 +50,11 @@ struct EscapeWords {
     marked = __ballot_sync(kAllLanes, loaded != 0);
   }
   __device__ __forceinline__ LanePalette palette_of(std::uint32_t tile, uint2 palette,
-                                                    std::uint32_t num_overflows,
+                                                    const Overflows& overflows,
                                                     std::uint32_t lane) const {
-    LanePalette out{palette, kNoOverflow};
+    LanePalette out;
+    out.entries = palette;
+    out.overflow = kNoOverflow;
     const std::uint32_t first = tile * kEscapeWords;
     if ((marked >> first & 15) == 0) return out;
 #pragma unroll 1
@@ -60,7 +63,12 @@ struct EscapeWords {
       if (escapes == 0) break;
       if (escapes == kOverflowMark) {
         const std::uint32_t overflow = __shfl_sync(kAllLanes, word, first + 1);
-        if (overflow < num_overflows) out.overflow = overflow;
+        if (overflow < overflows.count) {
+          out.overflow = overflow;
+          out.upper = reinterpret_cast<const uint4*>(overflows.bytes +
+                                                     std::uint64_t{overflow} * kOverflowBytes) +
+                      lane;
+        }
         break;
       }
       apply_escape(out.entries, escapes, lane);
@@ -70,11 +78,19 @@ struct EscapeWords {
   }
 };
 
+// Four bytes of the palette by the four lower digits of `indices`, each at most 7. Unlike
+// __byte_perm, this does not mask them once more.
+__device__ __forceinline__ std::uint32_t permute(uint2 palette, std::uint32_t indices) {
+  std::uint32_t out;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(out) : "r"(palette.x), "r"(palette.y), "r"(indices));
+  return out;
+}
+
 // One byte permute turns four indices into four bytes, one operation adds their signs.
 __device__ __forceinline__ uint2 upper_bytes(std::uint32_t nibbles, uint2 palette) {
   const std::uint32_t indices = nibbles & 0x77777777u;
-  return {__byte_perm(palette.x, palette.y, indices) | (nibbles & 0x80808080u),
-          __byte_perm(palette.x, palette.y, indices >> 16) | (nibbles << 4 & 0x80808080u)};
+  return {permute(palette, indices) | (nibbles & 0x80808080u),
+          permute(palette, indices >> 16) | (nibbles << 4 & 0x80808080u)};
 }
 
 __device__ __forceinline__ void join_bytes(std::uint32_t (&a)[4], std::uint32_t low01,
@@ -86,19 +102,14 @@ __device__ __forceinline__ void join_bytes(std::uint32_t (&a)[4], std::uint32_t 
 }
 
 // Half of an overflow; off the fast path.
-__device__ __forceinline__ void load_overflow(uint2 (&high)[4], const Overflows& overflows,
-                                              std::uint32_t number, std::uint32_t which_half,
-                                              std::uint32_t lane) {
-  const auto* overflow = reinterpret_cast<const uint4*>(
-      overflows.bytes + std::uint64_t{number} * kOverflowBytes + which_half * 1024);
-  const uint4 v = __ldg(overflow + lane), w = __ldg(overflow + 32 + lane);
+__device__ __forceinline__ void load_overflow(uint2 (&high)[4], const uint4* upper) {
+  const uint4 v = __ldg(upper), w = __ldg(upper + 32);
   high[0] = {v.x, v.y}, high[1] = {v.z, v.w}, high[2] = {w.x, w.y}, high[3] = {w.z, w.w};
 }
 
-// Eight weights in eleven operations.
+// Eight weights in ten operations.
 __device__ __forceinline__ void decode_half(HalfFragments& half, const HalfCodes& codes,
-                                            const LanePalette& palette, const Overflows& overflows,
-                                            std::uint32_t which_half, std::uint32_t lane) {
+                                            const LanePalette& palette, std::uint32_t which_half) {
   uint2 high[4] = {
       upper_bytes(codes.nibbles.x, palette.entries), upper_bytes(codes.nibbles.y, palette.entries),
       upper_bytes(codes.nibbles.z, palette.entries), upper_bytes(codes.nibbles.w, palette.entries)};
@@ -107,7 +118,7 @@ __device__ __forceinline__ void decode_half(HalfFragments& half, const HalfCodes
   std::uint32_t number = palette.overflow;
   asm volatile("" : "+r"(number));
   if (__builtin_expect(number != kNoOverflow, 0))
-    load_overflow(high, overflows, number, which_half, lane);
+    load_overflow(high, palette.upper + which_half * 64);
     // Both paths join here, so that operand A of wgmma is written outside of branches;
     // otherwise the compiler waits for each wgmma.
 #pragma unroll
@@ -125,7 +136,7 @@ __device__ __forceinline__ LanePalette single_tile_palette(const uint4* escapes,
   EscapeWords words;
   words.take(lane < kEscapeWords ? __ldg(reinterpret_cast<const std::uint32_t*>(escapes) + lane)
                                  : 0);
-  return words.palette_of(0, palette, overflows.count, lane);
+  return words.palette_of(0, palette, overflows, lane);
 }
 
 // What a lane loads of half a tile from shared memory before it decodes; `at` is its
@@ -145,9 +156,8 @@ struct HalfInput<Kind::kFixed> {
     return codes.low[0].x | codes.low[1].x | codes.nibbles.x;
   }
   __device__ __forceinline__ void decode(HalfFragments& out, std::uint32_t half,
-                                         const LanePalette& palette, const Overflows& overflows,
-                                         std::uint32_t lane) const {
-    decode_half(out, codes, palette, overflows, half, lane);
+                                         const LanePalette& palette) const {
+    decode_half(out, codes, palette, half);
   }
 };
 template <>
@@ -161,8 +171,8 @@ struct HalfInput<Kind::kRaw> {
   __device__ __forceinline__ std::uint32_t any() const {
     return weights.a[0][0] | weights.a[1][0] | weights.a[2][0] | weights.a[3][0];
   }
-  __device__ __forceinline__ void decode(HalfFragments& out, std::uint32_t, const LanePalette&,
-                                         const Overflows&, std::uint32_t) const {
+  __device__ __forceinline__ void decode(HalfFragments& out, std::uint32_t,
+                                         const LanePalette&) const {
     out = weights;
   }
 };

@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(256) unpack_tiles(const __grid_constant__ Unpa
       codes[h] = {{__ldcs(at), __ldcs(at + 32)}, __ldcs(at + 64)};
     }
 #pragma unroll
-    for (int h = 0; h < 2; ++h) decode_half(halves[h], codes[h], palette, p.overflows, h, lane);
+    for (int h = 0; h < 2; ++h) decode_half(halves[h], codes[h], palette, h);
   }
   const std::uint64_t row0 = strip * kStripRows;
   std::uint16_t* const out = p.w - p.first_strip * kStripRows * p.ld;
