@@ -259,7 +259,7 @@ SNUG_API int snug_reader_read_bytes(const snug_reader* reader, size_t idx, uint6
                                     void* dst, size_t dst_bytes, int num_threads,
                                     snug_status* status);
 
-/* Compresses a safetensors file and verifies the output before it gets its name. force: not 0
+/* Compresses a file or model folder; verifies the output before it gets its name. force: not 0
  * replaces an existing one. Ends with SNUG_IO soon after *stop becomes nonzero (NULL: never). */
 SNUG_API int snug_compress_file(const char* in, const char* out, int codec, int num_threads,
                                 int force, const volatile int* stop, snug_status* status);

@@ -51,7 +51,7 @@ def save_file(tensors, filename, metadata=None, codec="entropy", threads=0):
         for name in order:
             items[name].write(file)
         file.flush()
-        _compress(b"/proc/self/fd/%d" % file.fileno(), target, *options)
+        compress_path(b"/proc/self/fd/%d" % file.fileno(), target, *options)
 
 
 def _item(name, tensor):
@@ -165,8 +165,9 @@ def _umask():
         return next((int(line[6:], 8) for line in file if line.startswith("Umask:")), 0o022)
 
 
-def _compress(source, target, codec, threads):
-    """On another thread, since this one sees Ctrl-C only while it is in Python."""
+def compress_path(source, target, codec, threads):
+    """Compresses a file or a model folder, both named by bytes. On another thread, since this one
+    sees Ctrl-C only while it is in Python."""
     stop, status, codes, done = c_int(0), Status(), [], threading.Event()
 
     def run():
