@@ -9,7 +9,7 @@ CMAKE_FLAGS ?=
 CONFIGURE = cmake -S . -B $(BUILD) -DCMAKE_BUILD_TYPE=Release $(CMAKE_FLAGS)
 COMPILE   = cmake --build $(BUILD) -j $(JOBS)
 
-.PHONY: all setup build demo test door-test fault-test bench gpu-test gpu-bench format install clean
+.PHONY: all setup build demo test door-test fault-test transformers-test bench gpu-test gpu-bench format install clean
 all: build
 
 setup:
@@ -33,6 +33,14 @@ door-test: setup  # ten minutes, as root: 10,000 connections through a hostile p
 	@$(CONFIGURE)
 	@$(COMPILE) --target snug-cli
 	@python3 tests/transfer/door_trial.py $(BUILD)/snug
+
+transformers-test: setup  # in a virtual environment of its own, several GB with torch
+	@$(CONFIGURE)
+	@$(COMPILE) --target snug_c
+	@python3 -m venv $(BUILD)/venv
+	@$(BUILD)/venv/bin/pip install -q torch transformers accelerate
+	@SNUG_LIBRARY=$(BUILD)/libsnug_c.so PYTHONPATH=python $(BUILD)/venv/bin/python \
+	  tests/python/transformers_test.py
 
 fault-test: setup  # every system call and allocation fails once; takes about an hour
 	@$(CONFIGURE)

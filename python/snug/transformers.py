@@ -14,7 +14,7 @@ keep the linear layers compressed on a GPU instead:
 import dataclasses
 import functools
 import os
-import shutil
+import re
 import tempfile
 
 try:
@@ -39,6 +39,7 @@ __all__ = ["SnugConfig", "save_pretrained"]
 
 MODES = ("load", "run")
 _FORMAT = 1
+_WEIGHTS = r"model({0}(-\d{{5}}-of-\d{{5}})?\.safetensors|\.safetensors\.index{0}\.json)"
 _RUN_ON = {"cuda"}  # devices whose layers mode="run" keeps compressed
 
 
@@ -256,6 +257,9 @@ def save_pretrained(model, save_directory, codec="entropy", threads=0, **options
     settings = number_of(CODECS, codec, "codec"), threads_of(threads)
     if options.get("push_to_hub"):
         raise ValueError("save_pretrained of Snug writes to a folder only: upload it afterwards")
+    if getattr(model.config, "quantization_config", None) is not None:
+        raise ValueError("the model is quantized, and transformers could not load it compressed: "
+                         "use model.save_pretrained")
     if os.path.isfile(save_directory):
         raise NotADirectoryError(f"{save_directory} is a file: give the name of a folder")
     os.makedirs(save_directory, exist_ok=True)
@@ -263,19 +267,11 @@ def save_pretrained(model, save_directory, codec="entropy", threads=0, **options
         plain, packed = os.path.join(scratch, "plain"), os.path.join(scratch, "packed")
         model.save_pretrained(plain, **options)
         saving.compress_path(os.fsencode(plain), os.fsencode(packed), *settings)
-        names = sorted(os.listdir(packed), key=lambda name: name == "config.json")
-        _delete_shards(save_directory, {name for name in os.listdir(save_directory)
-                                        if name.startswith("model") and ".safetensors" in name})
-        for name in names:  # config.json last: it says that the folder is compressed
-            _replace(os.path.join(packed, name), os.path.join(save_directory, name))
-
-
-def _delete_shards(folder, names):
-    for name in names:
-        os.remove(os.path.join(folder, name))
-
-
-def _replace(source, target):
-    if os.path.isdir(source) and os.path.isdir(target):
-        shutil.rmtree(target)
-    os.replace(source, target)
+        names = os.listdir(packed)
+        for name in sorted(names, key=lambda name: name == "config.json"):  # it names the method
+            os.replace(os.path.join(packed, name), os.path.join(save_directory, name))
+    own = re.compile(_WEIGHTS.format(re.escape("." + options["variant"])
+                                     if options.get("variant") else ""))
+    for name in os.listdir(save_directory):
+        if own.fullmatch(name) and name not in names:  # of an earlier model
+            os.remove(os.path.join(save_directory, name))
