@@ -23,7 +23,8 @@ struct PieceCache::Entry {
 namespace {
 
 // Buffers of almost the usual size are of that size, so that they can be used again: memory that is
-// fresh from the system costs as much time as half of the decoding.
+// fresh from the system takes longer than the decoding. Huge pages do not help: on virtual machines
+// whose host takes free memory back they are ten times slower.
 std::uint64_t buffer_bytes(std::uint64_t num_bytes) {
   return num_bytes > kPieceBytes / 2 && num_bytes < kPieceBytes ? kPieceBytes : num_bytes;
 }

@@ -112,7 +112,7 @@ TEST(PieceCache, StaysWithinItsBytes) {
   FakeSource source;
   PieceCache cache(source, 10 * kPieceBytes, 2);
   Prng random(1);
-  for (int i = 0; i < 300; ++i) {
+  for (int i = 0; i < 80; ++i) {
     const Piece pieces[] = {piece(random.next() % 40, 0, kPieceBytes),
                             piece(random.next() % 40, 1, kPieceBytes - 5)};
     auto hold = cache.get(pieces);
