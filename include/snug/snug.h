@@ -276,7 +276,7 @@ enum snug_wire_mode { /* AUTO: whichever is fastest on this link */
 /* clang-format on */
 #define SNUG_WIRE_NUM_MODES 3
 typedef struct snug_wire_options {
-  const char* token;    /* secret of both sides, at least 16 bytes; NULL: this user's, loopback */
+  const char* token;    /* 16 to 4095 bytes; NULL: $SNUG_TOKEN, or this user's secret on loopback */
   int32_t mode;         /* enum snug_wire_mode */
   int32_t num_lanes;    /* parallel connections, 1 to 16; 0: two or four */
   uint64_t chunk_bytes; /* 64 KiB to 4 MiB, a multiple of 64 KiB */

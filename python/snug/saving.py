@@ -29,7 +29,8 @@ def save_file(tensors, filename, metadata=None, codec="entropy", threads=0):
     """Writes numpy arrays or torch tensors, given by name, to a compressed checkpoint.
 
     `snug decompress` restores from it the file that safetensors' save_file writes. Arrays need not
-    be contiguous. Tensors that share memory are refused. An existing file is replaced at the end.
+    be contiguous. Tensors of torch that share memory are refused; NumPy arrays are written for each
+    name, as safetensors does. An existing file is replaced at the end.
     """
     if not has_store:
         raise ValueError("libsnug_c was built without the checkpoint store (SNUG_STORE=OFF)")

@@ -19,8 +19,6 @@ namespace snug::wire {
 namespace {
 
 constexpr Status kAltered{Code::kCorrupt, "the data was altered on its way"};
-constexpr Status kAnotherToken{
-    Code::kPeer, "the other side has another token, or runs as another user without one"};
 constexpr Status kNoTls{Code::kPeer,
                         "the other side does not encrypt: it runs with --insecure, or is no Snug"};
 constexpr Status kOtherVersion{Code::kUnsupportedVersion,
@@ -69,7 +67,7 @@ struct FreeSsl {
 };
 
 // What the first error in OpenSSL's queue means for a handshake.
-Status meaning_of_error() {
+Status meaning_of_error(Side side) {
   const unsigned long error = ERR_peek_error();
   switch (ERR_GET_LIB(error) == ERR_LIB_SSL ? ERR_GET_REASON(error) : 0) {
     case 0:
@@ -82,7 +80,9 @@ Status meaning_of_error() {
     case SSL_R_PACKET_LENGTH_TOO_LONG:
     case SSL_R_ENCRYPTED_LENGTH_TOO_LONG:
     case SSL_R_BAD_RECORD_TYPE: return kNoTls;
-    default: return kAnotherToken;
+    case SSL_R_BINDER_DOES_NOT_VERIFY: return kAnotherToken;
+    // The dialler gets one alert whatever was wrong with its hello. The listener knows better.
+    default: return side == Side::kDials ? kAnotherToken : kNoTls;
   }
 }
 
@@ -120,7 +120,7 @@ class TlsChannel : public Channel {
       if (done == 1) return SSL_session_reused(ssl_.get()) ? Status{} : kAnotherToken;
       const int why = SSL_get_error(ssl_.get(), done);
       if (why != SSL_ERROR_WANT_READ && why != SSL_ERROR_WANT_WRITE)
-        return why == SSL_ERROR_SSL ? meaning_of_error() : kSentAway;
+        return why == SSL_ERROR_SSL ? meaning_of_error(side_) : kSentAway;
       const Status s = why == SSL_ERROR_WANT_READ ? socket_.wait_readable(deadline, keep_going)
                                                   : socket_.wait_writable(deadline, keep_going);
       if (!s.ok()) return s;
