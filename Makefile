@@ -9,7 +9,7 @@ CMAKE_FLAGS ?=
 CONFIGURE = cmake -S . -B $(BUILD) -DCMAKE_BUILD_TYPE=Release $(CMAKE_FLAGS)
 COMPILE   = cmake --build $(BUILD) -j $(JOBS)
 
-.PHONY: all setup build demo test door-test fault-test bench gpu-test gpu-bench format install clean
+.PHONY: all setup build demo test door-test fault-test mutation-test transformers-test bench gpu-test gpu-bench format install clean
 all: build
 
 setup:
@@ -34,10 +34,24 @@ door-test: setup  # ten minutes, as root: 10,000 connections through a hostile p
 	@$(COMPILE) --target snug-cli
 	@python3 tests/transfer/door_trial.py $(BUILD)/snug
 
+transformers-test: setup  # in a virtual environment of its own, several GB with torch
+	@$(CONFIGURE)
+	@$(COMPILE) --target snug_c
+	@python3 -m venv $(BUILD)/venv
+	@$(BUILD)/venv/bin/pip install -q torch transformers accelerate
+	@SNUG_LIBRARY=$(BUILD)/libsnug_c.so PYTHONPATH=python $(BUILD)/venv/bin/python \
+	  tests/python/transformers_test.py
+
 fault-test: setup  # every system call and allocation fails once; takes about an hour
 	@$(CONFIGURE)
 	@$(COMPILE) --target fault_test
 	@SNUG_FAULT_ALL=1 $(BUILD)/tests/faults/fault_test
+
+mutation-test: setup  # 100,000 mutated files under sanitizers; takes some ten minutes
+	@cmake --preset asan
+	@cmake --build --preset asan -j $(JOBS) --target store_mutation_test
+	@SNUG_MUTATIONS=100000 ASAN_OPTIONS=quarantine_size_mb=16:max_allocation_size_mb=256 \
+	  UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 build-asan/tests/store_mutation_test
 
 bench: setup
 	@$(CONFIGURE)

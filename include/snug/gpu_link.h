@@ -39,7 +39,8 @@ Result<std::shared_ptr<wire::Sink>> wire_sink(DType dtype,
 // Threads: two per end, and one more for some milliseconds with the first large message. They
 //          busy-wait during transfers and for 5 ms after the last.
 // Trust:   the peer has the connection's token. It may write anything into staging and shared
-//          memory: lengths and offsets are checked, and frames as everywhere.
+//          memory: lengths and offsets are checked, and frames as everywhere. Raw bytes have a
+//          checksum, against accidents: a transfer that ends well has what was sent.
 class Link {
  public:
   // Both ends call this, each with its end of one connection, which must outlive the link. Uses

@@ -259,7 +259,7 @@ SNUG_API int snug_reader_read_bytes(const snug_reader* reader, size_t idx, uint6
                                     void* dst, size_t dst_bytes, int num_threads,
                                     snug_status* status);
 
-/* Compresses a safetensors file and verifies the output before it gets its name. force: not 0
+/* Compresses a file or model folder; verifies the output before it gets its name. force: not 0
  * replaces an existing one. Ends with SNUG_IO soon after *stop becomes nonzero (NULL: never). */
 SNUG_API int snug_compress_file(const char* in, const char* out, int codec, int num_threads,
                                 int force, const volatile int* stop, snug_status* status);
@@ -276,7 +276,7 @@ enum snug_wire_mode { /* AUTO: whichever is fastest on this link */
 /* clang-format on */
 #define SNUG_WIRE_NUM_MODES 3
 typedef struct snug_wire_options {
-  const char* token;    /* secret of both sides, at least 16 bytes; NULL: this user's, loopback */
+  const char* token;    /* 16 to 4095 bytes; NULL: $SNUG_TOKEN, or this user's secret on loopback */
   int32_t mode;         /* enum snug_wire_mode */
   int32_t num_lanes;    /* parallel connections, 1 to 16; 0: two or four */
   uint64_t chunk_bytes; /* 64 KiB to 4 MiB, a multiple of 64 KiB */

@@ -37,15 +37,16 @@ enum class Mode : std::uint8_t { kRaw = 0, kFixed = 1, kEntropy = 2, kAuto = 3 }
 inline constexpr int kNumModes = 3;         // of a chunk, which is never kAuto
 const char* mode_name(Mode mode) noexcept;  // "raw", "fixed", "entropy", "auto"
 
-inline constexpr std::size_t kMinTokenBytes = 16;
+inline constexpr std::size_t kMinTokenBytes = 16, kMaxTokenBytes = 4095;
 inline constexpr std::size_t kMinChunkBytes = std::size_t{64} << 10;
 inline constexpr std::size_t kMaxChunkBytes = std::size_t{4} << 20;
 inline constexpr std::uint64_t kMaxMessageBytes = std::uint64_t{1} << 43;  // 8 TiB
 
 struct Options {
-  // The secret that lets a peer in, at least kMinTokenBytes long. TCP is encrypted and
-  // authenticated by TLS 1.3 under a key made of it. Empty: the secret of this user, on loopback
-  // only. shm: needs none; it takes only processes of the same user.
+  // The secret that lets a peer in, kMinTokenBytes to kMaxTokenBytes long. TCP is encrypted and
+  // authenticated by TLS 1.3 under a key made of it. Empty: that of the environment variable
+  // SNUG_TOKEN, or else the secret of this user, on loopback only. shm: needs none; it takes only
+  // processes of the same user.
   std::string token;
   bool insecure = false;  // no token, no encryption, any user: the network must be trusted
   Mode mode = Mode::kAuto;
@@ -184,8 +185,13 @@ class Listener {
   const Options& options() const noexcept;
   // The next peer that has authenticated and connected all its lanes.
   Result<Connection> accept(std::chrono::milliseconds patience) noexcept;
-  // Connections that ended before they authenticated.
-  std::uint64_t num_refused() const noexcept;
+  // Connections that ended before they authenticated. Some of them had another token, or another
+  // user's secret; `peer` is the address of the last of these.
+  struct Refused {
+    std::uint64_t count = 0, wrong_token = 0;
+    std::string peer;
+  };
+  Refused refused() const;
 
   class Impl;
 

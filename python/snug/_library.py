@@ -160,7 +160,6 @@ _CORE = {
     "snug_gemm_inspect": (c_int, [_P, _N, c_uint64, POINTER(GemmMatrix), _S]),
     "snug_gemm_num_strips": (_N, [c_uint64]),
     "snug_gemm_strip_sums_host": (c_int, [_P, _N, _P, _N, _S]),
-    "snug_gemm_verify_host": (c_int, [_P, _N, _P, _N, _S]),
 }
 
 # In libraries built with the checkpoint store.
@@ -213,7 +212,6 @@ _CUDA = {
                                _S]),
     "snug_gemm_open": (c_int, [_P, c_uint64, _P, POINTER(GemmMatrix), _S]),
     "snug_gemm_strip_sums": (c_int, [POINTER(GemmMatrix), _P, _P, _S]),
-    "snug_gemm_verify": (c_int, [POINTER(GemmMatrix), _P, _P, _P, _S]),
     "snug_gemm_unpack": (c_int, [POINTER(GemmMatrix), _P, c_uint64, _P, _S]),
     "snug_gemm_linear_workspace_bytes": (_N, [c_uint64, c_uint64, c_uint64]),
     "snug_gemm_init_workspace": (c_int, [_P, _N, _P, _S]),

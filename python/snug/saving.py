@@ -29,7 +29,8 @@ def save_file(tensors, filename, metadata=None, codec="entropy", threads=0):
     """Writes numpy arrays or torch tensors, given by name, to a compressed checkpoint.
 
     `snug decompress` restores from it the file that safetensors' save_file writes. Arrays need not
-    be contiguous. Tensors that share memory are refused. An existing file is replaced at the end.
+    be contiguous. Tensors of torch that share memory are refused; NumPy arrays are written for each
+    name, as safetensors does. An existing file is replaced at the end.
     """
     if not has_store:
         raise ValueError("libsnug_c was built without the checkpoint store (SNUG_STORE=OFF)")
@@ -51,7 +52,7 @@ def save_file(tensors, filename, metadata=None, codec="entropy", threads=0):
         for name in order:
             items[name].write(file)
         file.flush()
-        _compress(b"/proc/self/fd/%d" % file.fileno(), target, *options)
+        compress_path(b"/proc/self/fd/%d" % file.fileno(), target, *options)
 
 
 def _item(name, tensor):
@@ -165,8 +166,9 @@ def _umask():
         return next((int(line[6:], 8) for line in file if line.startswith("Umask:")), 0o022)
 
 
-def _compress(source, target, codec, threads):
-    """On another thread, since this one sees Ctrl-C only while it is in Python."""
+def compress_path(source, target, codec, threads):
+    """Compresses a file or a model folder, both named by bytes. On another thread, since this one
+    sees Ctrl-C only while it is in Python."""
     stop, status, codes, done = c_int(0), Status(), [], threading.Event()
 
     def run():

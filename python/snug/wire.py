@@ -9,7 +9,8 @@
 
 Data is any bytes-like object, a torch tensor, or a list of them, which travel as
 one message. Everything is encrypted (TLS 1.3). On one host only this user is let in; addresses
-other than loopback need the same token, of 16 bytes or more, on both sides.
+other than loopback need the same token, of 16 to 4095 bytes, on both sides: token=, or the
+variable SNUG_TOKEN.
 
 Tensors on a GPU are encoded there and travel through the host. A link is faster between two
 processes of one host. Both ends open it, each with its end of one connection:

@@ -136,10 +136,10 @@ int snug_compress_file(const char* in, const char* out, int codec, int num_threa
   return call(status, [&]() -> StoreStatus {
     const std::string from = &deref(in), to = &deref(out);
     std::error_code error;
-    // compress_path takes folders too, and makes up names in them.
-    for (const std::string& path : {from, to})
-      if (path.empty() || std::filesystem::is_directory(path, error))
-        return {{Code::kUsage, "needs the name of a file"}, path, {}, {}};
+    // compress_path makes up names if it gets none.
+    if (to.empty() ||
+        (std::filesystem::is_directory(to, error) && !std::filesystem::is_directory(from, error)))
+      return {{Code::kUsage, "needs the name of a file"}, to, {}, {}};
     snug::StoreOptions options;
     options.codec = snug::capi::to_enum<snug::Codec>(codec);
     options.num_threads = num_threads;

@@ -231,7 +231,7 @@ std::string to_json(const BenchArgs& args, const BenchData& data, const std::vec
 }
 
 int run_bench(const BenchArgs& args) {
-  release_signals();  // one call of a codec may take seconds, and nothing is written
+  end_on_signals();  // one call of a codec may take seconds, and nothing is written
   const std::uint64_t limit = parse_bytes(args.limit);
   if (limit == 0)
     return print_error(Code::kUsage, "--limit wants a number like 256MiB, not " + args.limit);

@@ -36,7 +36,7 @@ bool parse_rows(const std::string& text, std::uint64_t num_rows, std::uint64_t& 
 }
 
 int run_cat(const CatArgs& args) {
-  release_signals();  // stdout may be a pipe that nobody empties, and no file is written
+  end_on_signals();  // stdout may be a pipe that nobody empties, and no file is written
   const auto reader = Reader::open(args.file);
   if (!reader) return print_error(reader.status());
   const auto tensor = reader->find(args.tensor);

@@ -22,6 +22,11 @@ static_assert(std::atomic<int>::is_always_lock_free, "a handler must not take a 
 
 void on_signal(int signal) { g_signal.store(signal, std::memory_order_relaxed); }
 
+void end_at_once(int signal) {
+  print_stderr("snug: interrupted\n");
+  ::_exit(128 + signal);
+}
+
 std::size_t terminal_columns() noexcept {
   struct winsize size;
   if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return 80;
@@ -82,13 +87,13 @@ void catch_signals() noexcept {
   std::signal(SIGXFSZ, SIG_IGN);
 }
 
-void release_signals() noexcept {
+void end_on_signals() noexcept {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     struct sigaction current;
     if (::sigaction(signal, nullptr, &current) == 0 && current.sa_handler == on_signal)
-      std::signal(signal, SIG_DFL);
+      std::signal(signal, end_at_once);
   }
-  if (pending_signal() != 0) std::raise(pending_signal());  // it came before
+  if (pending_signal() != 0) end_at_once(pending_signal());  // it came before
 }
 
 int pending_signal() noexcept { return g_signal.load(std::memory_order_relaxed); }

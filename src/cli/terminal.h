@@ -29,7 +29,7 @@ void print_kept(const std::string& path);
 void catch_signals() noexcept;
 int pending_signal() noexcept;  // 0: none
 // For commands that have nothing to clean up: from here on these signals end the process at once.
-void release_signals() noexcept;
+void end_on_signals() noexcept;
 
 bool is_terminal(int fd) noexcept;
 

@@ -1,39 +1,36 @@
 #include "cli/wire_options.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <cstdlib>
 #include <fstream>
 
 #include "cli/commands.h"
+#include "cli/terminal.h"
 #include "cli/units.h"
 
 namespace snug::cli {
 namespace {
 
-constexpr std::size_t kMaxTokenBytes = 4096;
+// Not refused as ssh refuses such keys: containers get their secrets in files that all may read.
+void warn_if_exposed(const std::string& file) {
+  struct stat info;
+  if (::stat(file.c_str(), &info) == 0 && S_ISREG(info.st_mode) && (info.st_mode & 07) != 0)
+    print_stderr("snug: warning: other users can read or change the token in " + printable(file) +
+                 "; chmod 600 helps\n");
+}
 
 StoreResult<std::string> read_token(const std::string& file) {
-  std::string token;
-  if (file.empty()) {
-    const char* variable = std::getenv("SNUG_TOKEN");
-    if (variable != nullptr) token = variable;
-    if (token.empty()) return token;
-  } else {
-    std::ifstream in(file, std::ios::binary);
-    token.resize(kMaxTokenBytes);
-    in.read(token.data(), static_cast<std::streamsize>(token.size()));
-    token.resize(static_cast<std::size_t>(in.gcount()));
-    if (in.bad() || token.empty())
-      return StoreStatus{{Code::kIo, "cannot read the token"}, file, {}, {}};
-    while (!token.empty() && (token.back() == '\n' || token.back() == '\r')) token.pop_back();
-  }
-  if (token.size() < wire::kMinTokenBytes || token.size() >= kMaxTokenBytes)
-    return StoreStatus{
-        {Code::kUsage, "a token has 16 to 4095 bytes; openssl rand -hex 32 makes one"},
-        file,
-        {},
-        {}};
+  std::ifstream in(file, std::ios::binary);
+  std::string token(wire::kMaxTokenBytes + 2, '\0');  // shows one that is too long
+  in.read(token.data(), static_cast<std::streamsize>(token.size()));
+  token.resize(static_cast<std::size_t>(in.gcount()));
+  if (in.bad() || token.empty())
+    return StoreStatus{{Code::kIo, "cannot read the token"}, file, {}, {}};
+  while (!token.empty() && (token.back() == '\n' || token.back() == '\r')) token.pop_back();
+  if (token.empty()) return StoreStatus{{Code::kUsage, "the file has no token"}, file, {}, {}};
+  warn_if_exposed(file);
   return token;
 }
 
@@ -71,11 +68,14 @@ StoreResult<wire::Options> to_wire_options(const WireArgs& args) {
   for (const wire::Mode mode : {wire::Mode::kRaw, wire::Mode::kFixed, wire::Mode::kEntropy})
     if (args.mode == wire::mode_name(mode)) options.mode = mode;
   options.insecure = args.insecure;
-  if (!args.insecure) {
+  if (!args.token_file.empty()) {
     auto token = read_token(args.token_file);
     if (!token) return token.status();
     options.token = std::move(*token);
   }
+  const char* const variable = std::getenv("SNUG_TOKEN");
+  if (args.insecure && !args.quiet && variable != nullptr && variable[0] != '\0')
+    print_stderr("snug: warning: --insecure: SNUG_TOKEN is not used, nothing is encrypted\n");
   options.num_lanes = args.num_lanes;
   options.chunk_bytes = parse_bytes(args.chunk);
   options.timeout = std::chrono::milliseconds(static_cast<long>(args.timeout_seconds * 1000));

@@ -17,8 +17,8 @@ struct WireArgs {
 
 void add_wire_options(CLI::App& cmd, WireArgs& args);
 
-// kUsage or kIo with a message if a value makes no sense. The token comes from the file named, or
-// else from the environment variable SNUG_TOKEN.
+// kUsage or kIo with a message if a value makes no sense. Warns of a token that others can read, or
+// that is not used.
 StoreResult<wire::Options> to_wire_options(const WireArgs& args);
 
 nlohmann::ordered_json stats_json(const wire::Stats& stats);

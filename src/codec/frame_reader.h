@@ -29,14 +29,23 @@ class FrameReader {
   // than two blocks. `payloads` starts with that of block `first`; those of the others follow.
   Status decode(std::uint64_t first, std::uint64_t count, const std::uint8_t* payloads,
                 std::uint8_t* dst, Workspace& workspace) const noexcept {
+    return decode_to(
+        first, count, payloads,
+        [&](std::uint64_t block_idx) { return dst + (block_idx - first) * header_->block_bytes(); },
+        workspace);
+  }
+
+  // The same; block i goes to place(i).
+  template <class Place>
+  Status decode_to(std::uint64_t first, std::uint64_t count, const std::uint8_t* payloads,
+                   Place place, Workspace& workspace) const noexcept {
     for (const std::uint64_t end = first + count; first < end;) {
       BlockJob jobs[2];
       std::size_t num_jobs = 0;
       for (; num_jobs < 2 && first < end; ++num_jobs, ++first) {
         const auto num_elems = static_cast<std::size_t>(header_->elems_in_block(first));
-        jobs[num_jobs] = {entry(first), first, payloads, num_elems, dst};
+        jobs[num_jobs] = {entry(first), first, payloads, num_elems, place(first)};
         payloads += jobs[num_jobs].entry.num_bytes;
-        dst += num_elems * elem_bytes(header_->dtype);
       }
       if (Status s = decode_blocks({jobs, num_jobs}, header_->dtype, workspace); !s.ok()) return s;
     }

@@ -84,24 +84,33 @@ msghdr message_of(std::span<iovec> pieces) {
   return message;
 }
 
-// Calls `move` until all pieces have been sent or received.
+std::size_t bytes_in(std::span<const iovec> pieces) {
+  std::size_t sum = 0;
+  for (const iovec& piece : pieces) sum += piece.iov_len;
+  return sum;
+}
+
+// Calls `move` until `num_bytes` of the pieces, or some more, have been sent or received. Returns
+// how many.
 template <class Move>
-Status move_all(int fd, std::span<iovec> pieces, short event, const char* what, Deadline deadline,
-                Move move) {
-  for (pieces = drop_front(pieces, 0); !pieces.empty();) {
+Result<std::size_t> move_bytes(int fd, std::span<iovec> pieces, std::size_t num_bytes, short event,
+                               const char* what, Deadline deadline, Move move) {
+  std::size_t done = 0;
+  for (pieces = drop_front(pieces, 0); done < num_bytes;) {
     msghdr message = message_of(pieces);
     const ssize_t moved = move(&message);
     if (moved > 0) {
+      done += static_cast<std::size_t>(moved);
       pieces = drop_front(pieces, static_cast<std::size_t>(moved));
     } else if (moved == 0) {
-      return {Code::kPeer, "the peer closed the connection"};
+      return Status{Code::kPeer, "the peer closed the connection"};
     } else if (would_wait(errno)) {
       if (Status s = wait_for(fd, event, deadline); !s.ok()) return s;
     } else if (errno != EINTR) {
       return system_error(what, errno);
     }
   }
-  return {};
+  return done;
 }
 
 socklen_t length_of(const sockaddr_storage& address) {
@@ -204,9 +213,11 @@ Status Socket::send_all(std::span<const std::byte> bytes, Deadline deadline) con
   return send_all(std::span(&piece, 1), deadline);
 }
 
-Status Socket::send_all(std::span<iovec> pieces, Deadline deadline) const {
-  return move_all(fd(), pieces, POLLOUT, "cannot send", deadline,
-                  [this](msghdr* message) { return ::sendmsg(fd(), message, MSG_NOSIGNAL); });
+Status Socket::send_all(std::span<iovec> pieces, Deadline deadline, bool more) const {
+  const int flags = MSG_NOSIGNAL | (more ? MSG_MORE : 0);
+  return move_bytes(fd(), pieces, bytes_in(pieces), POLLOUT, "cannot send", deadline,
+                    [&](msghdr* message) { return ::sendmsg(fd(), message, flags); })
+      .status();
 }
 
 Status Socket::recv_all(std::span<std::byte> bytes, Deadline deadline) const {
@@ -215,8 +226,13 @@ Status Socket::recv_all(std::span<std::byte> bytes, Deadline deadline) const {
 }
 
 Status Socket::recv_all(std::span<iovec> pieces, Deadline deadline) const {
-  return move_all(fd(), pieces, POLLIN, "cannot receive", deadline,
-                  [this](msghdr* message) { return ::recvmsg(fd(), message, 0); });
+  return recv_at_least(bytes_in(pieces), pieces, deadline).status();
+}
+
+Result<std::size_t> Socket::recv_at_least(std::size_t num_bytes, std::span<iovec> pieces,
+                                          Deadline deadline) const {
+  return move_bytes(fd(), pieces, num_bytes, POLLIN, "cannot receive", deadline,
+                    [this](msghdr* message) { return ::recvmsg(fd(), message, 0); });
 }
 
 Result<std::size_t> Socket::recv_some(std::span<std::byte> bytes, Deadline deadline) const {

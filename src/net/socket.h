@@ -54,10 +54,14 @@ class Socket {
 
   // All bytes or an error; after an error the position in the stream is unknown.
   Status send_all(std::span<const std::byte> bytes, Deadline deadline) const;
-  // Several pieces in one system call. Overwrites `pieces`.
-  Status send_all(std::span<iovec> pieces, Deadline deadline) const;
+  // Several pieces in one system call. Overwrites `pieces`. `more`: the next call follows at once,
+  // so that a packet need not end here.
+  Status send_all(std::span<iovec> pieces, Deadline deadline, bool more = false) const;
   Status recv_all(std::span<std::byte> bytes, Deadline deadline) const;
   Status recv_all(std::span<iovec> pieces, Deadline deadline) const;
+  // The first `num_bytes` of the pieces, and what there is for the rest of them. Returns how many.
+  Result<std::size_t> recv_at_least(std::size_t num_bytes, std::span<iovec> pieces,
+                                    Deadline deadline) const;
   // At least one byte; 0 if the peer has closed the connection.
   Result<std::size_t> recv_some(std::span<std::byte> bytes, Deadline deadline) const;
   // Whether the socket has something to read (bytes, or the peer's close).

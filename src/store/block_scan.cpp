@@ -143,6 +143,15 @@ StoreStatus scan_tensors(const TensorFile& file, int num_threads, std::uint64_t 
 StoreStatus read_blocks(const TensorFile& file, std::size_t idx, const FrameHead& head,
                         std::uint64_t first, std::uint64_t count, std::byte* dst, Buffer& payload,
                         codec::Workspace& workspace) {
+  const std::size_t block_bytes = head.header.block_bytes();
+  return read_blocks(
+      file, idx, head, first, count,
+      [=](std::uint64_t block) { return dst + (block - first) * block_bytes; }, payload, workspace);
+}
+
+StoreStatus read_blocks(const TensorFile& file, std::size_t idx, const FrameHead& head,
+                        std::uint64_t first, std::uint64_t count, const BlockPlace& place,
+                        Buffer& payload, codec::Workspace& workspace) {
   if (count == 0) return {};
   std::vector<std::byte> window;
   const auto index = file.index_of(idx, head, first, count, window);
@@ -155,8 +164,10 @@ StoreStatus read_blocks(const TensorFile& file, std::size_t idx, const FrameHead
           file.file().read_at(file.stored_offset(idx) + begin, bytes.data(), bytes.size());
       !s.ok())
     return s;
-  const Status status = reader.decode(first, count, frame::bytes_of(bytes),
-                                      reinterpret_cast<std::uint8_t*>(dst), workspace);
+  const Status status = reader.decode_to(
+      first, count, frame::bytes_of(bytes),
+      [&](std::uint64_t block) { return reinterpret_cast<std::uint8_t*>(place(block)); },
+      workspace);
   return status.ok() ? StoreStatus{} : file.blame(idx, status);
 }
 

@@ -65,4 +65,10 @@ StoreStatus read_blocks(const TensorFile& file, std::size_t idx, const FrameHead
                         std::uint64_t first, std::uint64_t count, std::byte* dst, Buffer& payload,
                         codec::Workspace& workspace);
 
+// The same; block i goes to place(i).
+using BlockPlace = std::function<std::byte*(std::uint64_t block)>;
+StoreStatus read_blocks(const TensorFile& file, std::size_t idx, const FrameHead& head,
+                        std::uint64_t first, std::uint64_t count, const BlockPlace& place,
+                        Buffer& payload, codec::Workspace& workspace);
+
 }  // namespace snug::store

@@ -1,20 +1,10 @@
 #include "store/file_hash.h"
 
-#include <xxhash.h>
-
-#include <cstring>
 #include <new>
 
 namespace snug::store {
-namespace {
-#include "store/file_hash-inl.h"
-}  // namespace
 
-const HashFunctions kPortableHash = {create, update, digest, destroy};
-
-FileHash::FileHash() : FileHash(avx2_hash() != nullptr ? *avx2_hash() : kPortableHash) {}
-
-FileHash::FileHash(const HashFunctions& functions)
+FileHash::FileHash(const hash::Xxh3& functions)
     : functions_(functions), state_(functions.create()) {
   if (state_ == nullptr) throw std::bad_alloc();
 }

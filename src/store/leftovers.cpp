@@ -1,8 +1,10 @@
 // What runs that were killed have left.
+#include <dirent.h>
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <filesystem>
+#include <memory>
 
 #include "snug/store.h"
 #include "store/folder.h"
@@ -29,6 +31,10 @@ std::uint64_t bytes_of(const fs::path& path) {
   return sum;
 }
 
+struct CloseFolder {
+  void operator()(DIR* folder) const { ::closedir(folder); }
+};
+
 }  // namespace
 
 std::vector<Leftover> find_leftovers(const std::string& path) {
@@ -37,11 +43,13 @@ std::vector<Leftover> find_leftovers(const std::string& path) {
   fs::path parent = target.parent_path();
   if (parent.empty()) parent = ".";
   std::vector<Leftover> found;
-  std::error_code error;
-  for (fs::directory_iterator it(parent, error), end; !error && it != end; it.increment(error)) {
-    if (!store::is_temporary_name(it->path().filename().string(), target.filename().string()))
-      continue;
-    const std::string left = (target.parent_path() / it->path().filename()).string();
+  // Not a directory_iterator: that of libstdc++ 12 aborts where there is no memory, and every
+  // command that writes comes here.
+  const std::unique_ptr<DIR, CloseFolder> folder(::opendir(parent.c_str()));
+  while (const dirent* entry = folder ? ::readdir(folder.get()) : nullptr) {
+    const std::string name = entry->d_name;
+    if (!store::is_temporary_name(name, target.filename().string())) continue;
+    const std::string left = (target.parent_path() / name).string();
     // An empty one may just have been made, and is soon held.
     const std::uint64_t num_bytes = bytes_of(left);
     if (num_bytes > 0 && !store::PathLock::is_held(left)) found.push_back({left, num_bytes});

@@ -26,8 +26,9 @@ StoreResult<bool> looks_compressed(const File& file) {
 }  // namespace
 
 StoreResult<std::unique_ptr<TensorFile>> open_if_tensors(const std::string& path) {
-  auto tensors = TensorFile::open(path);
-  if (tensors) return tensors;
+  bool is_safetensors = false;
+  auto tensors = TensorFile::open(path, &is_safetensors);
+  if (tensors || is_safetensors) return tensors;  // its header was read: no plain bytes
   const Code code = tensors.status().status.code;
   if (code != Code::kBadMagic && code != Code::kCorrupt) return tensors;
   const auto file = File::open(path);

@@ -59,13 +59,15 @@ StoreStatus TensorFile::blame(std::size_t idx, Status status) const {
   return {status, path(), std::string(plain_.slots[idx].name)};
 }
 
-StoreResult<std::unique_ptr<TensorFile>> TensorFile::open(const std::string& path) {
+StoreResult<std::unique_ptr<TensorFile>> TensorFile::open(const std::string& path,
+                                                          bool* is_safetensors) {
   auto opened = File::open(path);
   if (!opened) return opened.status();
   auto self = std::make_unique<TensorFile>();
   self->file_ = std::move(*opened);
   auto stored = self->read_layout();
   if (!stored) return stored.status();
+  if (is_safetensors != nullptr) *is_safetensors = true;
   if (StoreStatus s = self->find_mark(*stored); !s.ok()) return s;
   if (!self->compressed_) {
     self->plain_ = std::move(*stored);

@@ -48,7 +48,8 @@ struct FrameHead {
 
 class TensorFile {
  public:
-  static StoreResult<std::unique_ptr<TensorFile>> open(const std::string& path);
+  static StoreResult<std::unique_ptr<TensorFile>> open(const std::string& path,
+                                                       bool* is_safetensors = nullptr);
   // See File::share.
   void share(std::shared_ptr<FilePool> pool) { file_.share(std::move(pool)); }
 

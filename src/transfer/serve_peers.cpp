@@ -27,24 +27,33 @@ bool has_room(const std::list<Peer>& peers, const wire::Connection& next) {
   return peers.size() < kMaxPeers && num_lanes <= kMaxLanesInAll;
 }
 
-// Counts connections that were refused. A port scan must not fill the log.
+// Says that connections were refused. A port scan must not fill the log.
 class Refusals {
  public:
   template <class OnError>
   void report(const wire::Listener& listener, const OnError& on_error) {
-    const std::uint64_t count = listener.num_refused();
     const auto now = std::chrono::steady_clock::now();
-    if (count == num_reported_ || now < quiet_until_) return;
-    const char* what = listener.options().token.empty()
-                           ? "connections ended before they proved to be Snug"
-                           : "connections ended before they proved to know the token";
-    on_error({{Code::kPeer, what}, {}, {}, std::to_string(count - num_reported_)});
-    num_reported_ = count;
+    if (now < quiet_until_) return;
+    const wire::Listener::Refused refused = listener.refused();
+    const auto count = refused.count - reported_.count;
+    const auto wrong = refused.wrong_token - reported_.wrong_token;
+    if (count == 0) return;
+    if (wrong > 0)
+      on_error({{Code::kPeer, "refused: it has another token, or is another user without one"},
+                refused.peer,
+                {},
+                wrong > 1 ? std::to_string(wrong) + " times" : ""});
+    if (count > wrong)
+      on_error({{Code::kPeer, "connections ended before they proved to be Snug"},
+                {},
+                {},
+                std::to_string(count - wrong)});
+    reported_ = refused;
     quiet_until_ = now + 10s;
   }
 
  private:
-  std::uint64_t num_reported_ = 0;
+  wire::Listener::Refused reported_;
   std::chrono::steady_clock::time_point quiet_until_{};
 };
 

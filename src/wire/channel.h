@@ -28,6 +28,8 @@ class Channel {
   virtual Status open(Deadline /*deadline*/, const KeepGoing& /*keep_going*/) { return {}; }
   // Whether the peer has shown, perhaps before `open` returns, that it may be let in.
   virtual bool has_proved() const noexcept { return false; }
+  // Whether `recv` gives nothing but what `send` was given: a checksum would tell nothing more.
+  virtual bool authenticates() const noexcept { return false; }
   // All bytes of both pieces, or an error that ends the channel.
   virtual Status send(std::span<const std::byte> head, std::span<const std::byte> body,
                       Deadline deadline) = 0;

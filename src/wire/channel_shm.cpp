@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <fstream>
 
 #include "net/local_peer.h"
 #include "wire/channel.h"
@@ -163,12 +164,33 @@ class ShmChannel : public Channel {
 constexpr std::size_t kMaxName = 80;
 constexpr Status kNameTooLong{Code::kUsage, "the name is too long; 80 bytes is the limit"};
 
+constexpr std::string_view kSocketPrefix = "snug-wire-";
+constexpr char kAnyUser[] = "any";
+
 // With the user's number, so that users do not take each other's names by accident.
 std::string socket_name(const std::string& name, const Door& door) {
-  const std::string user = door.same_user ? std::to_string(::geteuid()) : "any";
-  return "snug-wire-" + user + "-" + name;
+  const std::string user = door.same_user ? std::to_string(::geteuid()) : kAnyUser;
+  return std::string(kSocketPrefix) + user + "-" + name;
 }
 static_assert(kMaxName + sizeof "snug-wire-4294967295-" <= net::kMaxLocalName);
+
+// Who listens under this name and is not meant, if anybody: the system lists all names.
+Status explain_nobody(const Status& nobody, const std::string& name, const Door& door) {
+  std::ifstream list("/proc/net/unix");
+  for (std::string line; std::getline(list, line);) {
+    const std::size_t at = line.find("@" + std::string(kSocketPrefix));
+    const std::size_t user = at + 1 + kSocketPrefix.size();
+    if (at == std::string::npos) continue;
+    const std::size_t end = line.find('-', user);
+    if (end == std::string::npos || line.substr(end + 1) != name) continue;
+    if (line.substr(user, end - user) == kAnyUser)
+      return {Code::kPeer, "the other side runs with --insecure, which is for both or neither"};
+    if (!door.same_user)
+      return {Code::kPeer, "the other side runs without --insecure, which is for both or neither"};
+    return {Code::kPeer, "another user listens under this name; shm: is for one user's processes"};
+  }
+  return nobody;
+}
 
 class ShmListener : public ChannelListener {
  public:
@@ -193,6 +215,8 @@ class ShmListener : public ChannelListener {
 Result<ChannelPtr> dial_shm(const std::string& name, const Door& door, Deadline deadline) {
   if (name.size() > kMaxName) return kNameTooLong;
   auto socket = net::connect_local(socket_name(name, door), deadline);
+  if (!socket && socket.status().code == Code::kPeer)
+    return explain_nobody(socket.status(), name, door);
   if (!socket) return socket.status();
   return ChannelPtr(std::make_unique<ShmChannel>(std::move(*socket), Side::kDials, door));
 }

@@ -72,19 +72,19 @@ Result<Door> door_of(Side side, const std::string& address, const Options& optio
   const auto parsed = net::parse_address(address);
   if (!parsed) return parsed.status();
   if (options.insecure) return Door{};
-  std::string token = options.token;
-  if (token.empty()) {
+  auto token = given_token(options.token);
+  if (!token) return token.status();
+  if (token->empty()) {
     if (!is_loopback(parsed->host))
       return Status{Code::kUsage, side == Side::kListens
                                       ? "an address that other hosts can reach needs a token "
                                         "(SNUG_TOKEN, --token-file, token= in Python)"
                                       : "another host needs the token of its side "
                                         "(SNUG_TOKEN, --token-file, token= in Python)"};
-    auto secret = user_secret();
-    if (!secret) return secret.status();
-    token = std::move(*secret);
+    token = user_secret();
+    if (!token) return token.status();
   }
-  auto context = make_tls_context(side, token);
+  auto context = make_tls_context(side, *token);
   if (!context) return context.status();
   return Door{std::move(*context)};
 }

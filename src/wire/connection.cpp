@@ -4,6 +4,7 @@
 
 #include "wire/connection_core.h"
 #include "wire/memory_buffers.h"
+#include "wire/user_secret.h"
 
 namespace snug::wire {
 namespace {
@@ -51,10 +52,8 @@ Status check_options(const Options& options) noexcept {
   if (options.num_lanes < 0 || options.num_lanes > kMaxLanes)
     return {Code::kUsage, "number of lanes is not between 1 and 16"};
   if (Status s = check_timeout(options.timeout); !s.ok()) return s;
-  if (!options.token.empty() && options.token.size() < kMinTokenBytes)
-    return {
-        Code::kUsage,  "a token has at least 16 bytes", kNowhere, kNowhere, options.token.size(),
-        kMinTokenBytes};
+  if (!options.token.empty())
+    if (Status s = check_token(options.token); !s.ok()) return s;
   if (!options.token.empty() && options.insecure)
     return {Code::kUsage, "an insecure connection has no use for a token"};
   return ChunkTable::make({}, options.chunk_bytes).status();

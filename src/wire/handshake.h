@@ -24,6 +24,10 @@ SessionId random_session();
 inline constexpr char kSentAwayText[] = "the other side closed the connection during the greeting";
 inline constexpr Status kSentAway{Code::kPeer, kSentAwayText};
 
+inline constexpr char kAnotherTokenText[] =
+    "the other side has another token, or runs as another user without one";
+inline constexpr Status kAnotherToken{Code::kPeer, kAnotherTokenText};
+
 // The side that dialled. Errors: kUnsupportedVersion, kPeer (no Snug, refused), kTimeout, kIo
 // (`keep_going` returned false).
 Status greet(Channel& channel, const ChannelId& id, Deadline deadline,

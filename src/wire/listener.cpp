@@ -46,7 +46,10 @@ class Listener::Impl {
   }
   std::string address() const { return listener_->address(); }
   const Options& options() const { return options_; }
-  std::uint64_t num_refused() const { return num_refused_; }
+  Refused refused() {
+    const std::lock_guard lock(mutex_);
+    return refused_;
+  }
 
   Result<Connection> accept(std::chrono::milliseconds patience) {
     std::unique_lock lock(mutex_);
@@ -114,14 +117,20 @@ class Listener::Impl {
 
   void greet_peer(Greeting& greeting) {
     const Deadline deadline = net::after(std::min<Clock::duration>(options_.timeout, kMaxGreeting));
+    const std::string peer = greeting.channel->peer_name();  // unknown once it is gone
     const Status opened = greeting.channel->open(deadline, {});
     const auto id =
         opened.ok() ? receive_greeting(*greeting.channel, deadline) : Result<ChannelId>(opened);
     const std::lock_guard lock(mutex_);
-    if (id)
+    if (id) {
       add_channel(*id, std::move(greeting.channel));
-    else
-      ++num_refused_;
+    } else {
+      ++refused_.count;
+      if (opened.what == kAnotherTokenText) {
+        ++refused_.wrong_token;
+        refused_.peer = peer;
+      }
+    }
     greeting.channel.reset();
     greeting.done = true;
   }
@@ -163,7 +172,7 @@ class Listener::Impl {
   std::list<Greeting> greetings_;
   std::map<SessionId, Session> sessions_;
   std::deque<std::vector<ChannelPtr>> ready_;
-  std::atomic<std::uint64_t> num_refused_{0};
+  Refused refused_;
 };
 
 Listener::Listener() noexcept = default;
@@ -192,7 +201,7 @@ const Options& Listener::options() const noexcept {
   return impl_ ? impl_->options() : none;
 }
 
-std::uint64_t Listener::num_refused() const noexcept { return impl_ ? impl_->num_refused() : 0; }
+Listener::Refused Listener::refused() const { return impl_ ? impl_->refused() : Refused{}; }
 
 Result<Connection> Listener::accept(std::chrono::milliseconds patience) noexcept try {
   if (!impl_) return Status{Code::kUsage, "not listening"};

@@ -1,9 +1,9 @@
 #include "wire/protocol.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <cstring>
+
+#include "hash/xxh3.h"
 
 namespace snug::wire {
 
@@ -18,14 +18,14 @@ const char* mode_name(Mode mode) noexcept {
 }
 
 std::uint64_t hash_bytes(std::span<const std::byte> bytes) noexcept {
-  return XXH3_64bits(bytes.data(), bytes.size());
+  return hash::xxh3().hash64(bytes.data(), bytes.size());
 }
 
 namespace {
 
 template <class Header>
 std::uint64_t header_hash(const Header& header) noexcept {
-  return XXH3_64bits(&header, offsetof(Header, header_hash));
+  return hash::xxh3().hash64(&header, offsetof(Header, header_hash));
 }
 
 template <class Header>

@@ -103,8 +103,7 @@ class Connection::Core::ReceiveLane {
     if (Status s = take_buffer(message, num_parts); !s.ok()) return s;
     if (!in_place) dst = buffer_.span().last(message.table.chunk_bytes()).first(place.num_bytes);
     if (Status s = read_payload(header, place, dst); !s.ok()) return s;
-    if (header.has_raw_hash ? hash_bytes(dst) != header.raw_hash
-                            : header.kind != PayloadKind::kFrame)
+    if (header.has_raw_hash ? hash_bytes(dst) != header.raw_hash : !checks_itself(header.kind))
       return kDamaged;
     return in_place ? Status{} : message.sink->write(place.offset, dst);
   }
@@ -129,6 +128,12 @@ class Connection::Core::ReceiveLane {
     if (header.kind == PayloadKind::kRaw) return n == place.num_bytes ? Status{} : kNonsense;
     const bool coded = header.kind == PayloadKind::kFrame || header.kind == PayloadKind::kZstd;
     return coded && n > 0 && n < place.num_bytes ? Status{} : kNonsense;
+  }
+
+  // Whether a chunk may come without a hash: a frame has checksums, a raw one needs a channel that
+  // lets nothing be altered.
+  bool checks_itself(PayloadKind kind) const {
+    return kind == PayloadKind::kFrame || (kind == PayloadKind::kRaw && channel_.authenticates());
   }
 
   // All that the chunk needs: room for the encoding, the chunk, or both. Always for a chunk of

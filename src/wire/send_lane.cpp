@@ -40,18 +40,25 @@ class Connection::Core::SendLane {
     header.raw_bytes = place.num_bytes;
     // Where the source encodes, the bytes are fetched only if they travel raw.
     const bool deferred = message.source->encodes() && message.known.empty();
-    std::span<const std::byte> raw;
+    const bool may_be_known = chunk_idx < message.known.size();
+    std::span<const std::byte> raw, payload;
     if (!deferred)
-      if (Status s = fetch(message, place, header, raw); !s.ok()) return s;
-    std::span<const std::byte> payload;
-    if (chunk_idx < message.known.size() && message.known[chunk_idx] == header.raw_hash) {
+      if (Status s = fetch(message, place, raw); !s.ok()) return s;
+    if (may_be_known) header.raw_hash = hash_bytes(raw);
+    if (may_be_known && message.known[chunk_idx] == header.raw_hash) {
       header.kind = PayloadKind::kKnown;
     } else {
       if (Status s = encode_chunk(message, place, raw, header, payload); !s.ok()) return s;
-      if (payload.empty() && deferred)
-        if (Status s = fetch(message, place, header, payload); !s.ok()) return s;
+      if (payload.empty() && deferred) {
+        if (Status s = fetch(message, place, raw); !s.ok()) return s;
+        payload = raw;
+      }
     }
-    header.has_raw_hash = header.kind == PayloadKind::kFrame && deferred ? 0 : 1;
+    const bool no_hash = header.kind == PayloadKind::kFrame
+                             ? deferred
+                             : header.kind == PayloadKind::kRaw && channel_.authenticates();
+    header.has_raw_hash = no_hash ? 0 : 1;
+    if (!no_hash && !may_be_known) header.raw_hash = hash_bytes(raw);
     header.payload_bytes = payload.size();
     seal(header);
     const auto start = Clock::now();
@@ -73,9 +80,7 @@ class Connection::Core::SendLane {
   std::byte* raw_bytes() const { return buffer_.data() + coded_bytes_; }
   std::span<std::byte> coded() const { return {buffer_.data(), coded_bytes_}; }
 
-  // The chunk's bytes, and their hash.
-  Status fetch(Outgoing& message, const ChunkPlace& place, LaneHeader& header,
-               std::span<const std::byte>& raw) {
+  Status fetch(Outgoing& message, const ChunkPlace& place, std::span<const std::byte>& raw) {
     raw = message.source->view(place.offset, place.num_bytes);
     if (raw.empty()) {
       if (Status s = take_buffer(); !s.ok()) return s;
@@ -83,7 +88,6 @@ class Connection::Core::SendLane {
       if (Status s = message.source->read(place.offset, buffer); !s.ok()) return s;
       raw = buffer;
     }
-    header.raw_hash = hash_bytes(raw);
     return {};
   }
 

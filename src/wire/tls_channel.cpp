@@ -19,8 +19,6 @@ namespace snug::wire {
 namespace {
 
 constexpr Status kAltered{Code::kCorrupt, "the data was altered on its way"};
-constexpr Status kAnotherToken{
-    Code::kPeer, "the other side has another token, or runs as another user without one"};
 constexpr Status kNoTls{Code::kPeer,
                         "the other side does not encrypt: it runs with --insecure, or is no Snug"};
 constexpr Status kOtherVersion{Code::kUnsupportedVersion,
@@ -69,7 +67,7 @@ struct FreeSsl {
 };
 
 // What the first error in OpenSSL's queue means for a handshake.
-Status meaning_of_error() {
+Status meaning_of_error(Side side) {
   const unsigned long error = ERR_peek_error();
   switch (ERR_GET_LIB(error) == ERR_LIB_SSL ? ERR_GET_REASON(error) : 0) {
     case 0:
@@ -82,7 +80,9 @@ Status meaning_of_error() {
     case SSL_R_PACKET_LENGTH_TOO_LONG:
     case SSL_R_ENCRYPTED_LENGTH_TOO_LONG:
     case SSL_R_BAD_RECORD_TYPE: return kNoTls;
-    default: return kAnotherToken;
+    case SSL_R_BINDER_DOES_NOT_VERIFY: return kAnotherToken;
+    // The dialler gets one alert whatever was wrong with its hello. The listener knows better.
+    default: return side == Side::kDials ? kAnotherToken : kNoTls;
   }
 }
 
@@ -120,18 +120,20 @@ class TlsChannel : public Channel {
       if (done == 1) return SSL_session_reused(ssl_.get()) ? Status{} : kAnotherToken;
       const int why = SSL_get_error(ssl_.get(), done);
       if (why != SSL_ERROR_WANT_READ && why != SSL_ERROR_WANT_WRITE)
-        return why == SSL_ERROR_SSL ? meaning_of_error() : kSentAway;
+        return why == SSL_ERROR_SSL ? meaning_of_error(side_) : kSentAway;
       const Status s = why == SSL_ERROR_WANT_READ ? socket_.wait_readable(deadline, keep_going)
                                                   : socket_.wait_writable(deadline, keep_going);
       if (!s.ok()) return s;
     }
   }
   bool has_proved() const noexcept override { return has_proved_; }
+  bool authenticates() const noexcept override { return true; }
 
+  // The head is a record of its own, which the peer reads first, but not a packet of its own.
   Status send(std::span<const std::byte> head, std::span<const std::byte> body,
               Deadline deadline) override {
-    if (Status s = send_records(head, deadline); !s.ok()) return s;
-    return send_records(body, deadline);
+    if (Status s = send_records(head, !body.empty(), deadline); !s.ok()) return s;
+    return send_records(body, false, deadline);
   }
 
   Status recv(std::span<std::byte> bytes, Deadline deadline) override {
@@ -143,8 +145,8 @@ class TlsChannel : public Channel {
         bytes = bytes.subspan(n);
         continue;
       }
-      std::uint32_t num_bytes = 0;
-      if (Status s = socket_.recv_all(writable_bytes_of(num_bytes), deadline); !s.ok()) return s;
+      if (Status s = read_length(deadline); !s.ok()) return s;
+      const std::uint32_t num_bytes = next_;
       if (num_bytes == 0 || num_bytes > kMaxRecordBytes) return kAltered;
       if (num_bytes <= bytes.size()) {
         if (Status s = open_record(bytes.first(num_bytes), deadline); !s.ok()) return s;
@@ -159,32 +161,46 @@ class TlsChannel : public Channel {
   }
 
   Status wait_readable(Deadline deadline) override {
-    return unread_.empty() ? socket_.wait_readable(deadline) : Status{};
+    const bool has_some = !unread_.empty() || next_bytes_ > 0;
+    return has_some ? Status{} : socket_.wait_readable(deadline);
   }
   void shut_down() noexcept override { socket_.shut_down(); }
   std::string peer_name() const override { return socket_.peer_name(); }
 
  private:
-  Status send_records(std::span<const std::byte> bytes, Deadline deadline) {
+  // `more`: other records follow at once.
+  Status send_records(std::span<const std::byte> bytes, bool more, Deadline deadline) {
     while (!bytes.empty()) {
       auto num_bytes = static_cast<std::uint32_t>(std::min(bytes.size(), kMaxRecordBytes));
       if (sealed_.size() < num_bytes) sealed_.resize(num_bytes);
       std::byte tag[kTagBytes];
       if (!seal_.run(num_bytes, bytes.data(), sealed_.data(), std::span(tag))) return kNoCipher;
+      bytes = bytes.subspan(num_bytes);
       iovec pieces[] = {
           {&num_bytes, sizeof num_bytes}, {sealed_.data(), num_bytes}, {tag, kTagBytes}};
-      if (Status s = socket_.send_all(std::span(pieces), deadline); !s.ok()) return s;
-      bytes = bytes.subspan(num_bytes);
+      const Status s = socket_.send_all(std::span(pieces), deadline, more || !bytes.empty());
+      if (!s.ok()) return s;
     }
     return {};
   }
 
-  // The rest of a record behind its length, to where its bytes belong. They are not to be used
-  // before this returns.
+  // The length of the next record, of which the last one may have brought some bytes.
+  Status read_length(Deadline deadline) {
+    const auto missing = writable_bytes_of(next_).subspan(next_bytes_);
+    if (Status s = socket_.recv_all(missing, deadline); !s.ok()) return s;
+    next_bytes_ = 0;
+    return {};
+  }
+
+  // The rest of a record behind its length, to where its bytes belong, and the length of the next
+  // one if it is there: one system call a record. The bytes are not to be used before this returns.
   Status open_record(std::span<std::byte> bytes, Deadline deadline) {
     std::byte tag[kTagBytes];
-    iovec pieces[] = {{bytes.data(), bytes.size()}, {tag, kTagBytes}};
-    if (Status s = socket_.recv_all(std::span(pieces), deadline); !s.ok()) return s;
+    iovec pieces[] = {{bytes.data(), bytes.size()}, {tag, kTagBytes}, {&next_, sizeof next_}};
+    const std::size_t num_needed = bytes.size() + kTagBytes;
+    const auto got = socket_.recv_at_least(num_needed, std::span(pieces), deadline);
+    if (!got) return got.status();
+    next_bytes_ = *got - num_needed;
     const auto num_bytes = static_cast<std::uint32_t>(bytes.size());
     return open_.run(num_bytes, bytes.data(), bytes.data(), std::span(tag)) ? Status{} : kAltered;
   }
@@ -212,6 +228,8 @@ class TlsChannel : public Channel {
   RecordCipher seal_, open_;
   std::vector<std::byte> sealed_, held_;
   std::span<std::byte> unread_;  // of held_
+  std::uint32_t next_ = 0;       // length of the next record, of which `next_bytes_` have arrived
+  std::size_t next_bytes_ = 0;
 };
 
 }  // namespace

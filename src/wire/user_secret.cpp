@@ -90,6 +90,19 @@ Status make_secret(const fs::path& path) {
 
 }  // namespace
 
+Status check_token(const std::string& token) noexcept {
+  if (token.size() >= kMinTokenBytes && token.size() <= kMaxTokenBytes) return {};
+  return {Code::kUsage, "a token has 16 to 4095 bytes; openssl rand -hex 32 makes one"};
+}
+
+Result<std::string> given_token(const std::string& given) {
+  const char* const variable = given.empty() ? std::getenv("SNUG_TOKEN") : nullptr;
+  const std::string token = variable != nullptr ? variable : given;
+  if (token.empty()) return token;
+  if (Status s = check_token(token); !s.ok()) return s;
+  return token;
+}
+
 Result<std::string> user_secret() {
   const fs::path config = config_folder();
   if (config.empty()) return kCannotMake;

@@ -61,5 +61,10 @@ expect_code 5 "$SNUG" patch base.safetensors cut -o none
 cp p flipped
 put flipped 150 XXXX
 expect_code 5 "$SNUG" patch base.safetensors flipped -o none
+# Names that Snug reserves, as every other command.
+printf '\x40\0\0\0\0\0\0\0%s' '{"__snug__.x":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}  ' >reserved
+expect_code 5 "$SNUG" verify reserved
+expect_code 5 "$SNUG" diff reserved new.safetensors -o none
+expect_in err "names that Snug reserves"
 expect_absent none
 [ -z "$(find . -name '*.tmp-*')" ] || fail "temporary files are left: $(find . -name '*.tmp-*')"

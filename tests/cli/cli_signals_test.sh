@@ -50,6 +50,7 @@ done
 # Commands that wait, or take far longer.
 WAITS=yes
 interrupt 0.5 "$SNUG" bench model.safetensors --runs 1000
+expect_in err "snug: interrupted"
 interrupt 0.5 "$SNUG" recv in --listen 127.0.0.1:0
 interrupt 0.5 "$SNUG" sync --serve served --listen 127.0.0.1:0
 

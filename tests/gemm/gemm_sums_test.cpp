@@ -7,6 +7,7 @@
 #include "gemm/gemm_weights.h"
 #include "gemm/tile_format.h"
 #include "snug/gemm.h"
+#include "snug/snug_gpu.h"
 #include "support/guarded_buffer.h"
 
 namespace snug::test {
@@ -190,6 +191,26 @@ TEST(GemmSums, BadArgumentsAreRefused) {
   const Status s = gemm::verify_host(packed, Sums{sums[0], sums[1], 7});
   EXPECT_EQ(to_string(s),
             "corrupt: block 2: 16 rows, from row 16 x block on, do not match their checksum");
+}
+
+TEST(GemmSums, TheCAbiGivesTheSame) {
+  auto packed = packed_of(varied_weights(), kN, kK, Kind::kFixed);
+  Sums sums(snug_gemm_num_strips(kN));
+  ASSERT_EQ(
+      snug_gemm_strip_sums_host(packed.data(), packed.size(), sums.data(), sums.size(), nullptr),
+      SNUG_OK);
+  EXPECT_EQ(sums, sums_of(packed, kN));
+  const auto verify = [&](const std::uint64_t* list, snug_status* status) {
+    return snug_gemm_verify_host(packed.data(), packed.size(), list, sums.size(), status);
+  };
+  EXPECT_EQ(verify(sums.data(), nullptr), SNUG_OK);
+  EXPECT_EQ(verify(nullptr, nullptr), SNUG_USAGE);
+  EXPECT_EQ(snug_gemm_strip_sums_host(nullptr, 1000, sums.data(), sums.size(), nullptr),
+            SNUG_USAGE);
+  packed[gemm::Layout(kN, kK, Kind::kFixed).palettes + 8] ^= std::byte{1};
+  snug_status status;
+  EXPECT_EQ(verify(sums.data(), &status), SNUG_CORRUPT);
+  EXPECT_EQ(status.block, 1u);
 }
 
 }  // namespace

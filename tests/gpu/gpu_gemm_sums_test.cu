@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "gpu/gemm_device.h"
+#include "snug/snug_gpu.h"
 
 namespace snug::test {
 namespace {
@@ -146,6 +147,26 @@ TEST(GemmSumsOnGpu, BadArgumentsAreRefused) {
   EXPECT_EQ(gemm::strip_sums({}, list, nullptr).code, Code::kUsage);
   EXPECT_EQ(gemm::verify(packed.matrix, list, nullptr, nullptr).code, Code::kUsage);
   EXPECT_EQ(gemm::verify(packed.matrix, nullptr, result_in(result), nullptr).code, Code::kUsage);
+}
+
+TEST(GemmSumsOnGpu, TheCAbiGivesTheSame) {
+  const DeviceMatrix packed(normal_weights(64 * 256, 0.02f, 0, 8), 64, 256, Kind::kFixed);
+  ASSERT_TRUE(packed.status.ok());
+  const gemm::Matrix& m = packed.matrix;
+  const snug_gemm_matrix matrix{m.data, m.num_bytes, m.n, m.k, m.num_escaped, SNUG_GEMM_FIXED, 0};
+  const DeviceBuffer sums(8 * 4), result(sizeof(snug_cuda_result));
+  auto* const list = reinterpret_cast<std::uint64_t*>(sums.data());
+  ASSERT_EQ(snug_gemm_strip_sums(&matrix, list, nullptr, nullptr), SNUG_OK);
+  SNUG_CUDA_OK(cudaDeviceSynchronize());
+  EXPECT_EQ(sums.download(32), bytes_of_sums(sums_on_gpu(m)));
+  SNUG_CUDA_OK(cudaMemset(sums.data() + 16, 0xEE, 8));
+  ASSERT_EQ(snug_gemm_verify(&matrix, list, reinterpret_cast<snug_cuda_result*>(result.data()),
+                             nullptr, nullptr),
+            SNUG_OK);
+  SNUG_CUDA_OK(cudaDeviceSynchronize());
+  const gemm::DeviceResult found = fetch_result(result);
+  EXPECT_EQ(found.code, static_cast<std::uint32_t>(SNUG_CORRUPT));
+  EXPECT_EQ(found.block, 2u);
 }
 
 }  // namespace

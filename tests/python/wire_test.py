@@ -8,6 +8,7 @@ import struct
 import threading
 import time
 import unittest
+from unittest import mock
 
 import snug
 import snug.wire
@@ -162,6 +163,20 @@ class Wire(unittest.TestCase):
                 snug.wire.listen("127.0.0.1:0", token=token)
         with self.assertRaises(TypeError):
             snug.wire.connect("127.0.0.1:1", token=5)
+        for token in ("x" * 15, "x" * 4096):
+            with self.assertRaisesRegex(snug.SnugError, "16 to 4095"):
+                snug.wire.listen("127.0.0.1:0", token=token)
+            with mock.patch.dict(os.environ, SNUG_TOKEN=token):
+                with self.assertRaisesRegex(snug.SnugError, "16 to 4095"):
+                    snug.wire.listen("127.0.0.1:0")
+
+    def test_the_environment_may_give_the_token(self):
+        with mock.patch.dict(os.environ, SNUG_TOKEN="a long enough secret"):
+            near = snug.wire.connect(self.listener.address)
+            self.listener.accept(10).close()
+            near.close()
+
+    def test_addresses_are_taken_whole(self):
         with self.assertRaises(ValueError):
             snug.wire.listen("127.0.0.1:0\0x")
 

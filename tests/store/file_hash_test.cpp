@@ -36,9 +36,11 @@ TEST(FileHash, AgreesWithXxhash) {
   for (const std::size_t size :
        {0u, 1u, 16u, 17u, 128u, 240u, 241u, 1023u, 1024u, 100000u, 1234567u}) {
     const std::string bytes = weight_bytes("U8", size, size);
-    store::FileHash portable(store::kPortableHash), chosen;
+    store::FileHash portable(hash::kPortableXxh3), chosen;
     EXPECT_EQ(in_pieces(portable, bytes), one_shot(bytes)) << size;
     EXPECT_EQ(in_pieces(chosen, bytes), one_shot(bytes)) << size;
+    for (const hash::Xxh3* build : {&hash::kPortableXxh3, &hash::xxh3()})
+      EXPECT_EQ(build->hash64(bytes.data(), size), XXH3_64bits(bytes.data(), size)) << size;
   }
 }
 

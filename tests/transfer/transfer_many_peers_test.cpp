@@ -10,6 +10,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 
 #include "snug/transfer.h"
@@ -24,6 +25,7 @@ extern char** environ;
 namespace snug::test {
 namespace {
 
+namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 using wire::ControlType;
 
@@ -150,12 +152,14 @@ class ManyPeers : public testing::Test {
     if (kSanitized) GTEST_SKIP() << "sanitizers take memory of their own";
   }
 
-  // Every peer does it at the same time, and stays connected until all have.
+  // Every peer does it at the same time, and stays connected until all have. `held`: a file that
+  // the receiver has already.
   template <class Attack>
-  void attack(Attack attack) {
+  void attack(Attack attack, const std::string& held = {}) {
     const ScratchFolder folder;
     RecvProcess recv(folder.path());
     ASSERT_FALSE(recv.address().empty());
+    if (!held.empty()) fs::copy_file(held, folder / "in/held");
     std::atomic<int> num_done{0};
     std::vector<std::thread> threads;
     for (int i = 0; i < kNumPeers; ++i)
@@ -220,6 +224,27 @@ TEST_F(ManyPeers, ListsOfManyFiles) {
     const std::string name = "x" + std::to_string(i);
     (void)peer.announce(R"({"name":")" + name + R"(","folder":1,"files":[)" + files + "]}");
   });
+}
+
+// A sender that returns asks whether the receiver has its version already, which has to be hashed,
+// and restored if it is compressed.
+TEST_F(ManyPeers, AllAskByVersion) {
+  std::vector<TestTensor> tensors;
+  for (int i = 0; i < 100'000; ++i)
+    tensors.push_back({"model.layers.tensor-" + std::to_string(i), "BF16", {1, 2}, "abcd"});
+  const ScratchFolder folder;
+  write_file(folder / "plain", make_file(tensors));
+  tensors = {};
+  ASSERT_TRUE(compress_path(folder / "plain", folder / "held").ok());
+  const std::string manifest = one_file("held", fs::file_size(folder / "held"));
+  attack(
+      [&](HandPeer& peer, int i) {
+        std::string version(32, '0');
+        version[0] = static_cast<char>('0' + i % 10);
+        (void)peer.announce(manifest.substr(0, manifest.size() - 1) + R"(,"version":")" + version +
+                            "\"}");
+      },
+      folder / "held");
 }
 
 }  // namespace

@@ -21,7 +21,21 @@ expect_same folder/sub/sample.safetensors in/folder/sub/sample.safetensors
 # Refusals: one line, the right code, at once.
 expect_code 8 "$SNUG" send model.safetensors "$ADDRESS"
 SNUG_TOKEN="another one of 16 bytes" expect_code 13 "$SNUG" send model.safetensors "$ADDRESS"
+wait_until 100 grep -q '127.0.0.1:.*refused: it has another token' recv.err ||
+  fail "the receiver does not say who had another token: $(cat recv.err)"
 SNUG_TOKEN="short" expect_code 2 "$SNUG" send model.safetensors "$ADDRESS"
+
+# A token that others can read, and one that is not used: said, not refused.
+echo "$SNUG_TOKEN" >token && chmod 644 token
+"$SNUG" send model.safetensors "$ADDRESS" --token-file token 2>err
+expect_in err "warning: other users can read"
+expect_in err "already there"
+chmod 600 token
+expect_code 8 "$SNUG" send model.safetensors "$ADDRESS" --token-file token
+"$SNUG" send model.safetensors "$ADDRESS" --insecure --retries 0 2>err
+expect_in err "SNUG_TOKEN is not used"
+head -c 4096 /dev/zero | tr '\0' x >token
+expect_code 2 "$SNUG" send model.safetensors "$ADDRESS" --token-file token
 expect_code 9 "$SNUG" send nothing "$ADDRESS"
 expect_code 2 "$SNUG" send model.safetensors nonsense
 end $receiver

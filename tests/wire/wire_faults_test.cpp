@@ -7,6 +7,7 @@
 #include "wire/channel.h"
 #include "wire/faulty_proxy.h"
 #include "wire/handshake.h"
+#include "wire/memory_channel.h"
 #include "wire/protocol.h"
 #include "wire/wire_pairs.h"
 
@@ -240,6 +241,36 @@ TEST(WireFaults, NonsenseOnALane) {
     for (int i = 0; i < times; ++i)
       (void)channels[1]->send(wire::bytes_of(header), kind == 3 ? Bytes{} : chunk, net::after(5s));
     EXPECT_EQ(received.wait_for(10s).code, Code::kPeer) << "kind " << kind;
+  }
+}
+
+// Only where the channel itself finds every altered byte.
+TEST(WireFaults, ARawChunkWithoutAHashIsRefused) {
+  for (const bool has_hash : {true, false}) {
+    wire::Options options = quick_options();
+    options.num_lanes = 1;
+    options.chunk_bytes = 64 << 10;
+    BarePeer peer = make_bare_peer(options);
+    const Bytes chunk = random_bytes(1000);
+    Bytes got(chunk.size());
+    const std::span<std::byte> to[] = {got};
+    const auto received = peer.connection.recv(1, to);
+    const auto table = wire::ChunkTable::make({{DType::kBF16, got.size()}}, options.chunk_bytes);
+    const std::string offer = wire::offer_payload(1, *table);
+    const auto payload = std::as_bytes(std::span(offer));
+    ASSERT_TRUE(peer.tell(wire::ControlType::kOffer, 1, payload, net::after(5s)).ok());
+    wire::ControlHeader accept;
+    ASSERT_TRUE(peer.control().recv(wire::writable_bytes_of(accept), net::after(5s)).ok());
+
+    wire::LaneHeader header;
+    header.message = 1;
+    header.raw_bytes = header.payload_bytes = chunk.size();
+    header.has_raw_hash = has_hash ? 1 : 0;
+    if (has_hash) header.raw_hash = wire::hash_bytes(chunk);
+    wire::seal(header);
+    ASSERT_TRUE(peer.channels[1]->send(wire::bytes_of(header), chunk, net::after(5s)).ok());
+    EXPECT_EQ(received.wait_for(10s).code, has_hash ? Code::kOk : Code::kCorrupt);
+    for (const auto& channel : peer.channels) channel->shut_down();
   }
 }
 

@@ -285,6 +285,20 @@ def verify_model(model):
                 module.verify()
 
 
+def dense_state_dict(model):
+    """The state_dict of the dense model: compressed layers are restored, in CPU memory."""
+    state = model.state_dict()
+    for name, module in model.named_modules():
+        if isinstance(module, FusedLinear) or not isinstance(module, (CompressedLinear, FusedPart)):
+            continue
+        for key in module.state_dict():
+            del state[f"{name}.{key}"]
+        state[f"{name}.weight"] = module.weight.cpu()
+        if module.bias is not None:
+            state[f"{name}.bias"] = module.bias.detach().cpu().clone()
+    return state
+
+
 def load_compressed(model, state_dict):
     """Loads the state_dict of a model compressed with fuse=False into a dense model.
 

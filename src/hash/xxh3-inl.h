@@ -1,5 +1,8 @@
-// HashFunctions in terms of xxhash.h; included once per build of the hash,
-// inside a namespace of its own.
+// Xxh3 in terms of xxhash.h; included once per build, inside a namespace of its own.
+
+std::uint64_t hash64(const void* bytes, std::size_t num_bytes) {
+  return XXH3_64bits(bytes, num_bytes);
+}
 
 void* create() {
   XXH3_state_t* state = XXH3_createState();

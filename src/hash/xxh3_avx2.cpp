@@ -1,5 +1,5 @@
 // The hash once more, compiled for AVX2 within this file alone.
-#include "store/file_hash.h"
+#include "hash/xxh3.h"
 
 #if defined(__x86_64__) && defined(__GNUC__)
 
@@ -25,11 +25,11 @@
 #define XXH_VECTOR XXH_AVX2
 #include <xxhash.h>
 
-namespace snug::store {
+namespace snug::hash {
 namespace {
-#include "store/file_hash-inl.h"
+#include "hash/xxh3-inl.h"
 }  // namespace
-}  // namespace snug::store
+}  // namespace snug::hash
 
 #if defined(__clang__)
 #pragma clang attribute pop
@@ -37,19 +37,19 @@ namespace {
 #pragma GCC pop_options
 #endif
 
-namespace snug::store {
+namespace snug::hash {
 
-const HashFunctions* avx2_hash() noexcept {
-  static constexpr HashFunctions kFunctions = {create, update, digest, destroy};
+const Xxh3* avx2_xxh3() noexcept {
+  static constexpr Xxh3 kFunctions = {hash64, create, update, digest, destroy};
   return codec::cpu_features().avx2 ? &kFunctions : nullptr;
 }
 
-}  // namespace snug::store
+}  // namespace snug::hash
 
 #else
 
-namespace snug::store {
-const HashFunctions* avx2_hash() noexcept { return nullptr; }
-}  // namespace snug::store
+namespace snug::hash {
+const Xxh3* avx2_xxh3() noexcept { return nullptr; }
+}  // namespace snug::hash
 
 #endif

@@ -1,0 +1,277 @@
+"""transformers loads model folders that `snug compress` wrote.
+
+    import snug.transformers                       # registers quant_method "snug"
+    model = AutoModelForCausalLM.from_pretrained("model.snug")
+
+The weights are decoded while they are loaded; the model is the same as from the plain folder. To
+keep the linear layers compressed on a GPU instead:
+
+    model = AutoModelForCausalLM.from_pretrained(
+        "model.snug", quantization_config=snug.transformers.SnugConfig(mode="run"))
+    print(model.hf_quantizer.report)               # sizes; which layers stay dense, and why
+"""
+
+import dataclasses
+import functools
+import os
+import re
+import tempfile
+
+try:
+    import torch
+    import transformers
+    from transformers.core_model_loading import ConversionOps
+    from transformers.modeling_utils import PreTrainedModel
+    from transformers.quantizers import auto
+    from transformers.quantizers.base import HfQuantizer
+    from transformers.utils.quantization_config import QuantizationConfigMixin
+    _load = PreTrainedModel._load_pretrained_model
+except (ImportError, AttributeError) as error:
+    raise ImportError("snug.transformers needs torch and transformers 5.17 or newer: "
+                      f"pip install -U torch transformers ({error})") from None
+
+from . import saving
+from ._library import CODECS, number_of, threads_of
+from .checkpoint import safe_open
+from .torch.linear import Layer, Report, compress_model, decompress_model, dense_state_dict
+
+__all__ = ["SnugConfig", "save_pretrained"]
+
+MODES = ("load", "run")
+_FORMAT = 1
+_WEIGHTS = r"model({0}(-\d{{5}}-of-\d{{5}})?\.safetensors|\.safetensors\.index{0}\.json)"
+_RUN_ON = {"cuda"}  # devices whose layers mode="run" keeps compressed
+
+
+@auto.register_quantization_config("snug")
+class SnugConfig(QuantizationConfigMixin):
+    """How from_pretrained reads a compressed folder.
+
+    mode    "load": exact tensors, on any device. "run": linear layers stay compressed on the GPU.
+    policy, batch, fuse, skip: for mode="run", as snug.torch.compress_model takes them.
+    """
+
+    def __init__(self, mode="load", policy="memory", batch=1, fuse=True, skip=(), format=_FORMAT,
+                 quant_method="snug", original_xxh3_128=None):
+        if mode not in MODES:
+            raise ValueError(f"unknown mode {mode!r}; one of: {', '.join(MODES)}")
+        if format != _FORMAT:
+            raise ValueError(f"config.json names version {format!r} of Snug's format, this is a "
+                             f"reader of version {_FORMAT}: install a newer Snug")
+        self.quant_method = "snug"
+        self.mode, self.policy, self.batch, self.fuse = mode, policy, batch, fuse
+        self.skip = list(skip)
+
+    def get_loading_attributes(self):
+        return {key: value for key, value in vars(self).items() if key != "quant_method"}
+
+
+# Only configurations of these classes may be given beside that of the folder.
+auto.LOADING_ATTRIBUTES_CONFIG_TYPES = (*auto.LOADING_ATTRIBUTES_CONFIG_TYPES, SnugConfig)
+
+
+@auto.register_quantizer("snug")
+class SnugQuantizer(HfQuantizer):
+    """Has transformers load a model from the decoded tensors, as if the folder was plain."""
+
+    report = None  # of mode="run"
+
+    def __init__(self, quantization_config, **kwargs):
+        super().__init__(quantization_config, **kwargs)
+        self._runs = quantization_config.mode == "run"
+        self._is_loaded = False
+        self._layers = {}
+
+    def validate_environment(self, *args, **kwargs):
+        if self._runs and "cpu" not in _RUN_ON and not torch.cuda.is_available():
+            raise RuntimeError('mode="run" multiplies on a GPU, and torch finds none: use '
+                               'mode="load", which runs anywhere')
+
+    def update_device_map(self, device_map):
+        if self._runs and device_map is None and torch.cuda.is_available():
+            return {"": torch.cuda.current_device()}
+        return device_map
+
+    def update_dtype(self, dtype):
+        if self._runs and dtype != torch.bfloat16:
+            raise ValueError(f'mode="run" multiplies BF16, not {dtype}: give dtype=torch.bfloat16, '
+                             'or use mode="load"')
+        return dtype
+
+    def load(self, model, state_dict, checkpoint_files, load_config, *args, **kwargs):
+        """In the place of PreTrainedModel._load_pretrained_model."""
+        self._is_loaded = True
+        if state_dict is None:
+            state_dict, checkpoint_files = _tensors_of(checkpoint_files), None
+        if not self._runs:
+            # Without a quantizer, transformers also compares shapes.
+            load_config = dataclasses.replace(load_config, hf_quantizer=None)
+            return _load(model, state_dict, checkpoint_files, load_config, *args, **kwargs)
+        shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
+        self.pre_quantized = False  # it shall call get_quantize_ops
+        done = _load(model, state_dict, checkpoint_files, load_config, *args, **kwargs)
+        for name, tensor in model.state_dict().items():
+            _check_shape(name, tensor, shapes.get(name, tensor.shape))
+        self._finish(model)
+        return done
+
+    def param_needs_quantization(self, model, param_name, **kwargs):
+        """Whether a parameter is to be packed when it has been read."""
+        if not self._runs or not param_name.endswith(".weight"):
+            return False
+        tied = getattr(model, "all_tied_weights_keys", None) or {}
+        module = model.get_submodule(param_name[:-len(".weight")])
+        return (type(module) is torch.nn.Linear and param_name not in tied
+                and param_name not in tied.values())
+
+    def param_element_size(self, model, param_name, param):
+        """For transformers, which reserves GPU memory before it loads."""
+        return 1.5 if self.param_needs_quantization(model, param_name) else param.element_size()
+
+    def get_quantize_ops(self):
+        return _Pack(self)
+
+    def pack(self, model, name, weight):
+        """Sets a linear weight, and compresses its neighbours with it if they are complete."""
+        layer_name = name[:-len(".weight")]
+        layer = model.get_submodule(layer_name)
+        _check_shape(name, weight, layer.weight.shape)
+        layer.weight = torch.nn.Parameter(weight, requires_grad=False)
+        layer.weight._is_hf_initialized = True
+        parent_name = layer_name.rpartition(".")[0]
+        parent = model.get_submodule(parent_name)
+        tensors = [tensor for linear in parent.modules() if type(linear) is torch.nn.Linear
+                   for tensor in linear.parameters(recurse=False)]
+        is_skipped = any(f"{parent_name}.".startswith(f"{skipped}.")
+                         for skipped in self.quantization_config.skip)
+        # So that at no time many dense layers are in memory.
+        if parent is not model and not is_skipped and not any(tensor.is_meta for tensor in tensors):
+            self._compress(parent, parent_name)
+
+    def _compress(self, module, prefix):
+        config = self.quantization_config
+        prefix = prefix + "." if prefix else ""
+        elsewhere = {name: linear.weight.device.type for name, linear in module.named_modules()
+                     if type(linear) is torch.nn.Linear
+                     and linear.weight.device.type not in (*_RUN_ON, "meta")}
+        skip = [*elsewhere, *(name.removeprefix(prefix) for name in config.skip)]
+        report = compress_model(module, config.policy, config.batch, config.fuse, skip)
+        for layer in report.layers:
+            name = "+".join(prefix + part for part in layer.name.split("+"))
+            reason = layer.kept_dense
+            if layer.name in elsewhere:
+                reason = f"it is on the device {elsewhere[layer.name]}"
+            elif reason == "weights are not loaded":
+                reason = "shares its weights with another layer"
+            self._layers[name] = layer._replace(name=name, kept_dense=reason)
+
+    def _finish(self, model):
+        self._compress(model, "")
+        for name, bank in model.named_parameters():
+            if bank.dim() == 3 and ".experts." in name:
+                num_bytes = bank.numel() * bank.element_size()
+                self._layers[name] = Layer(name, bank.shape[0] * bank.shape[1], bank.shape[2],
+                                           num_bytes, num_bytes, "experts have no packed kernel")
+        self.report = Report()
+        self.report.layers = list(self._layers.values())
+        for module in model.modules():
+            if hasattr(module, "decompress"):
+                module._is_hf_initialized = True
+
+    def postprocess_model(self, model, **kwargs):
+        if not self._is_loaded:
+            raise RuntimeError(f"transformers {transformers.__version__} loads models in a way "
+                               "that this Snug does not know: install a newer Snug, or read the "
+                               "folder with snug.torch.load_file")
+        if not self._runs:
+            self.remove_quantization_config(model)
+        elif hasattr(model.config, "quantization_config"):
+            del model.config.quantization_config  # save_pretrained writes plain folders
+        return model
+
+    def get_state_dict_and_metadata(self, model, *args, **kwargs):
+        return dense_state_dict(model), {}
+
+    def is_serializable(self, *args, **kwargs):
+        return True
+
+    @property
+    def is_trainable(self):
+        return not self._runs
+
+    def _dequantize(self, model, dtype=None):
+        return decompress_model(model)
+
+
+class _Pack(ConversionOps):
+    """What transformers calls with each linear weight in mode="run"."""
+
+    def __init__(self, quantizer):
+        self._quantizer = quantizer
+
+    def convert(self, input_dict, *args, model=None, missing_keys=None, **kwargs):
+        for name, tensor in input_dict.items():
+            self._quantizer.pack(model, name, tensor[0] if isinstance(tensor, list) else tensor)
+            if missing_keys is not None:
+                missing_keys.discard(name)
+        return {}
+
+    @property
+    def reverse_op(self):
+        raise NotImplementedError
+
+
+@functools.wraps(_load)
+def _load_through_quantizer(model, state_dict, checkpoint_files, load_config, *args, **kwargs):
+    quantizer = load_config.hf_quantizer
+    load = quantizer.load if isinstance(quantizer, SnugQuantizer) else _load
+    return load(model, state_dict, checkpoint_files, load_config, *args, **kwargs)
+
+
+# transformers lets quantizers change tensors, but not where they come from (it asks only that of
+# GGUF). So this one function asks Snug's quantizer, and does as before for all others.
+PreTrainedModel._load_pretrained_model = staticmethod(_load_through_quantizer)
+
+
+def _tensors_of(files):
+    """All tensors of checkpoint files by name; each is read and decoded when it is indexed."""
+    tensors = {}
+    for path in files:
+        with safe_open(path, framework="pt") as file:
+            tensors.update((name, file.get_slice(name)) for name in file.keys())
+    return tensors
+
+
+def _check_shape(name, tensor, shape):
+    if tensor.shape != shape:
+        raise RuntimeError(f"{name} has shape {tuple(tensor.shape)} in the folder and "
+                           f"{tuple(shape)} in the model: config.json belongs to another model")
+
+
+def save_pretrained(model, save_directory, codec="entropy", threads=0, **options):
+    """What model.save_pretrained(save_directory, **options) does, but compressed.
+
+    The plain folder is written into save_directory first, under a temporary name, so the disk must
+    have room for both.
+    """
+    settings = number_of(CODECS, codec, "codec"), threads_of(threads)
+    if options.get("push_to_hub"):
+        raise ValueError("save_pretrained of Snug writes to a folder only: upload it afterwards")
+    if getattr(model.config, "quantization_config", None) is not None:
+        raise ValueError("the model is quantized, and transformers could not load it compressed: "
+                         "use model.save_pretrained")
+    if os.path.isfile(save_directory):
+        raise NotADirectoryError(f"{save_directory} is a file: give the name of a folder")
+    os.makedirs(save_directory, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".snug-", dir=save_directory) as scratch:
+        plain, packed = os.path.join(scratch, "plain"), os.path.join(scratch, "packed")
+        model.save_pretrained(plain, **options)
+        saving.compress_path(os.fsencode(plain), os.fsencode(packed), *settings)
+        names = os.listdir(packed)
+        for name in sorted(names, key=lambda name: name == "config.json"):  # it names the method
+            os.replace(os.path.join(packed, name), os.path.join(save_directory, name))
+    own = re.compile(_WEIGHTS.format(re.escape("." + options["variant"])
+                                     if options.get("variant") else ""))
+    for name in os.listdir(save_directory):
+        if own.fullmatch(name) and name not in names:  # of an earlier model
+            os.remove(os.path.join(save_directory, name))
