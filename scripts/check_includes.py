@@ -190,7 +190,7 @@ class Tree:
 
     def check_references(self):
         """Files that pages and comments name are there; a header's first line names itself."""
-        tops = ("include", "src", "tests", "bench", "python", "scripts")
+        tops = ("include", "src", "tests", "bench", "python", "scripts", "examples")
         sources = {path.name for top in tops for path in self.files(top, SOURCES | {".py", ".sh"})}
         for page in [*self.pages(), *self.files("include", SOURCES), *self.files("src", SOURCES)]:
             for number, line in enumerate(page.read_text().splitlines(), 1):
