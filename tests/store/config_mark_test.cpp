@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <iterator>
+#include <random>
 
 #include "snug/store.h"
 #include "store/store_files.h"
@@ -39,6 +41,36 @@ TEST(ConfigMark, ComesAndGoes) {
     EXPECT_FALSE(find_mark(marked).is_edited);
     EXPECT_TRUE(changed(marked) == config) << changed(marked).substr(0, 200);
   }
+}
+
+TEST(ConfigMark, RestoresWhateverItMarks) {
+  const std::string mark = changed("{}").substr(1, changed("{}").size() - 2);
+  const std::string pieces[] = {
+      "{",  "}",       "[",  "]",    "\"a\"", "\"",  ":",
+      ",",  " ",       "\n", "null", "1e5",   "\\",  "{}",
+      mark, "\"a\":1", "\0", "[]",   "{\"",   "\"}", "\"quantization_config\":"};
+  std::mt19937 random(7);
+  int num_plain = 0, num_marked = 0;
+  for (int i = 0; i < 200000; ++i) {
+    std::string config = random() % 4 != 0 ? "{" : "";
+    for (std::size_t n = random() % 8; n > 0; --n) config += pieces[random() % std::size(pieces)];
+    if (random() % 4 != 0) config += "}";
+    const auto found = find_mark(config);
+    ASSERT_LE(found.begin, found.end);
+    ASSERT_LE(found.end, config.size());
+    if (found.state == ConfigState::kPlain) {
+      ++num_plain;
+      const std::string marked = changed(config);
+      ASSERT_EQ(find_mark(marked).state, ConfigState::kMarked) << config;
+      ASSERT_FALSE(find_mark(marked).is_edited) << config;
+      ASSERT_EQ(changed(marked), config);
+    } else if (found.state == ConfigState::kMarked) {
+      ++num_marked;
+      ASSERT_EQ(find_mark(changed(config)).state, ConfigState::kPlain) << config;
+    }
+  }
+  EXPECT_GT(num_plain, 1000);
+  EXPECT_GT(num_marked, 100);
 }
 
 TEST(ConfigMark, IsTheFirstMember) {
