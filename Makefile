@@ -5,11 +5,12 @@ BUILD  ?= build
 PREFIX ?= /usr/local
 JOBS   ?= $(shell nproc 2>/dev/null || echo 2)
 CMAKE_FLAGS ?=
+CUDA_ARCHS ?= all
 
 CONFIGURE = cmake -S . -B $(BUILD) -DCMAKE_BUILD_TYPE=Release $(CMAKE_FLAGS)
 COMPILE   = cmake --build $(BUILD) -j $(JOBS)
 
-.PHONY: all setup build demo test door-test fault-test mutation-test transformers-test bench gpu-test gpu-bench format install clean
+.PHONY: all setup build demo test door-test fault-test mutation-test transformers-test wheel wheel-test bench gpu-test gpu-bench format install clean
 all: build
 
 setup:
@@ -52,6 +53,12 @@ mutation-test: setup  # 100,000 mutated files under sanitizers; takes some ten m
 	@cmake --build --preset asan -j $(JOBS) --target store_mutation_test
 	@SNUG_MUTATIONS=100000 ASAN_OPTIONS=quarantine_size_mb=16:max_allocation_size_mb=256 \
 	  UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 build-asan/tests/store_mutation_test
+
+wheel: setup  # build/wheel/snug_llm-*.whl; CUDA_ARCHS=none or =90a-real takes minutes less
+	@scripts/wheel.sh $(BUILD) $(JOBS) $(CUDA_ARCHS)
+
+wheel-test:  # installs that wheel into fresh environments and uses it
+	@tests/wheel/wheel_test.sh $(BUILD)
 
 bench: setup
 	@$(CONFIGURE)

@@ -4,6 +4,7 @@
 # SNUG_CUDA=AUTO|ON|OFF; SNUG_CUDA_ALL=ON builds for every supported GPU instead
 # of the default Hopper (or CMAKE_CUDA_ARCHITECTURES, if given).
 option(SNUG_CUDA_ALL "Build the CUDA kernels for sm_80, 89, 90, 100 and 120" OFF)
+option(SNUG_CUDA_SMALL "Compress the kernels in the libraries, and leave out their line numbers" OFF)
 
 file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS src/gpu/*.cu src/gpu/*.cpp
      src/codec/cuda/*.cu src/codec/cuda/*.cpp src/delta/cuda/*.cu src/delta/cuda/*.cpp
@@ -52,7 +53,8 @@ set(SNUG_HAVE_CUDA ON)
 function(snug_add_cuda_part name)
   snug_add_part(${name} ${ARGN})
   target_compile_options(snug_${name} PRIVATE
-    $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -lineinfo -Xcompiler=-Wall,-Wextra>)
+    $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra
+    $<IF:$<BOOL:${SNUG_CUDA_SMALL}>,-compress-mode=size,-lineinfo>>)
   target_link_libraries(snug_${name} PRIVATE CUDA::cudart_static)
 endfunction()
 snug_add_cuda_part(cuda ${cuda_sources})

@@ -51,12 +51,16 @@ if(TARGET snug_hwy)
 endif()
 snug_import(snug_xxhash xxhash.h libxxhash.a xxhash)
 snug_import(snug_zstd zstd.h libzstd.a zstd)
-# Shared, unlike the others: security fixes must reach it without a new build of Snug.
+# Shared, unlike the others: security fixes must reach it without a new build of Snug. Only the
+# wheel has it inside: its build sees nothing but libssl.a (scripts/wheel.sh).
 snug_import(snug_openssl openssl/ssl.h ssl)
 if(TARGET snug_openssl)
   find_library(snug_crypto_LIBRARY NAMES crypto)
   mark_as_advanced(snug_crypto_LIBRARY)
   target_link_libraries(snug_openssl INTERFACE ${snug_crypto_LIBRARY})
+  if(snug_crypto_LIBRARY MATCHES "\\.a$")
+    target_link_libraries(snug_openssl INTERFACE ${CMAKE_DL_LIBS} Threads::Threads)
+  endif()
 endif()
 snug_import(snug_json nlohmann/json.hpp)
 snug_import(snug_cli11 CLI/CLI.hpp)

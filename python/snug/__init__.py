@@ -11,6 +11,8 @@
 `snug.wire` sends tensors to other processes.
 """
 
+DISTRIBUTION = "snug-llm"  # tells this package from that of the distribution snug
+
 from ctypes import byref, c_size_t
 from typing import NamedTuple
 

@@ -9,11 +9,14 @@ import itertools
 import math
 import operator
 import os
+import sys
+import warnings
 from ctypes import (POINTER, byref, c_char, c_char_p, c_double, c_float, c_int, c_int32, c_int64,
                     c_size_t, c_uint32, c_uint64, c_void_p)
 from pathlib import Path
 
-VERSION = "0.1.0"  # of this package; pyproject.toml has the same
+VERSION = "0.1.0"  # of this package; include/snug/snug.h has the same
+DRIVER_CUDA = 13  # the major version of CUDA that wheels are built with
 CORRUPT, IO, NOT_FOUND, TIMEOUT = 5, 7, 9, 12  # of enum snug_code
 
 
@@ -236,17 +239,50 @@ _LINK = {
 }
 
 
-def _candidates():
+def _check_folder(package):
+    """The distribution named snug, another project, installs its files into the same folder."""
+    cure = "pip uninstall snug, then pip install --force-reinstall snug-llm"
+    if getattr(sys.modules.get(__package__), "DISTRIBUTION", None) != "snug-llm":
+        raise ImportError(f"{package} was overwritten by the distribution snug, which is another "
+                          f"project: {cure}")
+    if any(package.parent.glob("snug-*.dist-info")):
+        warnings.warn(f"the distribution snug, another project, shares {package} with snug-llm, and "
+                      f"only one of the two works: {cure}", RuntimeWarning, stacklevel=2)
+
+
+def _driver_problem():
+    """Why the GPU library of the wheel cannot run here; None where it can."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return "there is no NVIDIA driver here (libcuda.so.1)"
+    version = c_int()
+    if driver.cuDriverGetVersion(byref(version)) != 0:
+        return "the NVIDIA driver does not tell its version"
+    if version.value < DRIVER_CUDA * 1000:
+        there = f"{version.value // 1000}.{version.value % 1000 // 10}"
+        return (f"the NVIDIA driver is for CUDA {there}, and Snug needs one for CUDA {DRIVER_CUDA}.0 "
+                "(version 580 or later)")
+    return None
+
+
+def _candidates(package):
+    """Paths of libraries, best first, and why the GPU library is not among them, if it is not."""
     if os.environ.get("SNUG_LIBRARY"):
-        return [os.environ["SNUG_LIBRARY"]]  # an explicit choice is never second-guessed
-    package = Path(__file__).resolve().parent
-    return [str(package / "libsnug_c.so"), str(package.parents[1] / "build" / "libsnug_c.so"),
-            "libsnug_c.so.0"]
+        return [os.environ["SNUG_LIBRARY"]], None  # an explicit choice is never second-guessed
+    paths = [str(package / "libsnug_c.so"), str(package.parents[1] / "build" / "libsnug_c.so"),
+             "libsnug_c.so.0"]
+    with_gpu = package / "libsnug_cuda.so"  # has all of libsnug_c and the GPU's functions
+    if not with_gpu.exists():
+        return paths, None
+    problem = _driver_problem()
+    return (paths, problem) if problem else ([str(with_gpu), *paths], None)
 
 
-def _load():
+def _load(paths):
+    """The first library that opens, and why those before it did not."""
     reasons = []
-    for name in _candidates():
+    for name in paths:
         if os.sep in name and not os.path.exists(name):
             reasons.append(f"{name}: no such file")
             continue
@@ -256,10 +292,10 @@ def _load():
             reasons.append(str(error))
             continue
         if hasattr(library, "snug_version"):
-            return library
+            return library, reasons
         reasons.append(f"{name}: not libsnug_c")
-    raise ImportError("libsnug_c was not found; build it (make build) and set SNUG_LIBRARY to "
-                      "build/libsnug_c.so, or install it (make install). Tried: "
+    raise ImportError("libsnug_c was not found; reinstall snug-llm, or build the library (make "
+                      "build) and set SNUG_LIBRARY to build/libsnug_c.so. Tried: "
                       + "; ".join(reasons))
 
 
@@ -286,6 +322,11 @@ def _version(library):
     return library.snug_version().decode()
 
 
+def _check_version(library):
+    if _version(library) != VERSION:
+        raise _misfit(library, "install both from one build")
+
+
 def _check_structs(library):
     if not _declare(library, {"snug_struct_bytes": (_N, [c_char_p])}):
         raise _misfit(library, "it has no snug_struct_bytes")
@@ -301,13 +342,20 @@ def _numbers(name_of):
     return {name: i for i, name in enumerate(itertools.takewhile("unknown".__ne__, names))}
 
 
-library = _load()
+_package = Path(__file__).resolve().parent
+_check_folder(_package)
+_paths, no_cuda = _candidates(_package)
+library, _refused = _load(_paths)
+_check_version(library)
 _check_structs(library)
 _declare(library, _CORE)
 has_store = _declare(library, _STORE)
 has_wire = _declare(library, _WIRE)
 has_cuda = _declare(library, _CUDA)
 has_link = _declare(library, _LINK)
+if not has_cuda and no_cuda is None:
+    no_cuda = next((reason for reason in _refused if "libsnug_cuda.so" in reason),
+                   "libsnug_c was built without CUDA")
 DTYPES, CODECS = _numbers(library.snug_dtype_name), _numbers(library.snug_codec_name)
 
 # Of torch's dtypes, by their names: this module works without torch. Others travel as bytes.

@@ -30,8 +30,8 @@ from typing import NamedTuple
 
 from ._handle import Handle
 from ._library import (DTYPES, TIMEOUT, TORCH_DTYPES, Segment, Status, WireOptions, WireStats,
-                       check, has_link, has_wire, library, memory_of, milliseconds_of, number_of,
-                       seconds_of, whole, writable_memory)
+                       check, has_link, has_wire, library, memory_of, milliseconds_of, no_cuda,
+                       number_of, seconds_of, whole, writable_memory)
 
 MODES = {"raw": 0, "fixed": 1, "entropy": 2, "auto": 3}
 _MAX_NOTE_BYTES = 1 << 20
@@ -136,7 +136,7 @@ class Connection(_Waiting):
     def link(self, mode="auto", timeout=30.0):
         """A link between the current GPUs of both ends. Both ends must call this."""
         if not has_link:
-            raise ValueError("libsnug_c was built without CUDA")
+            raise ValueError(no_cuda)
         import torch  # tells which GPU is current
         torch.cuda.init()
         device = torch.cuda.current_device()
@@ -322,7 +322,7 @@ def _start_on_gpu(name, handle, tag, data, dtype, device=None):
         raise ValueError(f"the link is on GPU {device}, the tensors are on {_gpu_of(items)}")
     device = _gpu_of(items)
     if not has_link:
-        raise ValueError("libsnug_c was built without CUDA: move the tensors to the CPU")
+        raise ValueError(f"{no_cuda}: move the tensors to the CPU")
     if dtype is None:
         names = {TORCH_DTYPES.get(str(item.dtype).removeprefix("torch."), "bytes")
                  for item in items}

@@ -1,19 +1,40 @@
 """The package and the library are checked against each other when the library is loaded."""
 
+import os
 import re
+import shutil
+import subprocess
+import sys
+import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
 import snug
 from snug import _library
 
+ROOT = Path(snug.__file__).resolve().parents[2]
+
 
 class Library(unittest.TestCase):
     def test_versions_agree(self):
-        project = Path(snug.__file__).resolve().parents[1] / "pyproject.toml"
-        version = re.search(r'^version = "(.*)"', project.read_text(), re.MULTILINE).group(1)
-        self.assertEqual(version, snug.__version__)
-        self.assertEqual(version, _library._version(_library.library))
+        header = (ROOT / "include" / "snug" / "snug.h").read_text()
+        numbers = [re.search(rf"#define SNUG_VERSION_{part} (\d+)", header).group(1)
+                   for part in ("MAJOR", "MINOR", "PATCH")]
+        self.assertEqual(snug.__version__, ".".join(numbers))
+        self.assertEqual(snug.__version__, _library._version(_library.library))
+
+    def test_project_file(self):
+        project = (ROOT / "pyproject.toml").read_text()
+        self.assertIn(f'name = "{snug.DISTRIBUTION}"', project)
+        self.assertIn('dynamic = ["version"]', project)
+        pattern = re.search(r"^regex = '''(.*?)'''", project, re.MULTILINE | re.DOTALL).group(1)
+        found = re.search(pattern, (ROOT / "include" / "snug" / "snug.h").read_text())
+        self.assertEqual("{major}.{minor}.{patch}".format(**found.groupdict()), snug.__version__)
+        extras = re.search(r"^\[project.optional-dependencies\]\n(.*?)\n\n", project,
+                           re.MULTILINE | re.DOTALL).group(1)
+        self.assertEqual(re.findall(r"^(\w+) =", extras, re.MULTILINE),
+                         ["torch", "transformers", "vllm", "sglang"])
 
     def test_every_struct_is_checked(self):
         structs = [value for value in vars(_library).values()
@@ -22,14 +43,10 @@ class Library(unittest.TestCase):
         _library._check_structs(_library.library)
 
     def test_another_layout_is_refused(self):
-        before = _library._STRUCTS["snug_status"]
-        _library._STRUCTS["snug_status"] = _library.Segment
-        try:
-            with self.assertRaisesRegex(ImportError, r"libsnug_c 0\.\S+ \(.*\) does not fit .* snug "
-                                        r"0\.\S+: snug_status has 512 bytes there and 16 here"):
-                _library._check_structs(_library.library)
-        finally:
-            _library._STRUCTS["snug_status"] = before
+        with mock.patch.dict(_library._STRUCTS, snug_status=_library.Segment), \
+                self.assertRaisesRegex(ImportError, r"libsnug_c 0\.\S+ \(.*\) does not fit .* snug "
+                                       r"0\.\S+: snug_status has 512 bytes there and 16 here"):
+            _library._check_structs(_library.library)
 
     def test_a_missing_function_is_named(self):
         functions = {"snug_version": (_library.c_char_p, []), "snug_no_such_function": (None, [])}
@@ -41,6 +58,117 @@ class Library(unittest.TestCase):
         self.assertEqual((_library.DTYPES["bf16"], len(_library.DTYPES)), (1, 13))
         self.assertEqual(_library.CODECS, {"raw": 0, "constant": 1, "fixed": 2, "entropy": 3})
         self.assertLessEqual(set(_library.TORCH_DTYPES.values()), set(_library.DTYPES))
+
+
+class FakeDriver:
+    def __init__(self, version, code=0):
+        self.version, self.code = version, code
+
+    def cuDriverGetVersion(self, pointer):
+        pointer._obj.value = self.version
+        return self.code
+
+
+class Driver(unittest.TestCase):
+    """Which of the wheel's two libraries is opened."""
+
+    def problem(self, driver):
+        with mock.patch.object(_library.ctypes, "CDLL", side_effect=driver):
+            return _library._driver_problem()
+
+    def test_no_driver(self):
+        self.assertIn("no NVIDIA driver", self.problem(OSError("no such file")))
+
+    def test_an_old_driver(self):
+        problem = self.problem([FakeDriver(12080)])
+        self.assertIn("CUDA 12.8, and Snug needs one for CUDA 13.0 (version 580", problem)
+
+    def test_a_driver_that_does_not_answer(self):
+        self.assertIn("does not tell", self.problem([FakeDriver(13000, code=999)]))
+
+    def test_a_new_driver(self):
+        self.assertIsNone(self.problem([FakeDriver(13000)]))
+
+    def test_the_gpu_library_comes_first_where_it_can_run(self):
+        with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ), \
+                mock.patch.object(_library, "_driver_problem", return_value=None) as problem:
+            os.environ.pop("SNUG_LIBRARY", None)
+            package = Path(folder) / "site" / "snug"
+            package.mkdir(parents=True)
+            names = [Path(path).name for path in _library._candidates(package)[0]]
+            self.assertEqual(names, ["libsnug_c.so", "libsnug_c.so", "libsnug_c.so.0"])
+            (package / "libsnug_cuda.so").touch()
+            self.assertEqual(_library._candidates(package)[0][0], str(package / "libsnug_cuda.so"))
+            problem.return_value = "the reason"
+            paths, reason = _library._candidates(package)
+            self.assertEqual((Path(paths[0]).name, reason), ("libsnug_c.so", "the reason"))
+            os.environ["SNUG_LIBRARY"] = "mine.so"
+            self.assertEqual(_library._candidates(package), (["mine.so"], None))
+
+
+class Installed(unittest.TestCase):
+    """A copy of the package, as pip lays it out: libraries beside the Python files."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.site = Path(folder.name)
+        self.package = self.site / "snug"
+        shutil.copytree(Path(snug.__file__).parent, self.package,
+                        ignore=shutil.ignore_patterns("*.so*", "__pycache__"))
+        self.bundled = self.package / "libsnug_c.so"
+        shutil.copyfile(_library.library._name, self.bundled)
+
+    def run_python(self, code, **variables):
+        environment = {**os.environ, "PYTHONPATH": str(self.site), **variables}
+        if "SNUG_LIBRARY" not in variables:
+            environment.pop("SNUG_LIBRARY", None)
+        return subprocess.run([sys.executable, "-c", code], env=environment, cwd=self.site,
+                              capture_output=True, text=True)
+
+    def assert_refused(self, code, *words, **variables):
+        result = self.run_python(code, **variables)
+        last = result.stderr.strip().splitlines()[-1]
+        self.assertNotEqual(result.returncode, 0)
+        self.assertTrue(last.startswith("ImportError: "), result.stderr)
+        for word in words:
+            self.assertIn(word, last)
+
+    def test_the_bundled_library_is_used(self):
+        code = "import snug; print(snug._library.library._name, end='')"
+        result = self.run_python(code)
+        self.assertEqual((result.stdout, result.stderr), (str(self.bundled), ""))
+
+    def test_a_gpu_library_that_does_not_open_leaves_the_cpu(self):
+        (self.package / "libsnug_cuda.so").write_bytes(b"not a library")
+        module = self.package / "_library.py"
+        module.write_text(module.read_text().replace("problem = _driver_problem()", "problem = None"))
+        result = self.run_python("import snug; print(snug._library.no_cuda); "
+                                 "assert snug.decompress(snug.compress(b'abc')) == b'abc'")
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        self.assertIn("libsnug_cuda.so", result.stdout)
+
+    def test_a_library_of_another_version(self):
+        old, new = snug.__version__.encode() + b"\0", b"9.9.9\0"
+        self.bundled.write_bytes(self.bundled.read_bytes().replace(old, new))
+        self.assert_refused("import snug", "libsnug_c 9.9.9", str(self.bundled),
+                            f"does not fit the Python package snug {snug.__version__}")
+
+    def test_no_library_at_all(self):
+        self.assert_refused("import snug", "reinstall snug-llm", "nothing.so: no such file",
+                            SNUG_LIBRARY=str(self.site / "nothing.so"))
+
+    def test_without_torch(self):
+        hide = "import sys; sys.modules['torch'] = None; "
+        self.assert_refused(hide + "import snug.torch", "pip install 'snug-llm[torch]'")
+
+    def test_the_other_distribution_named_snug(self):
+        (self.site / "snug-2.4.0.dist-info").mkdir()
+        result = self.run_python("import snug")
+        self.assertEqual(result.returncode, 0)
+        self.assertIn("RuntimeWarning: the distribution snug, another project", result.stderr)
+        (self.package / "__init__.py").write_text("class Query: pass\n")  # installed after Snug
+        self.assert_refused("import snug.wire", "overwritten", "pip uninstall snug")
 
 
 if __name__ == "__main__":

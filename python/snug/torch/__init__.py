@@ -8,6 +8,13 @@
 Compression is lossless, not quantisation: `decompress_model(model)` restores the exact layers.
 """
 
+try:
+    import torch as _torch  # noqa: F401
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    raise ImportError("snug.torch needs torch: pip install 'snug-llm[torch]'") from None
+
 from .checkpoints import load_file, save_file
 from .deltas import apply_delta, delta
 from .linear import (CompressedLinear, compress_model, decompress_model, load_compressed,

@@ -5,12 +5,12 @@ from ctypes import byref
 
 import torch
 
-from .._library import CudaResult, SnugError, Status, check, has_cuda, library
+from .._library import CudaResult, SnugError, Status, check, has_cuda, library, no_cuda
 
 
 def require_cuda():
     if not has_cuda:
-        raise SnugError(11, "libsnug_c was built without CUDA; move the tensors to the CPU first")
+        raise SnugError(11, f"{no_cuda}; move the tensors to the CPU first")
 
 
 def stream_of(device_index):
