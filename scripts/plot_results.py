@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """plot_results.py: draws docs/img/*.svg from bench/results. Needs nothing but Python.
 
-    h200_gemm.json                   -> weights.svg
+    h200_gemm_grid.json              -> weights.svg, weights_grid.svg, tables of h200_gemm.md
     h200_wire.md -> h200_link.json   -> links.svg
 
-gpu_wire_bench prints the table "Every row" of h200_wire.md; its JSON is made from that table. The
-curve between the row counts of h200_gemm.json comes from the table of h200_gemm.md that has them.
+gpu_wire_bench prints the table "Every row" of h200_wire.md; its JSON is made from that table.
+"plot_results.py tables FILE..." prints the tables of grids that gpu_gemm_bench has written.
 """
 import json
 import math
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -154,39 +155,95 @@ def geometric_mean(values):
     return math.exp(sum(map(math.log, values)) / len(values))
 
 
-def plot_weights():
-    lines = (RESULTS / "h200_gemm.json").read_text().splitlines()
-    speeds = {}
-    for row in map(json.loads, lines):
-        if row["weights"] == "gaussian":
-            speeds.setdefault(row["m"], []).append(row["cublas_us"] / row["us"])
-    means = [(m, geometric_mean(v)) for m, v in sorted(speeds.items())]
-    spans = [(m, min(v), max(v)) for m, v in sorted(speeds.items())]
-    between = read_table(RESULTS / "h200_gemm.md", "rows of x, between")
-    between = [(int(m), float(cell)) for m, cell in between[0].items()
-               if m.isdigit() and int(m) not in speeds]
+CLASSES = [(1, 1), (2, 8), (12, 16), (24, 32), (48, 64), (80, 128), (160, 8192)]
+LARGE = 32e6  # bytes of BF16 weights
 
+
+class Grid:
+    """Speeds over cuBLAS by shape (n, k) and rows of x."""
+
+    def __init__(self, path):
+        self.speeds = {}
+        for row in map(json.loads, path.read_text().splitlines()):
+            shape = self.speeds.setdefault((row["n"], row["k"]), {})
+            shape[row["m"]] = row["cublas_us"] / row["us"]
+        self.rows = sorted(next(iter(self.speeds.values())))
+
+    def of(self, large, low, high):
+        return [speed for (n, k), shape in self.speeds.items() if (2 * n * k >= LARGE) == large
+                for m, speed in shape.items() if low <= m <= high]
+
+    def print_tables(self):
+        print("| weights in BF16 |", " | ".join(
+            f"M={low}" if low == high else f"{low}..{high}" for low, high in CLASSES), "|")
+        print("|" + "---|" * (len(CLASSES) + 1))
+        for large, name in ((True, "32 MB and more"), (False, "below 32 MB")):
+            print(f"| {name} |", " | ".join(
+                f"{geometric_mean(v):.2f}x (worst {min(v):.2f}x)"
+                for v in (self.of(large, *bounds) for bounds in CLASSES) if v), "|")
+        print("\n| N x K |", " | ".join(map(str, self.rows)), "|")
+        print("|" + "---|" * (len(self.rows) + 1))
+        for (n, k), shape in self.speeds.items():
+            print(f"| {n} x {k} |", " | ".join(f"{shape[m]:.2f}" for m in self.rows), "|")
+        means = [geometric_mean([shape[m] for shape in self.speeds.values()]) for m in self.rows]
+        print("| **mean** |", " | ".join(f"**{mean:.2f}**" for mean in means), "|")
+
+
+def plot_weights(grid):
     chart = Chart("Linear layers on packed weights: speed over cuBLAS, one H200",
-                  "rows of x (tokens in a step)", [2 ** i for i in range(13)], (0.85, 4800),
-                  [0.6, 0.8, 1.0, 1.2, 1.4, 1.6], (0.6, 1.6), lambda y: f"{y:.1f}x")
-    few = [m for m, _ in means if m <= 128]  # farther apart, a line would hide what lies between
-    chart.band([span for span in spans if span[0] in few], 0)
-    for span in spans:
-        if span[0] not in few:
-            chart.bar(*span, 0)
+                  "rows of x (tokens in a step)", [2 ** i for i in range(14)], (0.85, 9600),
+                  [0.6, 0.8, 1.0, 1.2, 1.4, 1.6], (0.55, 1.7), lambda y: f"{y:.1f}x")
+    entries = []
+    for large, color, name in ((True, 0, "32 MB and more"), (False, 2, "less than 32 MB")):
+        by_rows = [(m, grid.of(large, m, m)) for m in grid.rows]
+        chart.band([(m, min(v), max(v)) for m, v in by_rows], color)
+        chart.line([(m, geometric_mean(v)) for m, v in by_rows], color)
+        entries.append((f"matrices of {name}, mean of {len(by_rows[0][1])}", color, "line"))
+        entries.append(("slowest to fastest of these", color, "band"))
     chart.level(1.0)
-    chart.text(chart.LEFT + 10, chart.y(1.0) - 8, "faster than cuBLAS", "hint")
-    chart.text(chart.LEFT + 10, chart.y(1.0) + 18, "slower than cuBLAS", "hint")
-    chart.line([point for point in means if point[0] in few], 0)
-    chart.dots([point for point in means if point[0] not in few], 0)
-    chart.dots(between, 2, hollow=True)
-    num_shapes = len(next(iter(speeds.values())))
-    chart.legend(436, 76, 340, [
-        (f"tuned plans, mean of {num_shapes} shapes", 0, "line"),
-        ("slowest to fastest of these shapes", 0, "band"),
-        ("rows without a tuned plan, mean of 6 shapes", 2, "hollow"),
-    ])
+    chart.legend(436, 76, 320, entries)
     chart.save("weights.svg", "Speed of linear layers on packed weights over cuBLAS")
+
+
+class HeatMap(Chart):
+    """One cell for each shape and number of rows: blue is faster than cuBLAS, orange slower."""
+
+    CELL_WIDTH, CELL_HEIGHT = 35, 20
+
+    def __init__(self, grid, title):
+        shapes = sorted(grid.speeds, key=lambda shape: shape[0] * shape[1])
+        self.LEFT, self.TOP = 116, 72
+        self.WIDTH = self.LEFT + self.CELL_WIDTH * len(grid.rows) + 16
+        self.HEIGHT = self.TOP + self.CELL_HEIGHT * len(shapes) + 16
+        self.parts = [f'<rect class="back" x="0.5" y="0.5" width="{self.WIDTH - 1}" '
+                      f'height="{self.HEIGHT - 1}" rx="8"/>']
+        self.text(16, 30, title, "title")
+        self.text(self.LEFT - 10, 60, "N x K \u00a0 rows", anchor="end")
+        for column, m in enumerate(grid.rows):
+            x = self.LEFT + self.CELL_WIDTH * column
+            self.text(x + self.CELL_WIDTH / 2, 60, str(m), anchor="middle")
+            for row, shape in enumerate(shapes):
+                self.cell(x, self.TOP + self.CELL_HEIGHT * row, grid.speeds[shape][m])
+        for row, (n, k) in enumerate(shapes):
+            self.text(self.LEFT - 10, self.TOP + self.CELL_HEIGHT * row + 14.5, f"{n} x {k}",
+                      anchor="end")
+
+    def cell(self, x, y, speed):
+        strength = min(abs(math.log(speed)) / math.log(1.5), 1)
+        full = (5, 80, 174) if speed >= 1 else (188, 76, 0)
+        color = "".join(f"{round(255 + (c - 255) * strength):02x}" for c in full)
+        text = "#ffffff" if strength > 0.55 else "#1f2328"
+        self.parts.append(f'<rect x="{x}" y="{y}" width="{self.CELL_WIDTH - 1}" '
+                          f'height="{self.CELL_HEIGHT - 1}" fill="#{color}"/>'
+                          f'<text x="{x + self.CELL_WIDTH / 2 - 0.5}" y="{y + 14}" '
+                          f'text-anchor="middle" style="font-size: 11px; fill: {text}">'
+                          f"{speed:.2f}</text>")
+
+
+def plot_grid(grid):
+    chart = HeatMap(grid, "Linear layers on packed weights: speed over cuBLAS in every cell, "
+                          "one H200")
+    chart.save("weights_grid.svg", "Speed of linear layers on packed weights over cuBLAS: grid")
 
 
 def link_rows():
@@ -224,5 +281,11 @@ def plot_links():
 
 
 if __name__ == "__main__":
-    plot_weights()
-    plot_links()
+    if sys.argv[1:2] == ["tables"]:
+        for path in map(Path, sys.argv[2:]):
+            Grid(path).print_tables()
+    else:
+        published = Grid(RESULTS / "h200_gemm_grid.json")
+        plot_weights(published)
+        plot_grid(published)
+        plot_links()

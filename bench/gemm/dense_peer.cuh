@@ -9,6 +9,7 @@
 #include <functional>
 
 #include "gemm/bench_matrices.cuh"
+#include "gemm/grid.h"
 
 namespace snug::bench {
 
@@ -17,10 +18,6 @@ inline void check(cublasStatus_t status, const char* what) {
   std::fprintf(stderr, "gpu_gemm_bench: %s: cuBLAS status %d\n", what, static_cast<int>(status));
   std::exit(1);
 }
-
-struct Shape {
-  std::uint64_t n, k;
-};
 
 // Median microseconds of one of `calls` calls in a replayed graph.
 inline double graph_us(cudaStream_t stream, int calls, int replays,

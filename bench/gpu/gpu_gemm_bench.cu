@@ -1,11 +1,12 @@
-// gpu_gemm_bench [--json FILE] [--data DIR] [--weights gaussian|real] [--quick]
+// gpu_gemm_bench [--json FILE] [--data DIR] [--weights gaussian|real] [--quick] [--grid]
 // [--sweep] [--alone] [--tuning FILE] [--m LIST] [--shape NxK]...: linear layers on
 // packed weights against the faster of cublasGemmEx and the best of 32 cuBLASLt
 // heuristics, with weights that are not in the cache.
 //
 // Every time is the median of CUDA graph replays, divided by the calls in the
 // graph; the calls rotate over copies of the weights that together are several
-// times larger than the L2 cache. --sweep times every plan and prints a tuning table;
+// times larger than the L2 cache. --grid takes the rows of gemm/grid.h, and without
+// --shape its shapes, too; scripts/plot_results.py draws its JSON. --sweep times every plan and prints a tuning table;
 // --alone leaves cuBLAS out; --m "" times nothing but packing and checksums.
 #include <algorithm>
 #include <cmath>
@@ -295,6 +296,7 @@ int main(int argc, char** argv) {
   namespace gemm = snug::gemm;
   Options options;
   options.ms = {1, 4, 8, 16, 32, 64, 128, 2048};
+  bool grid = false;
   for (int i = 1; i < argc; ++i) {
     const std::string arg = argv[i];
     if (arg == "--json" && i + 1 < argc)
@@ -305,6 +307,8 @@ int main(int argc, char** argv) {
       options.weights = argv[++i];
     else if (arg == "--quick")
       options.quick = true;
+    else if (arg == "--grid")
+      grid = true;
     else if (arg == "--alone")
       options.peers = false;
     else if (arg == "--tuning" && i + 1 < argc) {
@@ -323,11 +327,14 @@ int main(int argc, char** argv) {
     } else {
       std::fprintf(stderr,
                    "usage: gpu_gemm_bench [--json FILE] [--data DIR] [--weights gaussian|real] "
-                   "[--quick] [--sweep] [--alone] [--tuning FILE] [--m 1,8,...] "
+                   "[--quick] [--grid] [--sweep] [--alone] [--tuning FILE] [--m 1,8,...] "
                    "[--shape NxK]...\n");
       return 2;
     }
   }
+  if (grid) options.ms.assign(std::begin(kGridRows), std::end(kGridRows));
+  if (grid && options.shapes.empty())
+    options.shapes.assign(std::begin(kGridShapes), std::end(kGridShapes));
   if (options.shapes.empty() && options.quick)
     options.shapes = {{4096, 4096}, {14336, 4096}, {4096, 14336}, {28672, 8192}};
   if (options.shapes.empty())

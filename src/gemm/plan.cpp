@@ -55,23 +55,28 @@ double predicted_us(const Device& device, const Problem& p, const CompletePlan& 
 }
 
 // Calls f with the batch kernel's plans: for each number of tiles that m may be divided into, the
-// smallest. A plan is looked up where nothing may throw, so nothing is allocated.
+// smallest; and only tiles that the cost model was fitted to. A plan is looked up where nothing may
+// throw, so nothing is allocated.
 template <class F>
 void for_each_batch_plan(const Device& device, const Problem& p, const F& f) {
+  const auto is_offered = [&](const Plan& plan) {
+    if (!batch_fits(plan, p.k) || p.m > (plan.strips == 12 ? 256 : plan.strips == 4 ? 512 : ~0ull))
+      return false;
+    // Split-K in clusters is for few tiles of y: all thread blocks should run at once.
+    return plan.split_k <= 1 ||
+           num_tiles(p, plan) <= max_clusters(device, static_cast<int>(kTeam) * plan.split_k);
+  };
   int last = 0;
   for (std::uint64_t parts = ceil_div(p.m, 256); parts <= ceil_div(p.m, 32); ++parts) {
     const int tile_m = smallest_tile_m(ceil_div(p.m, parts));
-    if (tile_m < 96 && parts > 4) break;
+    if ((tile_m < 96 && parts > 4) || (tile_m <= kMaxNarrowRows && p.m > 512)) break;
     if (tile_m == last) continue;
     last = tile_m;
     for (const int strips : kTileStrips)
-      for (const int split_k : {static_cast<int>(kStreamK), 1, 2, 4})
-        // Split-K in clusters is for few tiles of y: all thread blocks should run at once.
+      for (const int split_k : {1, static_cast<int>(kStreamK), 2, 4})
         if (const Plan plan{
                 .kernel = Kernel::kBatch, .split_k = split_k, .strips = strips, .tile_m = tile_m};
-            batch_fits(plan, p.k) &&
-            (split_k <= 1 ||
-             num_tiles(p, plan) <= max_clusters(device, static_cast<int>(kTeam) * split_k)))
+            is_offered(plan))
           f(plan);
   }
 }
