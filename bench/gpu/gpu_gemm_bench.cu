@@ -6,8 +6,9 @@
 // Every time is the median of CUDA graph replays, divided by the calls in the
 // graph; the calls rotate over copies of the weights that together are several
 // times larger than the L2 cache. --grid takes the rows of gemm/grid.h, and without
-// --shape its shapes, too; scripts/plot_results.py draws its JSON. --sweep times every plan and prints a tuning table;
-// --alone leaves cuBLAS out; --m "" times nothing but packing and checksums.
+// --shape its shapes, too; scripts/plot_results.py draws its JSON. --sweep times every
+// plan and prints a tuning table; --alone leaves cuBLAS out; --m "" times nothing but
+// packing and checksums.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>

@@ -18,20 +18,20 @@ double overlapped(double a, double b, double c, double sharpness) {
 struct StepCost {
   double least, start, per_row;
 };
-constexpr StepCost step_cost(int strips) {
-  return strips == 4   ? StepCost{0.4417, 0.0327, 0.001456}
-         : strips == 8 ? StepCost{0.3012, 0.365, 0.003639}
-                       : StepCost{0.0, 0.5032, 0.005576};
+constexpr StepCost step_cost(const Plan& plan) {
+  if (plan.strips == 4) return {0.396, 0.0203, 0.00237};
+  if (plan.strips == 12) return {0.0, 0.503, 0.00564};
+  return {0.376, 0.37, plan.tile_m <= kMaxNarrowRows ? 0.00285 : 0.00372};
 }
 
 struct BatchCost {
-  static constexpr double kStart = 2.275, kStepSharpness = 3.145, kSharpness = 4.898;
-  static constexpr double kMemoryShare = 0.793, kL2Speed = 1.741;  // of the memory's bandwidth
+  static constexpr double kStart = 2.5, kStepSharpness = 3.4, kSharpness = 5.12;
+  static constexpr double kMemoryShare = 0.815, kL2Speed = 1.66;  // of the memory's bandwidth
   // Per strip and row of x of a tile: to write it; to add its parts through the workspace, and
   // one more for every further part; to add them in a cluster.
-  static constexpr double kWrite = 0.000566;
-  static constexpr double kPartStart = 0.986, kPart = 0.00404, kMoreParts = 0.000889;
-  static constexpr double kClusterStart = 0.63, kCluster = 0.00138, kClusterOf4 = 0.377;
+  static constexpr double kWrite = 0.000523;
+  static constexpr double kPartStart = 1.25, kPart = 0.00396, kMoreParts = 0.000705;
+  static constexpr double kClusterStart = 0.909, kCluster = 0.00117, kClusterOf4 = 0.335;
 };
 
 // Teams for stream-K: a few less than fit on the GPU where no tile is divided then, or all of
@@ -94,7 +94,7 @@ double batch_us(const Device& device, const Problem& p, const Plan& plan) noexce
       sums = Cost::kPartStart + (Cost::kPart + Cost::kMoreParts * more) * area;
     }
   }
-  const StepCost cost = step_cost(plan.strips);
+  const StepCost cost = step_cost(plan);
   const double step =
       overlapped(cost.least, cost.start + cost.per_row * tile_m, 0, Cost::kStepSharpness);
   const double blocks = std::min<double>(teams * kTeam, device.num_sms);
