@@ -16,7 +16,9 @@ CodecGraph::Call graph_call(const ChunkCoder::Chunk& chunk, std::size_t num_piec
 }  // namespace
 
 Result<std::byte*> PieceTable::load(const SegmentList& segments, gpu_link::LinkSpan span) {
-  if (std::byte* whole = segments.in_one_piece(span.offset, span.num_bytes)) return whole;
+  std::byte* const whole = segments.in_one_piece(span.offset, span.num_bytes);
+  whole_ = {whole, span.num_bytes};
+  if (whole != nullptr) return whole;
   for (;;) {
     const std::span<Segment> room{host_.as<Segment>(), host_.num_bytes() / sizeof(Segment)};
     num_pieces_ = segments.cut(span.offset, span.num_bytes, room);

@@ -23,8 +23,12 @@ class PieceTable {
   cudaError_t ensure(std::size_t num_pieces) { return host_.ensure(num_pieces * sizeof(Segment)); }
   // The address of the span if it is one piece; otherwise null, and its pieces are in the table.
   Result<std::byte*> load(const SegmentList& segments, gpu_link::LinkSpan span);
+  // Copies the span that was loaded.
   Status copy(CopyWay way, void* memory, CopySum* sum, cudaStream_t stream) const {
-    return from_cuda(copy_segments(way, {list(), num_pieces_}, memory, sum, stream));
+    const std::span<const Segment> all = whole_.data != nullptr
+                                             ? std::span<const Segment>{&whole_, 1}
+                                             : std::span<const Segment>{list(), num_pieces_};
+    return from_cuda(copy_segments(way, all, memory, sum, stream));
   }
   const Segment* list() const { return host_.as<Segment>(); }
   std::size_t num_pieces() const { return num_pieces_; }
@@ -32,6 +36,7 @@ class PieceTable {
  private:
   Memory host_{Memory::Where::kHost};
   std::size_t num_pieces_ = 0;
+  Segment whole_{};  // the span, if it is one piece
 };
 
 class ChunkCoder {

@@ -85,11 +85,7 @@ class GpuReceiveEngine : public gpu_link::ReceiveEngine {
       return placer.call.started(placer.start(coded, tensor.dtype, wire::codec_of(mode)), stream);
     }
     // By a kernel, which makes the checksum of what it copies.
-    const Segment whole{*to, span.num_bytes};
-    const Status s =
-        *to == nullptr
-            ? placer.pieces.copy(CopyWay::kScatter, from, &placer.sum, stream)
-            : from_cuda(copy_segments(CopyWay::kScatter, {&whole, 1}, from, &placer.sum, stream));
+    const Status s = placer.pieces.copy(CopyWay::kScatter, from, &placer.sum, stream);
     return s.ok() ? from_cuda(placer.event.record(stream)) : s;
   }
 

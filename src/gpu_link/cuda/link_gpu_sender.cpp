@@ -43,8 +43,6 @@ struct Copy {
   CopyGraph graph;
   std::size_t raw_bytes = 0;  // 0: a frame, which has checksums of its own
   CopySum sum;
-  EventOwner summed;
-  bool sums_beside = false;  // the checksum has a kernel and an event of its own
 };
 
 class GpuSendEngine : public gpu_link::SendEngine {
@@ -53,6 +51,7 @@ class GpuSendEngine : public gpu_link::SendEngine {
     for (int i = 0; i < kMaxEncoding; ++i) idle_encoders_.push_back(i);
     // What fails here fails again when a copy needs it, and is reported then.
     for (Copy& slot : copies_) (void)slot.sum.ensure(kMaxLinkPieces);
+    (void)load_copy_kernels();
   }
   ~GpuSendEngine() override {
     if (getting_ready_.joinable()) getting_ready_.join();
@@ -105,33 +104,22 @@ class GpuSendEngine : public gpu_link::SendEngine {
     });
   }
 
-  // Pieces are summed by the kernel that gathers them. One piece is copied without a kernel, and
-  // summed by one on another stream, which the link does not wait for: it is started after the copy
-  // and reads this GPU's memory, which is faster than any link.
+  // By a kernel, which makes the checksum of what it copies: a second call beside a copy engine
+  // would take this thread longer than the checksum takes the kernel.
   Status copy_raw(const gpu_link::LinkTensor& tensor, gpu_link::LinkSpan span,
                   std::size_t place) override {
     Copy& slot = copies_[next_copy_];
-    if (Status s = from_cuda({sums_stream_.ensure(), slot.summed.ensure()}); !s.ok()) return s;
-    const auto whole = slot.pieces.load(static_cast<const GpuTensor&>(tensor).segments, span);
-    if (!whole) return whole.status();
-    const Status started = copy(place, span.num_bytes, [&](void* to) {
-      const cudaStream_t stream = copies_stream_.get();
-      return *whole == nullptr ? slot.pieces.copy(CopyWay::kGather, to, &slot.sum, stream)
-                               : from_cuda(slot.graph.copy(to, *whole, span.num_bytes, stream));
+    const auto loaded = slot.pieces.load(static_cast<const GpuTensor&>(tensor).segments, span);
+    if (!loaded) return loaded.status();
+    return copy(place, span.num_bytes, [&](void* to) {
+      return slot.pieces.copy(CopyWay::kGather, to, &slot.sum, copies_stream_.get());
     });
-    if (*whole == nullptr || !started.ok()) return started;
-    slot.sums_beside = true;
-    const Segment piece{*whole, span.num_bytes};
-    return from_cuda(
-        {copy_segments(CopyWay::kGather, {&piece, 1}, nullptr, &slot.sum, sums_stream_.get()),
-         slot.summed.record(sums_stream_.get())});
   }
 
   Result<bool> copied(std::uint64_t& checksum) override {
     if (on_their_way_.empty()) return false;
     const Copy& slot = copies_[on_their_way_.front()];
-    auto happened = slot.event.happened();
-    if (happened && *happened && slot.sums_beside) happened = slot.summed.happened();
+    const auto happened = slot.event.happened();
     if (!happened || !*happened) return happened;
     checksum = slot.raw_bytes == 0 ? 0 : slot.sum.checksum(slot.raw_bytes);
     on_their_way_.pop_front();
@@ -142,7 +130,6 @@ class GpuSendEngine : public gpu_link::SendEngine {
     if (getting_ready_.joinable()) getting_ready_.join();
     for (const Encoder& encoder : encoders_) (void)encoder.stream.wait();
     (void)copies_stream_.wait();
-    (void)sums_stream_.wait();
     release();
   }
 
@@ -186,7 +173,6 @@ class GpuSendEngine : public gpu_link::SendEngine {
   Status copy(std::size_t place, std::size_t raw_bytes, Start start) {
     Copy& slot = copies_[next_copy_];
     slot.raw_bytes = raw_bytes;
-    slot.sums_beside = false;
     if (Status s = from_cuda({copies_stream_.ensure(), slot.event.ensure()}); !s.ok()) return s;
     if (Status s = start(static_cast<std::byte*>(staging_.data) + place); !s.ok()) return s;
     on_their_way_.push_back(next_copy_);
@@ -208,7 +194,7 @@ class GpuSendEngine : public gpu_link::SendEngine {
   std::vector<int> idle_encoders_;
   Frame frames_[kNumFrames];
   std::thread getting_ready_;
-  StreamOwner copies_stream_, sums_stream_;
+  StreamOwner copies_stream_;
   Copy copies_[kNumCopies];
   int next_copy_ = 0;
   std::deque<int> on_their_way_;

@@ -39,12 +39,17 @@ class SegmentList {
   std::uint64_t num_bytes_ = 0;
 };
 
-// The checksum of one chunk, made by the kernel that reads it. Every thread block leaves its share
-// in pinned memory, and the host adds them: no memory has to be zeroed first, and no block waits
-// for another.
+// Where one launch leaves its sum: counters in device memory, which are 0 before and after it, and
+// the two halves of the sum in pinned memory, to be added as low + (high << 32).
+struct SumOfLaunch {
+  unsigned long long* counters = nullptr;
+  std::uint64_t* halves = nullptr;
+};
+
+// The checksum of one chunk, made by the kernel that copies it.
 class CopySum {
  public:
-  // Room for the shares of a chunk in so many pieces.
+  // Room for the sums of a chunk in so many pieces.
   cudaError_t ensure(std::size_t num_pieces);
   // Valid when the work of copy_segments has ended.
   std::uint64_t checksum(std::uint64_t num_bytes) const;
@@ -52,16 +57,18 @@ class CopySum {
  private:
   friend cudaError_t copy_segments(CopyWay, std::span<const Segment>, void*, CopySum*,
                                    cudaStream_t);
-  cudaError_t expect(std::size_t num_pieces);
-  std::uint64_t* take_shares(std::size_t num_blocks);
+  cudaError_t expect(std::size_t num_pieces, cudaStream_t stream);
+  SumOfLaunch next_launch();
 
-  Memory shares_{Memory::Where::kHost};
-  std::size_t num_shares_ = 0;
+  Memory counters_;
+  Memory halves_{Memory::Where::kHost};
+  std::size_t num_launches_ = 0;
+  bool are_zero_ = false;  // the counters
 };
 
 // Copies between `memory`, where the pieces follow each other, and the pieces; with `sum`, it gets
-// the checksum. kGather without memory: nothing but the checksum. `pieces` is in host memory and
-// passed as kernel arguments, kPiecesALaunch a launch: it may be freed at once.
+// the checksum, and must not be used again before that work has ended. `pieces` is in host memory
+// and passed as kernel arguments, kPiecesALaunch a launch: it may be freed at once.
 inline constexpr std::size_t kPiecesALaunch = 250;
 cudaError_t copy_segments(CopyWay way, std::span<const Segment> pieces, void* memory, CopySum* sum,
                           cudaStream_t stream);
