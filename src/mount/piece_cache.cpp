@@ -1,7 +1,6 @@
 #include "mount/piece_cache.h"
 
 #include <algorithm>
-#include <system_error>
 
 namespace snug::mount {
 
@@ -15,8 +14,10 @@ struct PieceCache::Entry {
   bool is_ahead = false;  // decoded, or to be decoded, for nobody yet
   std::uint64_t delivered = 0;
   std::unique_ptr<std::byte[]> bytes;
+  // Its node is in `list`, or else in `own`: to move it needs no memory.
+  List own{this};
+  const List::iterator at = own.begin();
   List* list = nullptr;
-  List::iterator at;
   StoreStatus status;
 };
 
@@ -55,16 +56,15 @@ StoreResult<PieceCache::Hold> PieceCache::get(std::span<const Piece> pieces) {
   std::unique_lock lock(mutex_);
   for (const Piece& piece : pieces) {
     std::shared_ptr<Entry> entry = find(piece);
-    const bool is_new = entry == nullptr;
-    if (is_new) entry = add(piece);
-    const bool was_ahead = entry->is_ahead;
-    not_ahead(*entry);
-    // One that is queued behind what others wait for moves up. It stays in the other queue, too,
-    // where it is found to be done.
-    if (is_new || (was_ahead && entry->state == State::kQueued)) {
+    if (entry == nullptr) {
+      entry = add(piece, wanted_);
+    } else if (entry->is_ahead && entry->state == State::kQueued) {
+      // One that is queued behind what others wait for moves up. It stays in the other queue, too,
+      // where it is found to be done.
       wanted_.push_back(entry);
       has_work_.notify_one();
     }
+    not_ahead(*entry);
     pin(*entry);
     hold.entries_.push_back(std::move(entry));
   }
@@ -86,11 +86,8 @@ void PieceCache::read_ahead(std::span<const Piece> pieces) {
     while (ahead_bytes_ + piece.num_bytes > capacity_ / 2 && !unread_.empty())
       remove(*unread_.front());
     if (ahead_bytes_ + piece.num_bytes > capacity_ / 2) return;
-    const std::shared_ptr<Entry> entry = add(piece);
-    entry->is_ahead = true;
+    add(piece, ahead_)->is_ahead = true;
     ahead_bytes_ += piece.num_bytes;
-    ahead_.push_back(entry);
-    has_work_.notify_one();
   }
 }
 
@@ -105,10 +102,15 @@ PieceCache::PieceCache(const PieceSource& source, std::uint64_t capacity, int nu
     : source_(source),
       capacity_(capacity),
       num_threads_(static_cast<std::size_t>(std::max(num_threads, 1))) {
+  // From here on only readers need memory that they could lack, and they can say so.
+  free_buffers_.reserve(num_threads_);
   threads_.reserve(num_threads_);
   try {
-    for (std::size_t i = 0; i < num_threads_; ++i) threads_.emplace_back([this] { work(); });
-  } catch (const std::system_error&) {
+    while (threads_.size() < num_threads_) {
+      scratches_.push_back(std::make_unique_for_overwrite<Scratch>());
+      threads_.emplace_back([this, scratch = scratches_.back().get()] { work(*scratch); });
+    }
+  } catch (const std::exception&) {
     if (threads_.empty()) throw;  // fewer do the same work
   }
 }
@@ -122,51 +124,53 @@ PieceCache::~PieceCache() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void PieceCache::work() {
-  const std::unique_ptr<Scratch> scratch(new Scratch);
+void PieceCache::work(Scratch& scratch) noexcept {
   for (;;) {
-    std::vector<std::shared_ptr<Entry>> job;
+    Job job;
     {
       std::unique_lock lock(mutex_);
       for (;; has_work_.wait(lock)) {
         if (stopping_ && wanted_.empty()) return;
         job = take_job();
-        if (!job.empty()) break;
+        if (job.size > 0) break;
       }
-      for (const auto& entry : job) allocate(*entry);
+      for (std::size_t i = 0; i < job.size; ++i) allocate(*job.entries[i]);
     }
-    run_job(job, *scratch);
+    run_job(job, scratch);
   }
 }
 
 // The next piece, and its neighbour if that is the next one to do.
-std::vector<std::shared_ptr<PieceCache::Entry>> PieceCache::take_job() {
-  std::vector<std::shared_ptr<Entry>> job;
-  for (std::deque<std::shared_ptr<Entry>>* queue : {&wanted_, &ahead_}) {
-    while (!queue->empty() && job.size() < 2) {
+PieceCache::Job PieceCache::take_job() noexcept {
+  Job job;
+  for (Queue* queue : {&wanted_, &ahead_}) {
+    while (!queue->empty() && job.size < job.entries.size()) {
       Entry& next = *queue->front();
       if (next.state == State::kQueued) {
-        if (!job.empty() &&
-            (next.piece.file != job[0]->piece.file || next.piece.offset != job[0]->piece.end()))
+        if (job.size > 0 && (next.piece.file != job.entries[0]->piece.file ||
+                             next.piece.offset != job.entries[0]->piece.end()))
           return job;
         next.state = State::kDecoding;
-        job.push_back(queue->front());
+        job.entries[job.size++] = queue->front();
       }
       queue->pop_front();
     }
-    if (!job.empty()) return job;
+    if (job.size > 0) return job;
   }
   return job;
 }
 
-void PieceCache::run_job(const std::vector<std::shared_ptr<Entry>>& job, Scratch& scratch) {
-  std::vector<Piece> pieces;
-  std::vector<std::byte*> dst;
+void PieceCache::run_job(const Job& job, Scratch& scratch) noexcept {
+  Piece pieces[2];
+  std::byte* dst[2];
   StoreStatus statuses[2];
-  for (std::size_t i = 0; i < job.size(); ++i) {
-    pieces.push_back(job[i]->piece);
-    dst.push_back(job[i]->bytes.get());
-    if (dst.back() == nullptr) statuses[i] = {{Code::kInternal, "out of memory"}};
+  bool all_there = true;
+  for (std::size_t i = 0; i < job.size; ++i) {
+    pieces[i] = job.entries[i]->piece;
+    dst[i] = job.entries[i]->bytes.get();
+    if (dst[i] != nullptr) continue;
+    statuses[i] = {{Code::kInternal, "out of memory"}};
+    all_there = false;
   }
   const auto decode = [&](std::size_t first, std::size_t count) {
     return store::guarded([&] {
@@ -174,15 +178,14 @@ void PieceCache::run_job(const std::vector<std::shared_ptr<Entry>>& job, Scratch
                             std::span(dst).subspan(first, count), scratch);
     });
   };
-  const bool all_there = std::find(dst.begin(), dst.end(), nullptr) == dst.end();
   // Where one of two is damaged, the other one is not lost.
-  if (!all_there || !decode(0, job.size()).ok())
-    for (std::size_t i = 0; i < job.size(); ++i)
+  if (!all_there || !decode(0, job.size).ok())
+    for (std::size_t i = 0; i < job.size; ++i)
       if (statuses[i].ok()) statuses[i] = decode(i, 1);
 
   const std::lock_guard lock(mutex_);
-  for (std::size_t i = 0; i < job.size(); ++i) {
-    Entry& entry = *job[i];
+  for (std::size_t i = 0; i < job.size; ++i) {
+    Entry& entry = *job.entries[i];
     ++counters_.num_decoded;
     entry.state = statuses[i].ok() ? State::kReady : State::kFailed;
     entry.status = std::move(statuses[i]);
@@ -197,47 +200,54 @@ void PieceCache::run_job(const std::vector<std::shared_ptr<Entry>>& job, Scratch
 
 // ---- memory -----------------------------------------------------------------
 
-std::shared_ptr<PieceCache::Entry> PieceCache::find(const Piece& piece) {
+std::shared_ptr<PieceCache::Entry> PieceCache::find(const Piece& piece) noexcept {
   const auto at = entries_.find({piece.file, piece.offset});
   return at == entries_.end() ? nullptr : at->second;
 }
 
-std::shared_ptr<PieceCache::Entry> PieceCache::add(const Piece& piece) {
+std::shared_ptr<PieceCache::Entry> PieceCache::add(const Piece& piece, Queue& queue) {
   auto entry = std::make_shared<Entry>(piece);
-  entries_.emplace(Key{piece.file, piece.offset}, entry);
+  queue.push_back(entry);
+  try {
+    entries_.emplace(Key{piece.file, piece.offset}, entry);
+  } catch (...) {
+    queue.pop_back();
+    throw;
+  }
+  has_work_.notify_one();
   return entry;
 }
 
-void PieceCache::pin(Entry& entry) {
+void PieceCache::pin(Entry& entry) noexcept {
   ++entry.pins;
   unlist(entry);
 }
 
-void PieceCache::unpin(Entry& entry) {
+void PieceCache::unpin(Entry& entry) noexcept {
   if (--entry.pins == 0 && entry.state == State::kReady) enlist(entry);
 }
 
-void PieceCache::enlist(Entry& entry) {
+void PieceCache::enlist(Entry& entry) noexcept {
   entry.list = entry.is_ahead                             ? &unread_
                : entry.delivered >= entry.piece.num_bytes ? &spent_
                                                           : &partial_;
-  entry.at = entry.list->insert(entry.list->end(), &entry);
+  entry.list->splice(entry.list->end(), entry.own);
   make_room(0);  // readers may have used more than there is
 }
 
-void PieceCache::not_ahead(Entry& entry) {
+void PieceCache::not_ahead(Entry& entry) noexcept {
   if (entry.is_ahead) ahead_bytes_ -= entry.piece.num_bytes;
   entry.is_ahead = false;
 }
 
-void PieceCache::unlist(Entry& entry) {
-  if (entry.list != nullptr) entry.list->erase(entry.at);
+void PieceCache::unlist(Entry& entry) noexcept {
+  if (entry.list != nullptr) entry.own.splice(entry.own.begin(), *entry.list, entry.at);
   entry.list = nullptr;
 }
 
 // What the kernel has got goes first, newest first: its memory is still in the CPU's cache, and who
 // reads a file again and again starts with what is old. Then what was used longest ago.
-void PieceCache::make_room(std::uint64_t num_bytes) {
+void PieceCache::make_room(std::uint64_t num_bytes) noexcept {
   while (counters_.num_bytes + num_bytes > capacity_) {
     if (!spent_.empty()) {
       remove(*spent_.back());
@@ -251,7 +261,7 @@ void PieceCache::make_room(std::uint64_t num_bytes) {
   }
 }
 
-void PieceCache::allocate(Entry& entry) {
+void PieceCache::allocate(Entry& entry) noexcept {
   const std::uint64_t num_bytes = buffer_bytes(entry.piece.num_bytes);
   make_room(num_bytes);
   if (num_bytes == kPieceBytes && !free_buffers_.empty()) {
@@ -265,7 +275,7 @@ void PieceCache::allocate(Entry& entry) {
   counters_.max_bytes = std::max(counters_.max_bytes, counters_.num_bytes);
 }
 
-void PieceCache::remove(Entry& entry) {
+void PieceCache::remove(Entry& entry) noexcept {
   unlist(entry);
   not_ahead(entry);
   if (entry.bytes != nullptr) {

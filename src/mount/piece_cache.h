@@ -5,6 +5,7 @@
 // However many readers wait for a piece, it is decoded once. What readers wait for is decoded
 // before what is read ahead.
 #pragma once
+#include <array>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -61,6 +62,7 @@ class PieceCache {
   };
 
   // Holds at most `capacity` bytes, and more only where readers use more than that at one moment.
+  // What the threads work with is not counted: a buffer and a Scratch each.
   PieceCache(const PieceSource& source, std::uint64_t capacity, int num_threads);
   ~PieceCache();
   PieceCache(const PieceCache&) = delete;
@@ -98,6 +100,12 @@ class PieceCache {
  private:
   enum class State { kQueued, kDecoding, kReady, kFailed };
   using List = std::list<Entry*>;
+  using Queue = std::deque<std::shared_ptr<Entry>>;
+  // One piece or two neighbours.
+  struct Job {
+    std::array<std::shared_ptr<Entry>, 2> entries;
+    std::size_t size = 0;
+  };
   struct Key {
     std::size_t file;
     std::uint64_t offset;
@@ -109,21 +117,22 @@ class PieceCache {
     }
   };
 
-  // All of these are called with the mutex held.
-  std::shared_ptr<Entry> find(const Piece& piece);
-  std::shared_ptr<Entry> add(const Piece& piece);
-  std::vector<std::shared_ptr<Entry>> take_job();
-  void pin(Entry& entry);
-  void unpin(Entry& entry);
-  void enlist(Entry& entry);
-  void not_ahead(Entry& entry);
-  void unlist(Entry& entry);
-  void make_room(std::uint64_t num_bytes);
-  void allocate(Entry& entry);
-  void remove(Entry& entry);
+  // All of these are called with the mutex held. Those that only readers call may throw
+  // std::bad_alloc and change nothing then.
+  std::shared_ptr<Entry> find(const Piece& piece) noexcept;
+  std::shared_ptr<Entry> add(const Piece& piece, Queue& queue);
+  Job take_job() noexcept;
+  void pin(Entry& entry) noexcept;
+  void unpin(Entry& entry) noexcept;
+  void enlist(Entry& entry) noexcept;
+  void not_ahead(Entry& entry) noexcept;
+  void unlist(Entry& entry) noexcept;
+  void make_room(std::uint64_t num_bytes) noexcept;
+  void allocate(Entry& entry) noexcept;
+  void remove(Entry& entry) noexcept;
 
-  void work();
-  void run_job(const std::vector<std::shared_ptr<Entry>>& job, Scratch& scratch);
+  void work(Scratch& scratch) noexcept;
+  void run_job(const Job& job, Scratch& scratch) noexcept;
 
   const PieceSource& source_;
   const std::uint64_t capacity_;
@@ -132,12 +141,13 @@ class PieceCache {
   std::condition_variable has_work_;
   bool stopping_ = false;
   std::unordered_map<Key, std::shared_ptr<Entry>, KeyHash> entries_;
-  std::deque<std::shared_ptr<Entry>> wanted_, ahead_;  // to decode
+  Queue wanted_, ahead_;  // to decode
   // Ready and not in use: given to readers completely, in part, and not at all.
   List spent_, partial_, unread_;
   std::vector<std::unique_ptr<std::byte[]>> free_buffers_;  // of kPieceBytes
   std::uint64_t ahead_bytes_ = 0;
   Counters counters_;
+  std::vector<std::unique_ptr<Scratch>> scratches_;  // of the threads
   std::vector<std::thread> threads_;
 };
 

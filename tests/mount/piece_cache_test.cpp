@@ -3,13 +3,27 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <map>
+#include <new>
 #include <thread>
 
 #include "mount/read_ahead.h"
 #include "support/prng.h"
+
+// Of this thread, the allocation after so many fails; none if negative.
+static thread_local int fail_after = -1;
+
+[[gnu::noinline]] void* operator new(std::size_t num_bytes) {
+  void* const bytes = fail_after >= 0 && fail_after-- == 0 ? nullptr : std::malloc(num_bytes);
+  if (bytes == nullptr) throw std::bad_alloc();
+  return bytes;
+}
+[[gnu::noinline]] void operator delete(void* bytes) noexcept { std::free(bytes); }
+[[gnu::noinline]] void operator delete(void* bytes, std::size_t) noexcept { std::free(bytes); }
 
 namespace snug::mount {
 namespace {
@@ -245,6 +259,52 @@ TEST(PieceCache, ManyReadersGetTheRightBytes) {
   for (std::thread& reader : readers) reader.join();
   EXPECT_EQ(num_wrong, 0);
   EXPECT_LE(cache.counters().num_bytes, 30 * kSmall);
+}
+
+// Runs `call` with its first allocation failing, then its second, until it needs no more.
+template <class Call>
+int fail_each_allocation(Call call) {
+  for (int num_failed = 0;; ++num_failed) {
+    fail_after = num_failed;
+    try {
+      call(static_cast<std::uint64_t>(num_failed));
+      const bool has_failed = fail_after < 0;
+      fail_after = -1;
+      if (!has_failed) return num_failed;
+    } catch (const std::bad_alloc&) {
+    }
+  }
+}
+
+TEST(PieceCache, LackOfMemoryLeavesNothingBehind) {
+  FakeSource source;
+  PieceCache cache(source, 1000 * kSmall, 2);
+  const auto pieces_of = [](std::uint64_t step) {
+    return std::array{piece(4 * step), piece(4 * step + 1), piece(4 * step + 3)};
+  };
+  EXPECT_GE(fail_each_allocation([&](std::uint64_t step) { (void)cache.get(pieces_of(step)); }), 5);
+  EXPECT_GE(
+      fail_each_allocation([&](std::uint64_t step) { cache.read_ahead(pieces_of(100 + step)); }),
+      5);
+  // Nobody waits for a piece that no thread knows of.
+  for (const std::uint64_t first : {0, 100})
+    for (std::uint64_t step = 0; step < 20; ++step) {
+      const auto pieces = pieces_of(first + step);
+      const auto hold = cache.get(pieces);
+      ASSERT_TRUE(hold.ok());
+      EXPECT_TRUE(right(*hold, pieces));
+    }
+}
+
+TEST(PieceCache, StartsWithFewerThreadsOrNotAtAll) {
+  FakeSource source;
+  const Piece pieces[] = {piece(3)};
+  EXPECT_GE(fail_each_allocation([&](std::uint64_t) {
+              PieceCache cache(source, 1 << 20, 3);
+              if (fail_after >= 0) fail_after = 1000;  // only the constructor is to fail
+              EXPECT_TRUE(cache.get(pieces).ok());
+            }),
+            3);
 }
 
 TEST(PieceCache, EndsWithWorkLeft) {
