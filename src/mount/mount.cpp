@@ -1,23 +1,13 @@
 #include "mount/mount.h"
 
-#include <algorithm>
 #include <filesystem>
 
 #include "mount/server.h"
+#include "store/output.h"
 
 namespace snug::mount {
-namespace {
 
 namespace fs = std::filesystem;
-
-// Whether `inner` is `outer` or lies in it.
-bool is_inside(const std::string& inner, const std::string& outer) {
-  std::error_code error;
-  const fs::path in = fs::weakly_canonical(inner, error), out = fs::weakly_canonical(outer, error);
-  return std::mismatch(out.begin(), out.end(), in.begin(), in.end()).first == out.end();
-}
-
-}  // namespace
 
 Mount::Mount() noexcept = default;
 Mount::Mount(std::unique_ptr<Server> server) noexcept : server_(std::move(server)) {}
@@ -30,9 +20,10 @@ StoreResult<Mount> Mount::open(const std::string& source, const std::string& fol
   return store::guarded([&]() -> StoreResult<Mount> {
     if (StoreStatus s = check_mount_point(folder); !s.ok()) return s;
     // A server that reads through its own mount would wait for itself.
-    if (is_inside(folder, source) || is_inside(source, folder))
+    if (!store::check_not_inside(source, folder).ok() ||
+        !store::check_not_inside(folder, source).ok())
       return StoreStatus{{Code::kUsage, "a folder cannot be mounted into itself"}, folder};
-    auto tree = MountTree::open(source);
+    auto tree = MountTree::open(source, options.allow_other);
     if (!tree) return tree.status();
     std::error_code error;
     auto channel =

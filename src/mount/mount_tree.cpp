@@ -1,5 +1,7 @@
 #include "mount/mount_tree.h"
 
+#include <sys/xattr.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
@@ -10,8 +12,10 @@ namespace snug::mount {
 
 namespace fs = std::filesystem;
 
-StoreResult<std::unique_ptr<MountTree>> MountTree::open(const std::string& source) {
+StoreResult<std::unique_ptr<MountTree>> MountTree::open(const std::string& source,
+                                                        bool for_others) {
   auto self = std::make_unique<MountTree>();
+  self->for_others_ = for_others;
   std::error_code error;
   // The process may change its working folder.
   const std::string path = fs::absolute(store::without_slashes(source), error).string();
@@ -48,7 +52,7 @@ StoreStatus MountTree::add_file(const std::string& path, const std::string& name
   num_bytes_ += (*file)->num_bytes();
   stored_bytes_ += (*file)->stored_bytes();
   files_.push_back(std::move(*file));
-  add_node(name, std::move(node));
+  add_node(path, name, std::move(node));
   return {};
 }
 
@@ -57,18 +61,21 @@ StoreStatus MountTree::add_folder(const std::string& path, const std::string& na
   if (::stat(path.empty() ? "." : path.c_str(), &node.attributes) != 0)
     return store::io_error("cannot open", path, errno);
   node.attributes.st_size = 0;
-  add_node(name, std::move(node));
+  add_node(path, name, std::move(node));
   return {};
 }
 
 // `name` is a path below the root; its folders are there. The root has none.
-void MountTree::add_node(const std::string& name, Node node) {
+void MountTree::add_node(const std::string& path, const std::string& name, Node node) {
+  // Where there is an ACL, the bits of the group are its mask: the most that it allows anybody.
+  if (for_others_ && ::getxattr(path.c_str(), "system.posix_acl_access", nullptr, 0) > 0)
+    node.attributes.st_mode &= ~static_cast<mode_t>(S_IRWXG);
   node.parent = kRoot;
   if (!name.empty()) {
-    const fs::path path(name);
-    for (const fs::path& part : path.parent_path())
+    const fs::path shown(name);
+    for (const fs::path& part : shown.parent_path())
       node.parent = find(nodes_[node.parent - kRoot], part.string());
-    node.name = path.filename().string();
+    node.name = shown.filename().string();
     std::vector<std::uint64_t>& siblings = nodes_[node.parent - kRoot].children;
     const auto at = std::lower_bound(siblings.begin(), siblings.end(), node.name,
                                      [this](std::uint64_t number, const std::string& text) {

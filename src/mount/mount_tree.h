@@ -13,8 +13,8 @@ namespace snug::mount {
 class MountTree final : public PieceSource {
  public:
   // Opens a compressed file, or a folder with such files, and checks every header. The tree does
-  // not change afterwards.
-  static StoreResult<std::unique_ptr<MountTree>> open(const std::string& source);
+  // not change afterwards. `for_others`: users other than this one will see it.
+  static StoreResult<std::unique_ptr<MountTree>> open(const std::string& source, bool for_others);
 
   struct Node {
     std::string name;
@@ -45,12 +45,14 @@ class MountTree final : public PieceSource {
  private:
   StoreStatus add_file(const std::string& path, const std::string& name, bool is_tensors);
   StoreStatus add_folder(const std::string& path, const std::string& name);
-  void add_node(const std::string& name, Node node);
+  // `path` is that of the source.
+  void add_node(const std::string& path, const std::string& name, Node node);
 
   std::shared_ptr<store::FilePool> pool_ = std::make_shared<store::FilePool>();
   std::vector<std::unique_ptr<MountedFile>> files_;
   std::vector<Node> nodes_;
   std::uint64_t num_bytes_ = 0, stored_bytes_ = 0;
+  bool for_others_ = false;
 };
 
 }  // namespace snug::mount
