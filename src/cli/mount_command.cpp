@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -108,10 +109,13 @@ int run_mount(const MountArgs& args) {
   auto mounted = mount::Mount::open(args.source, args.folder, options);
   if (!mounted) return print_error(mounted.status());
   const int exit_code = print_mounted(*mounted, args);
-  background.ready();
+  if (exit_code == 0) background.ready();
   const StoreStatus status =
       mounted->serve([&] { return exit_code == 0 && pending_signal() == 0; });
-  if (!status.ok()) return print_error(status);
+  if (!status.ok()) {
+    options.log(to_string(status));
+    return static_cast<int>(status.status.code);
+  }
   return exit_code;  // a signal is the usual way to end
 }
 
@@ -134,6 +138,8 @@ void add_mount(CLI::App& app, int& exit_code) {
       "Every program sees the original files: names, sizes and bytes are those that\n"
       "decompress would write. The files are read-only, and blocks are decoded when they\n"
       "are read. Damage is an I/O error for the reader and a message here.\n\n"
+      "--allow-other: the permissions of the files and folders of COMPRESSED apply, and\n"
+      "those of the folders above it do not.\n\n"
       "Needs /dev/fuse. Who is not root needs fusermount3 (package fuse3), too.\n\n"
       "Examples:\n"
       "  snug mount Llama-3-8B.snug /mnt/llama\n"

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "store/file_io.h"
+#include "store/workers.h"
 
 namespace snug::mount {
 namespace {
@@ -52,18 +53,26 @@ StoreStatus refused(const std::string& folder, int error) {
 }
 
 struct HelperResult {
+  int error = 0;  // why it could not be started
   bool found = false;
   bool ok = false;
-  std::string message;
+  std::string message = {};
 };
 
 // Runs the helper and waits for its end.
 HelperResult run_helper(const char* const* arguments, int socket_fd) {
   const std::string socket_number = std::to_string(socket_fd);
   int errors[2];
-  if (::pipe2(errors, O_CLOEXEC) != 0) return {};
+  if (::pipe2(errors, O_CLOEXEC) != 0) return {errno};
   const pid_t pid = ::fork();
+  if (pid < 0) {
+    const int error = errno;
+    ::close(errors[0]);
+    ::close(errors[1]);
+    return {error};
+  }
   if (pid == 0) {
+    ::setpgid(0, 0);  // Ctrl-C is not for the helper
     ::dup2(errors[1], STDERR_FILENO);
     if (socket_fd >= 0) {
       ::fcntl(socket_fd, F_SETFD, 0);
@@ -75,12 +84,12 @@ HelperResult run_helper(const char* const* arguments, int socket_fd) {
   ::close(errors[1]);
   HelperResult result;
   char piece[256];
-  for (ssize_t n; pid > 0 && (n = ::read(errors[0], piece, sizeof piece)) != 0;)
+  for (ssize_t n; (n = ::read(errors[0], piece, sizeof piece)) != 0;)
     if (n > 0) result.message.append(piece, static_cast<std::size_t>(n));
   ::close(errors[0]);
   int status = 0;
-  while (pid > 0 && ::waitpid(pid, &status, 0) < 0 && errno == EINTR) continue;
-  result.found = pid > 0 && WIFEXITED(status) && WEXITSTATUS(status) != 127;
+  while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) continue;
+  result.found = WIFEXITED(status) && WEXITSTATUS(status) != 127;
   result.ok = result.found && WEXITSTATUS(status) == 0;
   result.message = result.message.substr(0, result.message.find('\n'));
   return result;
@@ -114,6 +123,7 @@ StoreResult<int> mount_by_helper(const std::string& options, const std::string& 
   ::close(pair[0]);
   const int fd = result.ok ? receive_descriptor(pair[1]) : -1;
   ::close(pair[1]);
+  if (result.error != 0) return store::io_error("cannot mount", folder, result.error);
   if (!result.found) return refused(folder, EPERM);
   if (fd < 0) return store::failure(Code::kIo, "cannot mount", folder, result.message);
   return fd;
@@ -199,19 +209,24 @@ FuseChannel& FuseChannel::operator=(FuseChannel&& other) noexcept {
 }
 
 FuseChannel::~FuseChannel() {
-  unmount();
+  (void)unmount();
   if (fd_ >= 0) ::close(fd_);
 }
 
-void FuseChannel::unmount() noexcept try {
-  if (!std::exchange(is_mounted_, false)) return;
-  if (by_helper_) {
-    const char* const arguments[] = {kHelper, "-u", "-q", "-z", "--", folder_.c_str(), nullptr};
-    (void)run_helper(arguments, -1);
-  } else {
-    (void)::umount2(folder_.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW);
-  }
-} catch (const std::bad_alloc&) {  // the mount stays, and says that nobody serves it
+StoreStatus FuseChannel::unmount() noexcept {
+  return store::guarded([&]() -> StoreStatus {
+    constexpr char kFailed[] = "cannot unmount";
+    if (!std::exchange(is_mounted_, false)) return {};
+    if (!by_helper_) {
+      if (::umount2(folder_.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW) == 0) return {};
+      return store::io_error(kFailed, folder_, errno);
+    }
+    const char* const arguments[] = {kHelper, "-u", "-z", "--", folder_.c_str(), nullptr};
+    const HelperResult result = run_helper(arguments, -1);
+    if (result.error != 0) return store::io_error(kFailed, folder_, result.error);
+    if (!result.ok) return store::failure(Code::kIo, kFailed, folder_, result.message);
+    return {};
+  });
 }
 
 void FuseChannel::raise_kernel_read_ahead() const noexcept try {

@@ -24,8 +24,8 @@ class FuseChannel {
   int fd() const noexcept { return fd_; }
   const std::string& folder() const noexcept { return folder_; }  // an absolute path
   // Takes it out of the tree of files, as the destructor does. Who still reads from it gets errors
-  // once this object is gone.
-  void unmount() noexcept;
+  // once this object is gone. After a failure the mount stays, and says that nobody serves it.
+  StoreStatus unmount() noexcept;
   // Somebody else has unmounted it.
   void forget_mount() noexcept { is_mounted_ = false; }
   // Lets the kernel read ahead in larger steps, where the system allows it.

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
+#include <utility>
 
 #include "mount/request.h"
 
@@ -39,6 +40,7 @@ StoreStatus Server::serve(const std::function<bool()>& keep_going) {
   StoreStatus status = store::guarded([&]() -> StoreStatus {
     cache_ = std::make_unique<PieceCache>(*tree_, std::max(options_.cache_bytes, kMinCacheBytes),
                                           store::store_threads(options_.num_threads));
+    threads.reserve(kRequestThreads);
     for (int i = 0; i < kRequestThreads; ++i) {
       threads.emplace_back([this] { work(); });
       const std::lock_guard lock(mutex_);
@@ -52,22 +54,26 @@ StoreStatus Server::serve(const std::function<bool()>& keep_going) {
 
   std::unique_lock lock(mutex_);
   const auto all_ended = [this] { return num_running_ == 0; };
-  while (status.ok() && keep_going() && !all_ended())
+  while (status.ok() && keep_going() && !is_gone_ && !all_ended())
     thread_ended_.wait_for(lock, std::chrono::milliseconds(100));
-  if (all_ended() && status.ok()) {
+  if (is_gone_) {
     channel_.forget_mount();
-  } else {
-    stopping_ = true;
-    lock.unlock();
-    channel_.unmount();
-    lock.lock();
-    // A signal between a thread's look at `stopping_` and its read is lost: hence again and again.
-    while (!all_ended()) {
-      for (std::thread& thread : threads) ::pthread_kill(thread.native_handle(), kWakeSignal);
-      thread_ended_.wait_for(lock, std::chrono::milliseconds(10));
-    }
+  } else if (all_ended() && status.ok()) {
+    status = {{Code::kInternal, "no thread is left to answer: out of memory"}, channel_.folder()};
+  }
+  stopping_ = true;
+  lock.unlock();
+  const StoreStatus unmounted = channel_.unmount();
+  lock.lock();
+  // A signal between a thread's look at `stopping_` and its read is lost: hence again and again. It
+  // also ends a write of `options_.log` that nobody reads.
+  while (!all_ended()) {
+    for (std::thread& thread : threads) ::pthread_kill(thread.native_handle(), kWakeSignal);
+    thread_ended_.wait_for(lock, std::chrono::milliseconds(10));
   }
   lock.unlock();
+  // Somebody else may have been faster.
+  if (status.ok() && !unmounted.ok() && !is_gone_) status = unmounted;
   for (std::thread& thread : threads) thread.join();
   cache_.reset();
   ::sigaction(kWakeSignal, &old_action, nullptr);
@@ -86,8 +92,9 @@ void Server::work() {
 }
 
 // False when the kernel has no more requests.
-bool Server::answer_next(std::vector<std::byte>& buffer, std::vector<std::byte>& content) {
+bool Server::answer_next(std::vector<std::byte>& buffer, std::vector<std::byte>& content) noexcept {
   const ssize_t n = ::read(channel_.fd(), buffer.data(), buffer.size());
+  if (n < 0 && errno == ENODEV) is_gone_ = true;
   if (n < 0) return errno == EINTR || errno == EAGAIN || errno == ENOENT;
   if (static_cast<std::size_t>(n) < sizeof(fuse_in_header)) return true;
   const auto* header = reinterpret_cast<const fuse_in_header*>(buffer.data());
@@ -100,7 +107,10 @@ bool Server::answer_next(std::vector<std::byte>& buffer, std::vector<std::byte>&
   });
   if (!status.ok()) {  // no memory
     reply_error(request, EIO);
-    log(name_of(header->nodeid), status);
+    (void)store::guarded([&]() -> StoreStatus {
+      log(name_of(header->nodeid), status);
+      return {};
+    });
   }
   return true;
 }
@@ -161,13 +171,28 @@ std::string Server::name_of(std::uint64_t number) const {
   return name;
 }
 
-// Readers try again, and neighbours read ahead into the same damage: each line is said once.
+// Readers try again, and neighbours read ahead into the same damage: each line is said once. One
+// thread at a time logs, so that the others still answer where `options_.log` waits.
 void Server::log(const std::string& name, const StoreStatus& status) {
   if (!options_.log) return;
-  const std::string line = name + ": " + to_string(status);
-  const std::lock_guard lock(mutex_);
-  if (known_lines_.size() < kMaxKnownLines && known_lines_.insert(to_string(status)).second)
-    options_.log(line);
+  std::unique_lock lock(mutex_);
+  if (known_lines_.size() > kMaxKnownLines || !known_lines_.insert(to_string(status)).second)
+    return;
+  lines_.push_back(known_lines_.size() <= kMaxKnownLines
+                       ? name + ": " + to_string(status)
+                       : "there are more errors; no more of them are reported");
+  if (std::exchange(is_logging_, true)) return;
+  while (!lines_.empty()) {
+    const std::string line = std::move(lines_.front());
+    lines_.pop_front();
+    lock.unlock();
+    (void)store::guarded([&]() -> StoreStatus {
+      options_.log(line);
+      return {};
+    });
+    lock.lock();
+  }
+  is_logging_ = false;
 }
 
 }  // namespace snug::mount

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -34,7 +35,7 @@ class Server {
 
  private:
   void work();
-  bool answer_next(std::vector<std::byte>& buffer, std::vector<std::byte>& content);
+  bool answer_next(std::vector<std::byte>& buffer, std::vector<std::byte>& content) noexcept;
   void answer(const Request& request, std::vector<std::byte>& content);
 
   void init(const Request& request);
@@ -51,6 +52,7 @@ class Server {
   void reply(const Request& request, std::vector<struct iovec> parts);
   void reply(const Request& request, const void* bytes, std::size_t num_bytes);
   void reply_error(const Request& request, int error);
+  // Whoever logs has answered the kernel before: `options_.log` may wait for its reader.
   void log(const std::string& name, const StoreStatus& status);
   std::string name_of(std::uint64_t number) const;
 
@@ -61,9 +63,14 @@ class Server {
 
   std::mutex mutex_;
   std::condition_variable thread_ended_;
-  int num_running_ = 0;                // under the mutex
-  std::set<std::string> known_lines_;  // under the mutex
+  // These are under the mutex.
+  int num_running_ = 0;
+  std::set<std::string> known_lines_;
+  std::deque<std::string> lines_;  // to log
+  bool is_logging_ = false;
+
   std::atomic<bool> stopping_{false};
+  std::atomic<bool> is_gone_{false};  // somebody else has unmounted it
 };
 
 }  // namespace snug::mount

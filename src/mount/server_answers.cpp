@@ -79,8 +79,8 @@ void Server::open_file(const Request& request) {
   if (node == nullptr) return reply_error(request, ENOENT);
   if (node->file != nullptr)
     if (const StoreStatus s = node->file->check_unchanged(); !s.ok()) {
-      log(name_of(request.header->nodeid), s);
-      return reply_error(request, EIO);
+      reply_error(request, EIO);
+      return log(name_of(request.header->nodeid), s);
     }
   fuse_open_out out = {};
   out.open_flags = FOPEN_KEEP_CACHE | (node->file == nullptr ? FOPEN_CACHE_DIR : 0);
@@ -137,8 +137,8 @@ void Server::read_file(const Request& request, std::vector<std::byte>& content) 
   if (file.has_pieces()) return read_pieces(request, file, offset, num_bytes);
   content.resize(static_cast<std::size_t>(num_bytes));
   if (const StoreStatus s = file.read_other(offset, content); !s.ok()) {
-    log(name_of(request.header->nodeid), s);
-    return reply_error(request, EIO);
+    reply_error(request, EIO);
+    return log(name_of(request.header->nodeid), s);
   }
   reply(request, content.data(), content.size());
 }
@@ -159,10 +159,10 @@ void Server::read_pieces(const Request& request, const MountedFile& file, std::u
   StoreResult<PieceCache::Hold> hold =
       status.ok() ? cache_->get(pieces) : StoreResult<PieceCache::Hold>(status);
   if (!hold) {
-    log(name_of(request.header->nodeid) + ": bytes " + std::to_string(offset) + " to " +
-            std::to_string(end - 1),
-        hold.status());
-    return reply_error(request, EIO);
+    reply_error(request, EIO);
+    return log(name_of(request.header->nodeid) + ": bytes " + std::to_string(offset) + " to " +
+                   std::to_string(end - 1),
+               hold.status());
   }
   std::vector<struct iovec> parts;
   parts.reserve(pieces.size() + 1);

@@ -51,14 +51,14 @@ def unmount(folder):
 
 
 class Mounted:
-    """snug mount in the foreground. Its messages are in `log`."""
+    """snug mount in the foreground. Its messages are in `log`, or go to `stderr`."""
 
-    def __init__(self, source, folder, *options):
+    def __init__(self, source, folder, *options, stderr=None):
         self.folder = Path(folder)
         self.log_path = Path(tempfile.mkstemp(suffix=".log")[1])
         with open(self.log_path, "w") as log:
             self.process = subprocess.Popen([CLI, "mount", str(source), str(folder), *options],
-                                            stderr=log)
+                                            stderr=log if stderr is None else stderr)
         wait_until(lambda: is_mounted(folder) or self.process.poll() is not None, "the mount")
         if self.process.poll() is not None:
             raise AssertionError(f"snug mount ended: {self.log()}")
@@ -152,8 +152,8 @@ class MountTest(unittest.TestCase):
             unmount(self.target)
         self.target.rmdir()
 
-    def mounted(self, *options, source=None):
-        return Mounted(source or self.compressed, self.target, *options)
+    def mounted(self, *options, source=None, **kwargs):
+        return Mounted(source or self.compressed, self.target, *options, **kwargs)
 
     def assert_same(self, plain, shown):
         self.assertEqual(files_below(plain), files_below(shown))

@@ -9,11 +9,13 @@ import os
 import random
 import shutil
 import signal
+import struct
 import subprocess
 import threading
+import unittest
 from pathlib import Path
 
-from mount_common import (PATIENCE, UNMOUNT, MountTest, compress, drop_pages, files_below,
+from mount_common import (CLI, PATIENCE, UNMOUNT, MountTest, compress, drop_pages, files_below,
                           is_mounted, main, snug, unmount, wait_until)
 
 SHARD = "model-00001-of-00002.safetensors"
@@ -137,13 +139,37 @@ class Content(MountTest):
             self.assertEqual(sha256(self.plain / SHARD), sha256(shown))
 
 
-class Damage(MountTest):
+class CopyTest(MountTest):
+    """With a compressed folder that the test may change."""
+
     def setUp(self):
         super().setUp()
         self.copy = self.root / "copy.snug"
         shutil.copytree(self.compressed, self.copy)
         self.addCleanup(shutil.rmtree, self.copy)
 
+
+class OtherUsers(CopyTest):
+    @unittest.skipIf(os.geteuid() != 0, "only root may always use --allow-other")
+    def test_the_mask_of_an_acl_is_no_right_of_the_group(self):
+        nobody = 0xFFFFFFFF
+        acl = struct.pack("<I", 2) + b"".join(
+            struct.pack("<HHI", *entry)
+            for entry in [(1, 6, nobody), (2, 5, 1234), (4, 0, nobody), (16, 5, nobody),
+                          (32, 0, nobody)])  # owner, a named user, group, mask, others
+        for name in ("tokenizer.bin", "empty"):
+            try:
+                os.setxattr(self.copy / name, "system.posix_acl_access", acl)
+            except OSError as error:
+                self.skipTest(f"no ACLs here: {error}")
+            self.assertEqual(0o650, (self.copy / name).stat().st_mode & 0o777)
+        for options, mode in [(["--allow-other"], 0o400), ([], 0o450)]:
+            with self.mounted(*options, source=self.copy):
+                for name in ("tokenizer.bin", "empty"):
+                    self.assertEqual(mode, (self.target / name).stat().st_mode & 0o777)
+
+
+class Damage(CopyTest):
     def test_damaged_blocks_are_errors_for_their_readers(self):
         data = (self.plain / SHARD).read_bytes()
         places, plain = stored_places(self.copy / SHARD), stored_places(self.plain / SHARD)
@@ -197,6 +223,24 @@ class Damage(MountTest):
                 self.assert_errno(errno.EIO, os.pread, file.fileno(), 10, 20 << 20)
 
 
+    def test_nobody_reads_the_messages(self):
+        reader, writer = os.pipe()
+        self.addCleanup(os.close, reader)
+        self.addCleanup(os.close, writer)
+        os.set_blocking(writer, False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(writer, bytes(mmap.PAGESIZE))
+        os.set_blocking(writer, True)
+        with self.mounted("--quiet", source=self.copy, stderr=writer) as mounted:
+            for name in ("tokenizer.bin", "nothing"):
+                (self.copy / name).unlink()
+                self.assert_errno(errno.EIO, lambda: open(self.target / name, "rb"))
+            self.assertEqual(sha256(self.plain / SHARD), sha256(self.target / SHARD))
+            self.assertEqual(0, mounted.end())
+            self.assertFalse(is_mounted(self.target))
+
+
 class Ends(MountTest):
     def test_signals_unmount(self):
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -246,6 +290,13 @@ class Ends(MountTest):
         done = snug("mount", "--background", self.compressed, self.root / "absent")
         self.assertEqual(9, done.returncode)
         self.assertEqual(1, done.stderr.count("\n"), done.stderr)
+
+    def test_background_without_a_report_is_an_error(self):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([CLI, "mount", "--background", "--json", self.compressed,
+                                   self.target], stdout=full, timeout=PATIENCE)
+        self.assertEqual(7, done.returncode)
+        self.assertFalse(is_mounted(self.target))
 
 
 class Errors(MountTest):
