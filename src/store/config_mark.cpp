@@ -11,6 +11,7 @@ namespace {
 constexpr std::string_view kKey = "quantization_config", kMethodKey = "quant_method",
                            kMethod = "snug", kHashKey = "original_xxh3_128";
 constexpr std::uint64_t kMaxConfigBytes = std::uint64_t{64} << 20;
+constexpr std::uint64_t kMaxMarkBytes = 256;
 constexpr int kMaxDepth = 64;
 
 std::string hash_of(std::string_view first, std::string_view second = {}) {
@@ -32,12 +33,12 @@ class ConfigScan {
     const bool is_empty = next() == '}';
     pos_ = open;
     if (!skip_object(0) || next() != '\0' || pos_ != text_.size()) return {};
-    if (num_methods_ > (is_marked_ ? 1 : 0)) return {ConfigState::kQuantized, 0, 0, {}, false};
-    if (is_marked_) {
+    if (is_marked_ && num_top_methods_ == 1) {
       const bool is_edited =
           !hash_.empty() && hash_ != hash_of(text_.substr(0, begin_), text_.substr(end_));
       return {ConfigState::kMarked, begin_, end_, {}, is_edited};
     }
+    if (num_methods_ > 0) return {ConfigState::kQuantized, 0, 0, {}, false};
     std::string mark = "\n  \"" + std::string(kKey) + "\": {\"" + std::string(kMethodKey) +
                        "\": \"" + std::string(kMethod) + "\", \"format\": 1, \"" +
                        std::string(kHashKey) + "\": \"" + hash_of(text_) + "\"}";
@@ -101,6 +102,7 @@ class ConfigScan {
   void see_method(std::string_view value, int depth, std::size_t begin, std::size_t end) {
     if (depth > 0 && value == "null") return;
     ++num_methods_;
+    if (depth == 0) ++num_top_methods_;
     ConfigScan inner(value);
     std::string_view key, text, hash;
     bool is_ours = false;
@@ -122,7 +124,7 @@ class ConfigScan {
 
   std::string_view text_;
   std::size_t pos_ = 0;
-  int num_methods_ = 0;  // at any depth
+  int num_methods_ = 0, num_top_methods_ = 0;  // at any depth; in the outermost object
   bool is_marked_ = false;
   std::size_t begin_ = 0, end_ = 0;
   std::string_view hash_;
@@ -133,10 +135,13 @@ class ConfigScan {
 ConfigMark find_mark(std::string_view config) { return ConfigScan(config).run(); }
 
 StoreResult<ConfigMark> find_mark(const File& config) {
-  if (config.num_bytes() > kMaxConfigBytes) return ConfigMark{};
+  if (config.num_bytes() > kMaxConfigBytes + kMaxMarkBytes) return ConfigMark{};
   std::string text(static_cast<std::size_t>(config.num_bytes()), '\0');
   if (StoreStatus s = config.read_at(0, text.data(), text.size()); !s.ok()) return s;
-  return find_mark(text);
+  ConfigMark mark = find_mark(text);
+  // With a mark it would be too long to be read again.
+  if (mark.state == ConfigState::kPlain && text.size() > kMaxConfigBytes) return ConfigMark{};
+  return mark;
 }
 
 }  // namespace snug::store

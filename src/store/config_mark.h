@@ -20,8 +20,8 @@ enum class ConfigState {
   kMarked,
 };
 
-// What becomes of a config.json: the bytes [begin, end) are replaced by `text`. Nothing changes if
-// it is neither plain nor marked.
+// What becomes of a config.json, if it is plain when compressed, or marked when restored: the bytes
+// [begin, end) are replaced by `text`.
 struct ConfigMark {
   ConfigState state = ConfigState::kOther;
   std::uint64_t begin = 0, end = 0;  // marked: the mark

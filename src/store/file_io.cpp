@@ -101,6 +101,10 @@ StoreResult<FilePool::Lease> File::open_again() const {
   return lease;
 }
 
+StoreStatus file_changed(const std::string& path) {
+  return {{Code::kIo, "file changed while it was read"}, path};
+}
+
 StoreStatus File::check_unchanged() const {
   return with_descriptor([this](int fd) { return compare(fd); });
 }
@@ -114,7 +118,7 @@ StoreStatus File::compare(int fd) const {
       static_cast<std::uint64_t>(info.st_size) != num_bytes_ ||
       nanoseconds(info.st_mtim) != modified_ ||
       (nanoseconds(info.st_ctim) != changed_ && !relinked))
-    return {{Code::kIo, "file changed while it was read"}, path_};
+    return file_changed(path_);
   return {};
 }
 

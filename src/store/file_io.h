@@ -20,6 +20,9 @@ StoreStatus io_error(const char* what, const std::string& path, const std::error
 StoreStatus failure(Code code, const char* what, const std::string& path,
                     const std::string& detail);
 
+// What was read may be a mixture that never existed.
+StoreStatus file_changed(const std::string& path);
+
 // An open file. Reads and writes name their position, so that threads share it.
 class File {
  public:

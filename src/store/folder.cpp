@@ -89,10 +89,27 @@ StoreStatus copy_range(const File& in, std::uint64_t begin, std::uint64_t end, c
   return {};
 }
 
-// A copy with the change that `mark` describes.
-StoreStatus copy_file(const std::string& from, const std::string& to, const ConfigMark& mark = {}) {
+// The mark in `config`, or the place for it, as far as the job changes it.
+StoreResult<ConfigMark> change_of_config(FileJob job, const File& config) {
+  auto mark = find_mark(config);
+  if (!mark) return mark;
+  const bool compresses = job == FileJob::kCompress;
+  if (compresses && mark->state == ConfigState::kMarked)  // read_folder saw none
+    return file_changed(config.path());
+  if (mark->state != (compresses ? ConfigState::kPlain : ConfigState::kMarked)) return ConfigMark{};
+  return mark;
+}
+
+StoreStatus copy_file(FileJob job, bool is_config, const std::string& from, const std::string& to) {
   auto in = File::open(from);
   if (!in) return in.status();
+  ConfigMark mark;
+  if (is_config) {
+    // Not the one that read_folder found: the file may have been edited since.
+    auto change = change_of_config(job, *in);
+    if (!change) return change.status();
+    mark = std::move(*change);
+  }
   auto out = OutputFile::create(to, false, true);
   if (!out) return out.status();
   std::uint64_t at = 0;
@@ -207,9 +224,7 @@ StoreResult<StoreReport> run_folder_job(FileJob job, const Folder& in, const std
       done->name = file.name;
       add_report(report, std::move(*done));
     } else if (output) {
-      const bool is_config = file.name == kConfigName;
-      if (StoreStatus s = copy_file(from, to, is_config ? in.config : ConfigMark{}); !s.ok())
-        return s;
+      if (StoreStatus s = copy_file(job, file.name == kConfigName, from, to); !s.ok()) return s;
       ++report.num_copied_files;
     }
   }
