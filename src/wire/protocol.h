@@ -15,7 +15,7 @@ namespace snug::wire {
 
 static_assert(std::endian::native == std::endian::little, "headers are copied as they are");
 
-inline constexpr std::uint32_t kProtocolVersion = 2;
+inline constexpr std::uint32_t kProtocolVersion = 3;
 inline constexpr std::uint32_t kControlMagic = 0x43574E53;  // "SNWC"
 inline constexpr std::uint32_t kChunkMagic = 0x44574E53;    // "SNWD"
 inline constexpr std::size_t kMaxControlBytes = std::size_t{16} << 20;

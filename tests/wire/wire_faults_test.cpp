@@ -101,11 +101,11 @@ TEST(WireFaults, StrangersDoNotDisturb) {
   (void)noisy->send_all(noise, net::after(5s));
   auto future = net::connect(address, net::after(5s));
   Bytes hello(32);
-  std::memcpy(hello.data(), "SNUGWIRE\x03\0\0\0\0\0\x01\0", 16);
+  std::memcpy(hello.data(), "SNUGWIRE\x09\0\0\0\0\0\x01\0", 16);
   ASSERT_TRUE(future->send_all(hello, net::after(5s)).ok());
   Bytes answer(16);
   ASSERT_TRUE(future->recv_all(answer, net::after(5s)).ok());
-  EXPECT_EQ(std::memcmp(answer.data(), "SNUGWIRE\x02\0\0\0", 12), 0);
+  EXPECT_EQ(std::memcmp(answer.data(), "SNUGWIRE\x03\0\0\0", 12), 0);
   std::byte more;
   EXPECT_EQ(*future->recv_some({&more, 1}, net::after(5s)), 0u);
 
