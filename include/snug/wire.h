@@ -182,7 +182,6 @@ class Listener {
   ~Listener();
 
   std::string address() const noexcept;  // with the port that was taken
-  const Options& options() const noexcept;
   // The next peer that has authenticated and connected all its lanes.
   Result<Connection> accept(std::chrono::milliseconds patience) noexcept;
   // Connections that ended before they authenticated. Some of them had another token, or another

@@ -176,11 +176,12 @@ static_assert(kMaxName + sizeof "snug-wire-4294967295-" <= net::kMaxLocalName);
 
 // Who listens under this name and is not meant, if anybody: the system lists all names.
 Status explain_nobody(const Status& nobody, const std::string& name, const Door& door) {
+  const std::string dialled = socket_name(name, door);
   std::ifstream list("/proc/net/unix");
   for (std::string line; std::getline(list, line);) {
     const std::size_t at = line.find("@" + std::string(kSocketPrefix));
     const std::size_t user = at + 1 + kSocketPrefix.size();
-    if (at == std::string::npos) continue;
+    if (at == std::string::npos || line.substr(at + 1) == dialled) continue;
     const std::size_t end = line.find('-', user);
     if (end == std::string::npos || line.substr(end + 1) != name) continue;
     if (line.substr(user, end - user) == kAnyUser)

@@ -1,5 +1,6 @@
 // The side that dials: one channel after the other, each greeted before the next.
 #include <new>
+#include <system_error>
 
 #include "wire/connection_core.h"
 #include "wire/handshake.h"
@@ -33,6 +34,8 @@ Result<Connection> connect(const std::string& address, const Options& options,
   return make_connection(options, std::move(channels));
 } catch (const std::bad_alloc&) {
   return kOutOfMemory;
+} catch (const std::system_error&) {  // of random_session
+  return Status{Code::kIo, "no random bits from the kernel"};
 }
 
 }  // namespace snug::wire

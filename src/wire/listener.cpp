@@ -45,7 +45,6 @@ class Listener::Impl {
     accepting_ = std::thread([this] { run(); });
   }
   std::string address() const { return listener_->address(); }
-  const Options& options() const { return options_; }
   Refused refused() {
     const std::lock_guard lock(mutex_);
     return refused_;
@@ -109,15 +108,25 @@ class Listener::Impl {
     Greeting& greeting = greetings_.emplace_back();
     greeting.channel = std::move(channel);
     try {
-      greeting.thread = std::jthread([this, &greeting] { greet_peer(greeting); });
+      greeting.thread = std::jthread([this, &greeting] { run_greeting(greeting); });
     } catch (const std::system_error&) {
       greetings_.pop_back();
     }
   }
 
+  void run_greeting(Greeting& greeting) noexcept {
+    try {
+      greet_peer(greeting);
+    } catch (const std::exception&) {  // no memory for this peer; the others stay
+    }
+    const std::lock_guard lock(mutex_);
+    greeting.channel.reset();
+    greeting.done = true;
+  }
+
   void greet_peer(Greeting& greeting) {
     const Deadline deadline = net::after(std::min<Clock::duration>(options_.timeout, kMaxGreeting));
-    const std::string peer = greeting.channel->peer_name();  // unknown once it is gone
+    std::string peer = greeting.channel->peer_name();  // unknown once it is gone
     const Status opened = greeting.channel->open(deadline, {});
     const auto id =
         opened.ok() ? receive_greeting(*greeting.channel, deadline) : Result<ChannelId>(opened);
@@ -128,11 +137,9 @@ class Listener::Impl {
       ++refused_.count;
       if (opened.what == kAnotherTokenText) {
         ++refused_.wrong_token;
-        refused_.peer = peer;
+        refused_.peer = std::move(peer);
       }
     }
-    greeting.channel.reset();
-    greeting.done = true;
   }
 
   void add_channel(const ChannelId& id, ChannelPtr channel) {
@@ -195,11 +202,6 @@ Result<Listener> Listener::open(const std::string& address, const Options& optio
 }
 
 std::string Listener::address() const noexcept { return impl_ ? impl_->address() : ""; }
-
-const Options& Listener::options() const noexcept {
-  static const Options none;
-  return impl_ ? impl_->options() : none;
-}
 
 Listener::Refused Listener::refused() const { return impl_ ? impl_->refused() : Refused{}; }
 

@@ -56,6 +56,18 @@ int connect_stranger(const std::string& shm_name) {
   return stranger;
 }
 
+// A name that is taken by this user and does not listen yet is nobody else's.
+TEST(WireShm, ANameThatDoesNotListenIsNotAnotherUsers) {
+  const std::string name = fresh_name("mute");
+  const Status nobody = wire::connect(name).status();
+  sockaddr_un address;
+  const socklen_t length = socket_address(name, address);
+  const int mute = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  ASSERT_EQ(::bind(mute, reinterpret_cast<const sockaddr*>(&address), length), 0);
+  EXPECT_STREQ(wire::connect(name).status().what, nobody.what);
+  ::close(mute);
+}
+
 // Somebody else has the name, accepts nobody, and its queue is full.
 TEST(WireShm, AFullQueueEndsAtTheDeadline) {
   const std::string name = fresh_name("full");
