@@ -6,6 +6,13 @@ set(SNUG_WHEEL_LICENSES "" CACHE PATH "Folder with the licenses of what is linke
 if(NOT SKBUILD)
   return()
 endif()
+foreach(part snug_c snug-cli nccl-net-snug)
+  if(TARGET ${part})
+    # What is built is packed as it is. Room for another RPATH would be empty entries, which ld.so
+    # takes for the current directory.
+    set_target_properties(${part} PROPERTIES INSTALL_RPATH "" BUILD_WITH_INSTALL_RPATH ON)
+  endif()
+endforeach()
 add_custom_target(wheel_parts DEPENDS snug_c)
 install(PROGRAMS $<TARGET_FILE:snug_c> DESTINATION . RENAME libsnug_c.so COMPONENT wheel)
 if(SNUG_WHEEL_CUDA_LIBRARY)

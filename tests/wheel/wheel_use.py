@@ -35,6 +35,17 @@ def write_safetensors(path, values):
     path.write_bytes(struct.pack("<Q", len(header)) + header + values)
 
 
+def dynamic_tags(elf):
+    """The tags of the dynamic section of a 64-bit ELF file."""
+    first, size, count = struct.unpack_from("<Q14x2H", elf, 32)  # of the program headers
+    tags = []
+    for at in range(first, first + count * size, size):
+        kind, offset, num_bytes = struct.unpack_from("<I4xQ16xQ", elf, at)
+        if kind == 2:  # PT_DYNAMIC
+            tags += [tag for tag, _ in struct.iter_unpack("<2Q", elf[offset:offset + num_bytes])]
+    return tags
+
+
 class Wheel(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -62,10 +73,21 @@ class Wheel(unittest.TestCase):
         metadata = importlib.metadata.metadata("snug-llm")
         self.assertEqual(metadata["Version"], snug.__version__)
         self.assertEqual(set(metadata.get_all("Provides-Extra")),
-                         {"torch", "transformers", "vllm", "sglang"})
+                         {"torch", "transformers"})
         required = importlib.metadata.requires("snug-llm")
         self.assertTrue(all("extra ==" in line for line in required), required)
         self.assertTrue((PACKAGE / "libnccl-net-snug.so").exists())
+
+    def test_libraries_are_searched_in_no_other_folder(self):
+        """An empty entry of an RPATH, for one, is the current directory."""
+        num_checked = 0
+        for path in importlib.metadata.files("snug-llm"):
+            data = path.locate().read_bytes()
+            if data[:4] == b"\x7fELF":
+                num_checked += 1
+                for tag in 15, 29:  # DT_RPATH, DT_RUNPATH
+                    self.assertNotIn(tag, dynamic_tags(data), path)
+        self.assertGreaterEqual(num_checked, 3)  # library, tool, NCCL plugin
 
     def test_bytes(self):
         frame = snug.compress(self.values, dtype="bf16")
