@@ -320,12 +320,16 @@ def load_compressed(model, state_dict):
         layers.append((model.get_submodule(parent_name), child, module, compressed))
     for parent, name, module, compressed in layers:
         setattr(parent, name, compressed.train(module.training))
-    different = model.state_dict().keys() ^ state_dict.keys()
+    names = model.state_dict().keys()
+    # States that older versions saved have no checksums.
+    no_sums = {name for name in names - state_dict.keys() if name.endswith(".sums")
+               and name[:-len("sums")] + "packed" in state_dict}
+    different = (names ^ state_dict.keys()) - no_sums
     if different:
         for parent, name, module, _ in layers:
             setattr(parent, name, module)
         raise KeyError(f"not in both the model and the file: {', '.join(sorted(different)[:5])}")
-    return model.load_state_dict(state_dict)
+    return model.load_state_dict(state_dict, strict=not no_sums)
 
 
 @contextmanager
@@ -392,7 +396,7 @@ def _reason(name, linear, tied, skip):
         return "asked to skip it"
     if linear.weight.dtype != torch.bfloat16:
         return f"weights are {linear.weight.dtype}, not bfloat16"
-    if linear.weight.is_meta:
+    if linear.weight.is_meta or (linear.bias is not None and linear.bias.is_meta):
         return "weights are not loaded"
     if linear.weight.data_ptr() in tied:
         return "shares its weights with another layer"
