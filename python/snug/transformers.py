@@ -13,6 +13,7 @@ keep the linear layers compressed on a GPU instead:
 
 import dataclasses
 import functools
+import inspect
 import os
 import re
 import tempfile
@@ -20,17 +21,23 @@ import tempfile
 try:
     import torch
     import transformers
+    from safetensors import safe_open as open_plain
+    from transformers import modeling_utils
     from transformers.core_model_loading import ConversionOps
+    from transformers.integrations import deepspeed
     from transformers.modeling_utils import PreTrainedModel
     from transformers.quantizers import auto
     from transformers.quantizers.base import HfQuantizer
     from transformers.utils.quantization_config import QuantizationConfigMixin
     _load = PreTrainedModel._load_pretrained_model
+    _load_state_dict = modeling_utils.load_state_dict
+    _config_types = auto.LOADING_ATTRIBUTES_CONFIG_TYPES
 except (ImportError, AttributeError) as error:
     raise ImportError("snug.transformers needs torch and transformers 5.17 or newer: "
                       f"pip install -U torch transformers ({error})") from None
 
 from . import saving
+from ._arrays import DTYPES
 from ._library import CODECS, number_of, threads_of
 from .checkpoint import safe_open
 from .torch.linear import Layer, Report, compress_model, decompress_model, dense_state_dict
@@ -58,16 +65,25 @@ class SnugConfig(QuantizationConfigMixin):
         if format != _FORMAT:
             raise ValueError(f"config.json names version {format!r} of Snug's format, this is a "
                              f"reader of version {_FORMAT}: install a newer Snug")
+        if isinstance(skip, str):
+            raise TypeError(f"skip is a list of names: [{skip!r}]")
         self.quant_method = "snug"
         self.mode, self.policy, self.batch, self.fuse = mode, policy, batch, fuse
         self.skip = list(skip)
+
+    @classmethod
+    def from_dict(cls, config_dict, **kwargs):
+        """From the mark in config.json, which may have entries of others."""
+        known = inspect.signature(cls).parameters
+        return super().from_dict({key: value for key, value in config_dict.items()
+                                  if key in known}, **kwargs)
 
     def get_loading_attributes(self):
         return {key: value for key, value in vars(self).items() if key != "quant_method"}
 
 
 # Only configurations of these classes may be given beside that of the folder.
-auto.LOADING_ATTRIBUTES_CONFIG_TYPES = (*auto.LOADING_ATTRIBUTES_CONFIG_TYPES, SnugConfig)
+auto.LOADING_ATTRIBUTES_CONFIG_TYPES = (*_config_types, SnugConfig)
 
 
 @auto.register_quantizer("snug")
@@ -81,11 +97,16 @@ class SnugQuantizer(HfQuantizer):
         self._runs = quantization_config.mode == "run"
         self._is_loaded = False
         self._layers = {}
+        self._tied = set()  # names of parameters that share their memory with others
+        self._device_map = {}
 
     def validate_environment(self, *args, **kwargs):
         if self._runs and "cpu" not in _RUN_ON and not torch.cuda.is_available():
             raise RuntimeError('mode="run" multiplies on a GPU, and torch finds none: use '
                                'mode="load", which runs anywhere')
+        if deepspeed.is_deepspeed_zero3_enabled():
+            raise RuntimeError("ZeRO-3 of DeepSpeed needs plain files: restore the folder with "
+                               "`snug decompress`, or show it as plain with `snug mount`")
 
     def update_device_map(self, device_map):
         if self._runs and device_map is None and torch.cuda.is_available():
@@ -101,13 +122,14 @@ class SnugQuantizer(HfQuantizer):
     def load(self, model, state_dict, checkpoint_files, load_config, *args, **kwargs):
         """In the place of PreTrainedModel._load_pretrained_model."""
         self._is_loaded = True
-        if state_dict is None:
+        if state_dict is None and checkpoint_files and all(map(_is_safetensors, checkpoint_files)):
             state_dict, checkpoint_files = _tensors_of(checkpoint_files), None
         if not self._runs:
             # Without a quantizer, transformers also compares shapes.
             load_config = dataclasses.replace(load_config, hf_quantizer=None)
             return _load(model, state_dict, checkpoint_files, load_config, *args, **kwargs)
         shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
+        self._tied, self._device_map = _tied_names(model), load_config.device_map or {}
         self.pre_quantized = False  # it shall call get_quantize_ops
         done = _load(model, state_dict, checkpoint_files, load_config, *args, **kwargs)
         for name, tensor in model.state_dict().items():
@@ -119,10 +141,9 @@ class SnugQuantizer(HfQuantizer):
         """Whether a parameter is to be packed when it has been read."""
         if not self._runs or not param_name.endswith(".weight"):
             return False
-        tied = getattr(model, "all_tied_weights_keys", None) or {}
         module = model.get_submodule(param_name[:-len(".weight")])
-        return (type(module) is torch.nn.Linear and param_name not in tied
-                and param_name not in tied.values())
+        return (type(module) is torch.nn.Linear and param_name not in _tied_names(model)
+                and _device_of(param_name, self._device_map) != "disk")
 
     def param_element_size(self, model, param_name, param):
         """For transformers, which reserves GPU memory before it loads."""
@@ -151,18 +172,22 @@ class SnugQuantizer(HfQuantizer):
     def _compress(self, module, prefix):
         config = self.quantization_config
         prefix = prefix + "." if prefix else ""
-        elsewhere = {name: linear.weight.device.type for name, linear in module.named_modules()
-                     if type(linear) is torch.nn.Linear
-                     and linear.weight.device.type not in (*_RUN_ON, "meta")}
-        skip = [*elsewhere, *(name.removeprefix(prefix) for name in config.skip)]
+        kept = {}
+        for name, linear in module.named_modules():
+            if type(linear) is not torch.nn.Linear:
+                continue
+            device = linear.weight.device.type
+            if f"{prefix}{name}.weight" in self._tied:
+                kept[name] = "shares its weights with another layer"
+            elif _device_of(prefix + name, self._device_map) == "disk":
+                kept[name] = "it is on the disk"
+            elif device not in (*_RUN_ON, "meta"):
+                kept[name] = f"it is on the device {device}"
+        skip = [*kept, *(name.removeprefix(prefix) for name in config.skip)]
         report = compress_model(module, config.policy, config.batch, config.fuse, skip)
         for layer in report.layers:
             name = "+".join(prefix + part for part in layer.name.split("+"))
-            reason = layer.kept_dense
-            if layer.name in elsewhere:
-                reason = f"it is on the device {elsewhere[layer.name]}"
-            elif reason == "weights are not loaded":
-                reason = "shares its weights with another layer"
+            reason = kept.get(layer.name, layer.kept_dense)
             self._layers[name] = layer._replace(name=name, kept_dense=reason)
 
     def _finish(self, model):
@@ -225,12 +250,38 @@ class _Pack(ConversionOps):
 def _load_through_quantizer(model, state_dict, checkpoint_files, load_config, *args, **kwargs):
     quantizer = load_config.hf_quantizer
     load = quantizer.load if isinstance(quantizer, SnugQuantizer) else _load
+    # Elsewhere transformers compares shapes, and stops.
+    compares_no_shapes = quantizer is not None or load_config.ignore_mismatched_sizes
+    if load is _load and compares_no_shapes and any(map(_is_compressed, checkpoint_files or ())):
+        raise ValueError("the folder is compressed, and the config that was given does not say so")
     return load(model, state_dict, checkpoint_files, load_config, *args, **kwargs)
 
 
+@functools.wraps(_load_state_dict)
+def _load_dtypes(checkpoint_file, map_location="cpu", *args, **kwargs):
+    if map_location != "meta" or not _is_compressed(checkpoint_file):
+        return _load_state_dict(checkpoint_file, map_location, *args, **kwargs)
+    return {name: torch.empty(tensor.get_shape(), dtype=getattr(torch, DTYPES[tensor.get_dtype()]),
+                              device="meta")
+            for name, tensor in _tensors_of([checkpoint_file]).items()}
+
+
 # transformers lets quantizers change tensors, but not where they come from (it asks only that of
-# GGUF). So this one function asks Snug's quantizer, and does as before for all others.
+# GGUF). So the first function asks Snug's quantizer. The second finds the dtypes of a file, if
+# config.json has none. Both do as before for all other files.
 PreTrainedModel._load_pretrained_model = staticmethod(_load_through_quantizer)
+modeling_utils.load_state_dict = _load_dtypes
+
+
+def _is_safetensors(path):
+    return os.fspath(path).endswith(".safetensors")
+
+
+def _is_compressed(path):
+    if not _is_safetensors(path):
+        return False
+    with open_plain(path, framework="pt") as file:
+        return "snug.format" in (file.metadata() or {})
 
 
 def _tensors_of(files):
@@ -240,6 +291,18 @@ def _tensors_of(files):
         with safe_open(path, framework="pt") as file:
             tensors.update((name, file.get_slice(name)) for name in file.keys())
     return tensors
+
+
+def _tied_names(model):
+    tied = getattr(model, "all_tied_weights_keys", None) or {}
+    return {*tied, *tied.values()}
+
+
+def _device_of(name, device_map):
+    """Of the nearest module above that the map names; None if it names none."""
+    while name and name not in device_map:
+        name = name.rpartition(".")[0]
+    return device_map.get(name)
 
 
 def _check_shape(name, tensor, shape):
@@ -257,6 +320,9 @@ def save_pretrained(model, save_directory, codec="entropy", threads=0, **options
     settings = number_of(CODECS, codec, "codec"), threads_of(threads)
     if options.get("push_to_hub"):
         raise ValueError("save_pretrained of Snug writes to a folder only: upload it afterwards")
+    if getattr(model, "_hf_peft_config_loaded", False):
+        raise ValueError("the model has adapters: use model.save_pretrained, which writes these "
+                         "alone")
     if getattr(model.config, "quantization_config", None) is not None:
         raise ValueError("the model is quantized, and transformers could not load it compressed: "
                          "use model.save_pretrained")
@@ -266,6 +332,8 @@ def save_pretrained(model, save_directory, codec="entropy", threads=0, **options
     with tempfile.TemporaryDirectory(prefix=".snug-", dir=save_directory) as scratch:
         plain, packed = os.path.join(scratch, "plain"), os.path.join(scratch, "packed")
         model.save_pretrained(plain, **options)
+        if not options.get("is_main_process", True) or not os.listdir(plain):
+            return  # the main process writes the folder
         saving.compress_path(os.fsencode(plain), os.fsencode(packed), *settings)
         names = os.listdir(packed)
         for name in sorted(names, key=lambda name: name == "config.json"):  # it names the method

@@ -4,16 +4,19 @@ GPU. SNUG_TEST_MODEL names a folder with a model to use beside those that are ma
 import copy
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 import warnings
 from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 try:
+    import safetensors.torch
     import torch
     import transformers
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -34,7 +37,7 @@ from snug._library import has_cuda
 # Before snug.transformers registers its quantizer: see Unregistered.
 _load_pretrained_model = transformers.PreTrainedModel._load_pretrained_model
 import snug.transformers  # noqa: E402
-from snug.transformers import SnugConfig  # noqa: E402
+from snug.transformers import SnugConfig, SnugQuantizer  # noqa: E402
 
 HAS_GPU = has_cuda and torch.cuda.is_available()
 SIZES = dict(vocab_size=1024, hidden_size=512, intermediate_size=1024, num_hidden_layers=2,
@@ -152,6 +155,25 @@ class Load(Case):
                     continue
                 self.assert_same(load(models["llama.snug"], **options), dense)
 
+    def test_dtype_of_the_files(self):
+        """dtype="auto" looks at the first file if config.json has no dtype."""
+        for name in ("llama", "llama.snug"):
+            folder = self.work / name
+            shutil.copytree(models[name], folder)
+            text = re.sub(r'"dtype": "bfloat16",', "", (folder / "config.json").read_text())
+            (folder / "config.json").write_text(text)
+            for index in folder.glob("*.index.json"):
+                self.assertNotIn('"dtype"', index.read_text())
+            self.assertEqual(load(folder, dtype="auto").dtype, torch.bfloat16, name)
+        self.assert_same(load(folder, dtype="auto"), load(models["llama"]))
+
+    def test_files_of_torch(self):
+        shutil.copytree(models["tied"], self.work, dirs_exist_ok=True)
+        (self.work / "model.safetensors").unlink()
+        dense = load(models["tied"])
+        torch.save(dense.state_dict(), self.work / "pytorch_model.bin")
+        self.assert_same(load(self.work, quantization_config=SnugConfig()), dense)
+
     def test_a_class_without_auto(self):
         model = transformers.LlamaModel.from_pretrained(models["llama.snug"])
         dense = transformers.LlamaModel.from_pretrained(models["llama"])
@@ -227,6 +249,21 @@ class Save(Case):
             self.assertEqual([path for path in folder.iterdir() if path.is_dir()], [])
             self.assert_same(load(folder), load(models[name]))
 
+    def test_other_processes_write_nothing(self):
+        model, folder = load(models["llama.snug"]), self.work / "folder"
+        snug.transformers.save_pretrained(model, folder)
+        before = {path.name: path.read_bytes() for path in folder.iterdir()}
+        snug.transformers.save_pretrained(model, folder, is_main_process=False,
+                                          max_shard_size="1MB")
+        self.assertEqual({path.name: path.read_bytes() for path in folder.iterdir()}, before)
+
+    def test_adapters_are_refused(self):
+        model = load(models["llama.snug"])
+        model._hf_peft_config_loaded = True
+        with self.assertRaisesRegex(ValueError, "adapters"):
+            snug.transformers.save_pretrained(model, self.work / "x")
+        self.assertFalse((self.work / "x").exists())
+
     def test_bad_arguments(self):
         model = load(models["llama.snug"])
         (self.work / "file").write_text("")
@@ -289,7 +326,28 @@ class BadInput(Case):
         with self.assertRaisesRegex(ValueError, "newer Snug"):
             load(folder)
 
+    def test_a_config_without_the_mark(self):
+        config = AutoConfig.from_pretrained(models["llama"])
+        with self.assertRaises(RuntimeError):
+            load(models["llama.snug"], config=config)
+        with self.assertRaisesRegex(ValueError, "the folder is compressed"):
+            load(models["llama.snug"], config=config, ignore_mismatched_sizes=True)
+
+    def test_other_entries_of_the_mark(self):
+        config = SnugConfig.from_dict({"quant_method": "snug", "format": 1, "note": "of another"})
+        self.assertEqual(config.mode, "load")
+        with self.assertRaisesRegex(ValueError, "newer Snug"):
+            SnugConfig.from_dict({"quant_method": "snug", "format": 2, "note": "of another"})
+
+    def test_zero3(self):
+        with unittest.mock.patch("transformers.integrations.deepspeed.is_deepspeed_zero3_enabled",
+                                 lambda: True):
+            with self.assertRaisesRegex(RuntimeError, "snug decompress"):
+                SnugQuantizer(SnugConfig()).validate_environment()
+
     def test_bad_options(self):
+        with self.assertRaisesRegex(TypeError, "list of names"):
+            SnugConfig(skip="lm_head")
         with self.assertRaisesRegex(ValueError, "unknown mode"):
             SnugConfig(mode="fast")
         with self.assertRaises(TypeError):
@@ -342,6 +400,44 @@ class Run(Case):
         self.assertIn("model.layers.0.mlp.down_proj (512 x 1024) stays dense: asked to skip", text)
         text = str(self.load_to_run("qwen_moe.snug").hf_quantizer.report)
         self.assertIn("experts have no packed kernel", text)
+
+    def test_a_tied_head_that_was_saved(self):
+        shutil.copytree(models["tied"], self.work, dirs_exist_ok=True)
+        path = self.work / "model.safetensors"
+        tensors = snug.torch.load_file(path)
+        tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+        safetensors.torch.save_file(tensors, path, metadata={"format": "pt"})
+        model = load(self.work, quantization_config=SnugConfig(mode="run"))
+        self.assertIs(model.lm_head.weight, model.model.embed_tokens.weight)
+        self.assertIn("lm_head (1024 x 512) stays dense: shares its weights",
+                      str(model.hf_quantizer.report))
+        self.assertTrue(torch.equal(logits(model), logits(self.load_to_run("tied.snug"))))
+
+    def test_weights_that_the_folder_lacks(self):
+        shutil.copytree(models["llama.snug"], self.work, dirs_exist_ok=True)
+        config = self.work / "config.json"
+        config.write_text(config.read_text().replace('"attention_bias": false',
+                                                     '"attention_bias": true'))
+        model = load(self.work, quantization_config=SnugConfig(mode="run", fuse=False))
+        text = str(model.hf_quantizer.report)
+        self.assertIn("q_proj (512 x 512) stays dense: weights are not loaded", text)
+        self.assertNotIn("shares its weights", text)
+        biases = [tensor for name, tensor in model.named_parameters() if name.endswith(".bias")]
+        self.assertEqual(len(biases), 8)
+        for bias in biases:
+            self.assertEqual(bias.abs().max(), 0)  # as transformers initializes them
+
+    @unittest.skipIf(accelerate is None, "accelerate is not installed")
+    def test_layers_on_the_disk_stay_dense(self):
+        main = "cuda" if HAS_GPU else "cpu"
+        parts = {"model.embed_tokens": main, "lm_head": main, "model.norm": main,
+                 "model.rotary_emb": main, "model.layers.0": "disk", "model.layers.1": main}
+        model = load(models["llama.snug"], device_map=parts, offload_folder=self.work / "off",
+                     quantization_config=SnugConfig(mode="run"))
+        self.assertIn("model.layers.0.mlp.down_proj (512 x 1024) stays dense: it is on the disk",
+                      str(model.hf_quantizer.report))
+        self.assertTrue(hasattr(model.model.layers[1].mlp.down_proj, "decompress"))
+        self.assertEqual(logits(model).shape, (1, 40, 1024))
 
     def test_other_dtypes_are_refused(self):
         with self.assertRaisesRegex(ValueError, "BF16"):
@@ -401,6 +497,14 @@ class Examples(Case):
 
 
 class DistributedCheckpoint(Case):
+    def test_other_formats_are_refused(self):
+        from torch.distributed.checkpoint import filesystem
+        formats = getattr(filesystem, "SerializationFormat", None)
+        if formats is None:
+            self.skipTest("this torch has just one format")
+        with self.assertRaisesRegex(ValueError, "TORCH_SAVE"):
+            snug.torch.dcp.FileSystemWriter(self.work, serialization_format=formats.SAFETENSORS)
+
     def state(self):
         torch.manual_seed(0)
         return {"w": (torch.randn(700, 1024) * 0.02).to(torch.bfloat16), "b": torch.zeros(4096),

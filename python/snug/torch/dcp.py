@@ -23,6 +23,7 @@ from .._library import CORRUPT, SnugError
 
 _CHUNK_BYTES = 64 << 20  # of a stream that are compressed at once
 _SAMPLE_BYTES = 256 << 10
+_HEADER_BYTES = 4096  # more than the header of a frame has
 _DTYPES = ("bf16", "f32", "f16", "bytes")  # torch does not tell which it writes
 _LENGTH = struct.Struct("<Q")
 
@@ -56,6 +57,10 @@ class FileSystemWriter(filesystem.FileSystemWriter):
 
     def __init__(self, path, *args, **kwargs):
         super().__init__(path, *args, _extensions=[SnugExtension()], **kwargs)
+        format = getattr(self, "serialization_format", None)  # torch 2.7 has just one
+        if format is not None and format.name != "TORCH_SAVE":
+            raise ValueError(f"tensors in the format {format.name} cannot be compressed here: use "
+                             "SerializationFormat.TORCH_SAVE, or snug.torch.save_file")
 
 
 class FileSystemReader(filesystem.FileSystemReader):
@@ -105,7 +110,7 @@ def _restore(stream):
     stream, parts, at = memoryview(stream), [], 0
     end = len(stream) - _LENGTH.size
     while 0 <= at < end:
-        num_bytes = inspect(stream[at:]).frame_bytes
+        num_bytes = inspect(stream[at:min(at + _HEADER_BYTES, end)]).frame_bytes
         parts.append(decompress(stream[at:min(at + num_bytes, end)], max_bytes=_CHUNK_BYTES))
         at += num_bytes
     restored = b"".join(parts)
