@@ -215,7 +215,7 @@ FuseChannel::~FuseChannel() {
 
 StoreStatus FuseChannel::unmount() noexcept {
   return store::guarded([&]() -> StoreStatus {
-    constexpr char kFailed[] = "cannot unmount";
+    constexpr const char* kFailed = "cannot unmount";  // a literal: statuses keep the pointer
     if (!std::exchange(is_mounted_, false)) return {};
     if (!by_helper_) {
       if (::umount2(folder_.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW) == 0) return {};
