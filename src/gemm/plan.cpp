@@ -14,8 +14,6 @@ constexpr std::uint64_t kUnpackFrom = 8192;
 // What a measured plan is trusted for over one that the model prefers.
 constexpr double kTunedBonus = 0.9;
 
-std::uint64_t ceil_div(std::uint64_t a, std::uint64_t b) { return (a + b - 1) / b; }
-
 int smallest_tile_m(std::uint64_t m) {
   for (const int tile_m : kTileMs)
     if (static_cast<std::uint64_t>(tile_m) >= m) return tile_m;

@@ -6,8 +6,6 @@
 namespace snug::gemm {
 namespace {
 
-std::uint64_t ceil_div(std::uint64_t a, std::uint64_t b) { return (a + b - 1) / b; }
-
 // The time of things that overlap, but not where they take about the same.
 double overlapped(double a, double b, double c, double sharpness) {
   return std::pow(std::pow(a, sharpness) + std::pow(b, sharpness) + std::pow(c, sharpness),

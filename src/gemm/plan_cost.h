@@ -6,6 +6,8 @@
 
 namespace snug::gemm {
 
+constexpr std::uint64_t ceil_div(std::uint64_t a, std::uint64_t b) { return (a + b - 1) / b; }
+
 // How teams of the batch kernel share the tiles of y where k is not divided in clusters: whole
 // tiles in waves, then equal parts of the rest.
 struct TeamShare {

@@ -29,7 +29,7 @@ struct WorkspaceLayout {
       bytes = Layout(p.n, p.k, p.kind).strips * few_rows_token_tiles(p.m) * c.fit.split_k * 512;
     if (c.plan.kernel == Kernel::kBatch) {
       if (c.plan.split_k == kStreamK)  // each SM leaves at most one tile of sums
-        bytes = std::uint64_t{1} * static_cast<std::uint32_t>(device.num_sms) * kStripRows *
+        bytes = static_cast<std::uint64_t>(device.num_sms) * kStripRows *
                 static_cast<std::uint32_t>(c.plan.strips * c.plan.tile_m) * 4;
       copied = std::min(p.m, kMaxCopiedTokens) * row_bytes;
     }
