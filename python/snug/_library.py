@@ -225,6 +225,10 @@ _CUDA = {
     "snug_gemm_apply_delta": (c_int, [POINTER(GemmMatrix), _P, _N, c_int, _P, _N, _P, _N, _P,
                                       POINTER(CudaDeltaOptions), _P, _S]),
     "snug_gemm_explain": (_N, [c_uint64, c_uint64, c_uint64, c_int, c_char_p, _N]),
+    "snug_gemm_tune": (c_int, [POINTER(GemmMatrix), _P, c_uint64, c_uint64, _P, c_uint64, _P, _N,
+                               _P, POINTER(GemmChoice), _S]),
+    "snug_gemm_tuning_text": (_N, [c_char_p, _N]),
+    "snug_gemm_load_tuning": (c_int, [c_char_p, _S]),
 }
 
 # In libraries built with both.

@@ -2,7 +2,9 @@
 
 import copy
 import io
+import os
 import sys
+import tempfile
 import unittest
 
 try:
@@ -399,6 +401,25 @@ class Models(unittest.TestCase):
         with self.assertRaises(KeyError):
             snug.torch.load_compressed(target, state)
         self.assertTrue(same_bits(target(x), before))
+
+    def test_measured_plans_are_kept_in_a_file(self):
+        with self.assertRaisesRegex(ValueError, "no compressed layers on a GPU"):
+            snug.torch.tune(Attention())
+        if "cuda" not in DEVICES:
+            self.skipTest("no GPU")
+        model = Attention(device="cuda")
+        snug.torch.compress_model(model)
+        with tempfile.TemporaryDirectory() as folder:
+            file = os.path.join(folder, "cache", "tuning.txt")
+            self.assertEqual(snug.torch.tune(model, rows=(1, 3, 4, 64), file=file), 6)
+            self.assertEqual(snug.torch.tune(model, rows=(1, 3, 4, 64), file=file), 0)
+            self.assertEqual(len(snug.torch.load_tuning(file)), 6)
+            self.assertIn("measured", snug.torch.explain(256, 256, 64))
+            self.assertEqual(os.listdir(os.path.dirname(file)), ["tuning.txt"])
+            with open(file, "a") as end:
+                end.write("not a plan\n")
+            with self.assertRaisesRegex(snug.SnugError, "tuning.txt.*delete the file"):
+                snug.torch.tune(model, rows=(1,), file=file)
 
     def test_torch_compile(self):
         for device in DEVICES:

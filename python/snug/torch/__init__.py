@@ -21,7 +21,8 @@ from .linear import (CompressedLinear, compress_model, decompress_model, load_co
                      verify_model)
 from .matrix import explain
 from .tensors import compress, decompress
+from .tuning import load_tuning, tune
 
 __all__ = ["CompressedLinear", "apply_delta", "compress", "compress_model", "decompress",
-           "decompress_model", "delta", "explain", "load_compressed", "load_file", "save_file",
-           "verify_model"]
+           "decompress_model", "delta", "explain", "load_compressed", "load_file", "load_tuning",
+           "save_file", "tune", "verify_model"]
