@@ -185,7 +185,7 @@ def _workspace_bytes(device, n, k, m):
     return library.snug_gemm_linear_workspace_bytes(n, k, m)
 
 
-_workspaces = _Workspaces()
+workspaces = _Workspaces()
 _known_matrices = WeakIdKeyDictionary()  # packed tensor -> its version and address, its struct
 
 
@@ -259,7 +259,7 @@ def _launch_linear(rows, packed, bias, y, header):
     m = rows.shape[0]
     stream = stream_of(rows.device.index)
     matrix = _device_matrix(packed, header, stream)
-    workspace = _workspaces.get(rows.device, stream, _workspace_bytes(rows.device.index, n, k, m))
+    workspace = workspaces.get(rows.device, stream, _workspace_bytes(rows.device.index, n, k, m))
     status = Status()
     check(library.snug_gemm_linear(
         byref(matrix), rows.data_ptr(), rows.stride(0), m,

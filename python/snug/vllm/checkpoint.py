@@ -1,0 +1,102 @@
+"""Compressed files as vLLM's loader sees them: names and decoded tensors.
+
+vLLM has no place where a quantization method says how files are read, so `register` replaces the
+functions that read safetensors files by ones that do as before for all files but Snug's.
+"""
+
+import functools
+import glob
+import json
+import os
+import struct
+
+import torch
+
+from .. import _library
+from .._library import SnugError
+from ..checkpoint import safe_open
+from . import engine
+from .lazy import Rows
+from .upload import Uploader
+
+_LAZY_BYTES = 1 << 20  # smaller tensors are read whole
+
+
+def register():
+    engine.wrap_file_iterators(_reading_frames)
+
+
+def _reading_frames(iterator):
+    if hasattr(iterator, "reads_frames"):
+        return iterator
+
+    @functools.wraps(iterator)
+    def read(files, *args, **kwargs):
+        if any(map(is_compressed, files)):
+            return tensors_of(files)
+        return iterator(files, *args, **kwargs)
+
+    read.reads_frames = True
+    return read
+
+
+def is_compressed(path):
+    """Whether `snug compress` wrote the file, by its header; no for what is not a local file."""
+    try:
+        with open(path, "rb") as file:
+            size, = struct.unpack("<Q", file.read(8))
+            return b'"snug.format"' in file.read(min(size, 100_000_000))
+    except (OSError, struct.error):
+        return False
+
+
+def tensors_of(files):
+    """(name, tensor) of all tensors. On a GPU they are decoded there."""
+    check_shards(files)
+    if engine.has_nvidia_gpu() and _library.has_cuda:
+        device = torch.device("cuda", torch.cuda.current_device())
+        with Uploader(device) as uploader:
+            for path in sorted(files):
+                yield from uploader.tensors(path)
+        return
+    is_divided = engine.num_ranks() > 1
+    for path in sorted(files):
+        with safe_open(path, framework="pt") as file:
+            for name in file.offset_keys():
+                part = file.get_slice(name)
+                yield name, _rows(part) if is_divided else _whole(part, path, name)
+
+
+def _rows(part):
+    """A tensor that decodes the rows that vLLM takes of it for this rank."""
+    shape, dtype = part.get_shape(), part.get_dtype()
+    if len(shape) < 2 or dtype != "BF16" or 2 * torch.Size(shape).numel() < _LAZY_BYTES:
+        return part[...]
+    return Rows(lambda first, last: part[first:last], shape, torch.bfloat16)
+
+
+def _whole(part, path, name):
+    try:
+        return part[...]
+    except SnugError as error:
+        raise damaged(path, name, error) from None
+
+
+def damaged(path, name, error):
+    text = str(error)
+    where = "" if name in text else f"{path}: {name}: "
+    return SnugError(error.code, f"{where}{text}; copy the file again, `snug verify` checks it")
+
+
+def check_shards(files):
+    """Raises if an index beside the files names one that is not there: vLLM would leave its layers
+    without weights."""
+    for folder in {os.path.dirname(path) for path in files}:
+        for index in glob.glob(os.path.join(glob.escape(folder), "*.safetensors.index.json")):
+            with open(index, encoding="utf-8") as file:
+                named = set(json.load(file)["weight_map"].values())
+            missing = sorted(name for name in named
+                             if not os.path.exists(os.path.join(folder, name)))
+            if missing and not missing == sorted(named):  # else it is the index of other files
+                raise FileNotFoundError(f"{os.path.join(folder, missing[0])} is missing, and "
+                                        f"{index} names it: copy it there")

@@ -1,0 +1,123 @@
+"""Every interface of vLLM that Snug uses: no other file of this package but weight_transfer.py and
+trainer.py imports vllm.
+
+Names are looked up when the module is imported; `missing()` lists those that this vLLM lacks, so
+that one sentence can say so.
+"""
+
+import importlib
+import inspect
+
+TESTED = ("0.24.0", "0.32.0")
+
+_NAMES = {
+    "vllm.config": ["get_current_vllm_config"],
+    "vllm.distributed": ["get_tensor_model_parallel_world_size"],
+    "vllm.logger": ["init_logger"],
+    "vllm.model_executor.layers.linear": ["LinearBase", "LinearMethodBase",
+                                          "UnquantizedLinearMethod"],
+    "vllm.model_executor.layers.quantization": ["register_quantization_config"],
+    "vllm.model_executor.layers.quantization.base_config": ["QuantizationConfig",
+                                                            "QuantizeMethodBase"],
+    "vllm.model_executor.layers.vocab_parallel_embedding": ["ParallelLMHead",
+                                                            "UnquantizedEmbeddingMethod"],
+    "vllm.model_executor.layers.fused_moe": ["RoutedExperts"],
+    "vllm.model_executor.model_loader.reload.layerwise": ["get_layerwise_info",
+                                                          "initialize_online_processing"],
+    "vllm.model_executor.parameter": ["ModelWeightParameter"],
+    "vllm.model_executor.utils": ["set_weight_attrs"],
+    "vllm.platforms": ["current_platform"],
+}
+# Methods that are overridden or called, and the parameters that they must have.
+_CALLS = {
+    ("LinearMethodBase", "create_weights"): ["layer", "input_size_per_partition",
+                                             "output_partition_sizes", "params_dtype"],
+    ("LinearMethodBase", "apply"): ["layer", "x", "bias"],
+    ("QuantizeMethodBase", "process_weights_after_loading"): ["layer"],
+    ("QuantizationConfig", "get_quant_method"): ["layer", "prefix"],
+    ("UnquantizedEmbeddingMethod", "tie_weights"): ["layer", "embed_tokens"],
+}
+# Functions that yield (name, tensor) of files, their first argument. The first must be there.
+_LOADERS = "vllm.model_executor.model_loader."
+_ITERATORS = [("default_loader", "safetensors_weights_iterator"),
+              ("default_loader", "multi_thread_safetensors_weights_iterator"),
+              ("default_loader", "fastsafetensors_weights_iterator"),
+              ("default_loader", "instanttensor_weights_iterator"),
+              ("runai_streamer_loader", "runai_safetensors_weights_iterator")]
+
+_missing = []
+
+
+def _look_up():
+    found = {}
+    for module_name, names in _NAMES.items():
+        try:
+            module = importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            if error.name == "vllm":
+                raise ImportError("snug.vllm needs vLLM: pip install vllm") from None
+            if not (error.name or "").startswith("vllm."):
+                raise
+            module = None
+        for name in names:
+            if hasattr(module, name):
+                found[name] = getattr(module, name)
+            else:
+                _missing.append(f"{module_name}.{name}")
+    for (owner, method), parameters in _CALLS.items():
+        function = getattr(found.get(owner), method, None)
+        if owner in found and (function is None or not set(parameters)
+                               <= set(inspect.signature(function).parameters)):
+            _missing.append(f"{owner}.{method}({', '.join(parameters)})")
+    if not _iterators():
+        _missing.append(f"{_LOADERS}{'.'.join(_ITERATORS[0])}")
+    return found
+
+
+def _iterators():
+    """Modules and names of those that there are; none if the first is missing."""
+    found = []
+    for module_name, name in _ITERATORS:
+        module = importlib.import_module(_LOADERS + module_name)
+        if hasattr(module, name):
+            found.append((module, name))
+        elif not found:
+            break
+    return found
+
+
+def missing():
+    return list(_missing)
+
+
+def version():
+    return getattr(importlib.import_module("vllm"), "__version__", "of unknown version")
+
+
+def has_nvidia_gpu():
+    return current_platform.is_cuda()  # noqa: F821
+
+
+def is_dummy_load():
+    """Whether layers get random weights for measurements."""
+    return get_current_vllm_config().load_config.load_format == "dummy"  # noqa: F821
+
+
+def compile_settings(name):
+    """A dict that becomes part of the name of vLLM's cache of compiled graphs."""
+    settings = getattr(get_current_vllm_config(), "additional_config", None)  # noqa: F821
+    return settings.setdefault(name, {}) if isinstance(settings, dict) else {}
+
+
+def wrap_file_iterators(wrap):
+    """Replaces each function that reads safetensors files by `wrap` of it."""
+    for module, name in _iterators():
+        setattr(module, name, wrap(getattr(module, name)))
+
+
+def num_ranks():
+    """How many processes share each layer of the model."""
+    return get_tensor_model_parallel_world_size()  # noqa: F821
+
+
+globals().update(_look_up())

@@ -1,0 +1,217 @@
+"""The quantization method "snug": BF16 linear layers that multiply from packed weights."""
+
+from ctypes import byref
+
+import torch
+
+from .. import _library
+from .._library import GemmChoice, SnugError, Status, check, library
+from ..torch import matrix as packing
+from . import engine, operator
+from .engine import (LinearBase, LinearMethodBase, ModelWeightParameter, ParallelLMHead,
+                     QuantizationConfig, RoutedExperts, UnquantizedEmbeddingMethod,
+                     UnquantizedLinearMethod)
+from .options import Options
+from .report import Layer, Report
+from .room import room_bytes
+
+_log = engine.init_logger("vllm.plugins.snug")
+_SPEED = packing.POLICIES["speed"]
+
+
+def register():
+    engine.register_quantization_config("snug")(SnugConfig)
+
+
+class SnugConfig(QuantizationConfig):
+    """`quantization_config` of a compressed folder, or `--quantization snug`.
+
+    vLLM sends it to its workers with pickle, so it holds options only until layers are made.
+    """
+
+    def __init__(self, options=None):
+        super().__init__()
+        self.options = options or Options.read({})
+        self._report = None
+
+    def get_name(self):
+        return "snug"
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(Options.read(config))
+
+    @staticmethod
+    def get_config_filenames():
+        return []
+
+    @classmethod
+    def get_min_capability(cls):
+        return 80
+
+    def get_supported_act_dtypes(self):
+        return [torch.bfloat16, torch.float16, torch.float32]  # other than BF16 stays dense
+
+    def get_quant_method(self, layer, prefix):
+        if isinstance(layer, RoutedExperts):
+            return self._expert_method(layer, prefix)
+        is_head = isinstance(layer, ParallelLMHead)
+        if not is_head and not isinstance(layer, LinearBase):
+            return None
+        dense = UnquantizedEmbeddingMethod if is_head else UnquantizedLinearMethod
+        if not self._runs() or self.options.skips(prefix):
+            return dense()
+        if self._report is None:
+            self._report = Report(_log, self.options.policy)
+            self._report.settings = engine.compile_settings("snug")
+        return (PackedHead if is_head else PackedLinear)(prefix, self.options, self._report)
+
+    def _expert_method(self, layer, prefix):
+        """None: vLLM's own method, from dense weights. A bank of packed experts belongs here."""
+        if self._runs():
+            _log.info_once("Snug: experts of mixture-of-experts layers stay dense")
+        return None
+
+    def _runs(self):
+        mode = self.options.mode
+        if mode == "auto":
+            mode = "run" if engine.has_nvidia_gpu() else "load"
+            if mode == "load":
+                _log.info_once("Snug: no NVIDIA GPU here, so the weights are BF16 in memory, as "
+                               "without Snug")
+        if mode == "run" and engine.has_nvidia_gpu() and not _library.has_cuda:
+            raise RuntimeError(f"Snug cannot multiply on this GPU: {_library.no_cuda}. Install a "
+                               "wheel of snug-llm with GPU part, or set SNUG_VLLM_MODE=load to "
+                               "serve from BF16 weights")
+        return mode == "run"
+
+
+class PackedLinear(LinearMethodBase):
+    """Packs the weights of one layer as soon as all of them are loaded."""
+
+    uses_meta_device = True  # no memory is reserved for dense weights
+
+    def __init__(self, name, options, report):
+        self._name, self._options, self._report = name, options, report
+        self._kind = packing.RAW if options.policy == "twin" else packing.FIXED
+        self._is_dummy = engine.is_dummy_load()
+        self._room = None  # bytes, once the first weights are packed; 0: dense
+        report.expect()
+
+    def create_weights(self, layer, input_size_per_partition, output_partition_sizes, input_size,
+                       output_size, params_dtype, **extra_weight_attrs):
+        shape = sum(output_partition_sizes), input_size_per_partition
+        loader = extra_weight_attrs.pop("weight_loader")
+        self._register(layer, torch.empty(shape, dtype=params_dtype, device="meta"), loader)
+        engine.set_weight_attrs(layer.weight, extra_weight_attrs)
+        engine.initialize_online_processing(layer)
+
+    def _register(self, layer, weight, loader):
+        parameter = ModelWeightParameter(data=weight, input_dim=1, output_dim=0,
+                                         weight_loader=loader)
+        layer.register_parameter("weight", parameter)
+
+    def process_weights_after_loading(self, layer):
+        if getattr(layer, "_already_called_process_weights_after_loading", False):
+            return
+        layer._already_called_process_weights_after_loading = True
+        weight = layer.weight
+        self._check_complete(layer, weight)
+        n, k = weight.shape
+        made, reason = self._pack(weight)
+        if made is None:
+            if self._room:
+                raise ValueError(f"{self._name}: {reason}: the new weights cannot take the place "
+                                 "of packed ones; restart the engine with them")
+            self._room = 0
+            self._dense().process_weights_after_loading(layer)
+            self._report.add(Layer(self._name, n, k, weight.numel() * weight.element_size(),
+                                   reason))
+            return
+        packed, header = made
+        # Its name is one that vLLM's LoRA layers know.
+        layer.weight_packed = torch.nn.Parameter(self._place(packed, n, k), requires_grad=False)
+        layer.snug_rows = n
+        del layer.weight
+        if packed.is_cuda:
+            torch.cuda.current_stream().synchronize()
+            operator.remember(layer.weight_packed, header)
+        self._report.add(Layer(self._name, n, k, self._room, ""))
+
+    def _check_complete(self, layer, weight):
+        if weight.is_meta:
+            raise ValueError(f"{self._name}: its weights were not loaded: this --load-format does "
+                             "not work with --quantization snug; use auto")
+        loaded = engine.get_layerwise_info(layer).load_numel
+        if not self._is_dummy and loaded < self._fewest_elements(weight):
+            raise ValueError(f"{self._name}: the checkpoint has {loaded} of its {weight.numel()} "
+                             "weights: a file or tensor is missing; download the model again")
+
+    def _fewest_elements(self, weight):
+        return weight.numel()
+
+    def _pack(self, weight):
+        """The packed matrix and its header, or None; and why the layer stays dense."""
+        n, k = weight.shape
+        if self._room == 0:
+            return None, "its first weights were"
+        if weight.dtype != torch.bfloat16:
+            return None, (f"its weights are {weight.dtype}, and Snug packs bfloat16; serve with "
+                          "--dtype bfloat16")
+        if self._options.policy == "speed" and weight.is_cuda:
+            choice, status = GemmChoice(), Status()
+            check(library.snug_gemm_choose(n, k, self._options.batch, _SPEED, byref(choice),
+                                           byref(status)), status)
+            if not choice.packed:
+                return None, f"faster dense (packed {choice.gain:.2f}x)"
+        try:
+            made = packing.pack(weight, self._kind)
+        except SnugError as error:
+            raise ValueError(f"{self._name}: cannot be packed: {error}; set SNUG_VLLM_SKIP="
+                             f"{self._name} to leave it dense") from None
+        return made, "" if made else "its values do not compress"
+
+    def _place(self, packed, n, k):
+        """The packed bytes in a buffer whose size new weights will have, too."""
+        used = packed.numel()
+        if self._room is None:
+            room = used if self._kind == packing.RAW else room_bytes(n, k)
+            self._room = max(room, used)
+        if used > self._room:
+            raise ValueError(f"{self._name}: the new weights need {used} bytes in packed form, and "
+                             f"there is room for {self._room}; restart the engine with them")
+        if used == self._room:
+            return packed
+        place = torch.zeros(self._room, dtype=torch.uint8, device=packed.device)
+        place[:used] = packed
+        return place
+
+    def _dense(self):
+        return UnquantizedLinearMethod()
+
+    def apply(self, layer, x, bias=None):
+        if self._room == 0:
+            return self._dense().apply(layer, x, bias)
+        return torch.ops.snug.packed_linear(x, layer.weight_packed, bias, layer.snug_rows)
+
+
+class PackedHead(PackedLinear):
+    """The LM head. If it is tied, it uses the dense weights of the embedding, as without Snug:
+    these follow every update, and a packed copy would need more memory."""
+
+    def _register(self, layer, weight, loader):
+        layer.register_parameter("weight", torch.nn.Parameter(weight, requires_grad=False))
+        engine.set_weight_attrs(layer.weight, {"input_dim": 1, "output_dim": 0,
+                                               "weight_loader": loader})
+
+    def _fewest_elements(self, weight):
+        return 1  # the vocabulary is padded, and vLLM fills the rest with zeros
+
+    def tie_weights(self, layer, embed_tokens):
+        engine.get_layerwise_info(layer).reset()
+        layer.quant_method = self._dense()
+        self._report.forget()
+        return layer.quant_method.tie_weights(layer, embed_tokens)
+
+    def _dense(self):
+        return UnquantizedEmbeddingMethod()

@@ -1,0 +1,72 @@
+"""What a user can choose. Needs neither torch nor vLLM."""
+
+import os
+
+POLICIES = ("memory", "speed", "twin")
+MODES = ("auto", "run", "load")
+FORMAT = 1  # of compressed folders: src/store/config_mark.cpp writes it
+_VARIABLE = "SNUG_VLLM_"
+
+
+class Options:
+    """Options of the quantization method, from config.json and the environment.
+
+    policy  "memory": every BF16 layer that gets smaller is packed. "speed": of these, only layers
+            that are expected to be faster packed at `batch` rows. "twin": the same kernels from
+            16-bit weights, for tests: its results equal those of packed weights bit for bit.
+    mode    "run": multiply from packed weights. "load": restore BF16 weights and use vLLM's own
+            layers. "auto": "run" on an NVIDIA GPU, "load" elsewhere.
+    batch   rows of a step that "speed" assumes.
+    skip    names of layers that stay dense, with everything below them.
+    """
+
+    def __init__(self, policy="memory", mode="auto", batch=32, skip=()):
+        _one_of("policy", policy, POLICIES)
+        _one_of("mode", mode, MODES)
+        if not isinstance(batch, int) or isinstance(batch, bool) or batch < 1:
+            raise ValueError(f"batch of Snug's configuration is a number of rows, not {batch!r}")
+        if isinstance(skip, str) or not all(isinstance(name, str) for name in skip):
+            raise ValueError(f"skip of Snug's configuration is a list of names, not {skip!r}")
+        self.policy, self.mode, self.batch, self.skip = policy, mode, batch, list(skip)
+
+    @classmethod
+    def read(cls, mark, environment=os.environ):
+        """From `quantization_config` of config.json, which may have entries of others. Variables
+        such as SNUG_VLLM_POLICY count more."""
+        version = mark.get("format", FORMAT)
+        if version != FORMAT:
+            raise ValueError(f"config.json names version {version!r} of Snug's format, this is a "
+                             f"reader of version {FORMAT}: install a newer snug-llm")
+        known = {key: mark[key] for key in ("policy", "batch", "skip") if key in mark}
+        mode = mark.get("mode")
+        if mode is not None and mode != "load":  # transformers' default is of no account here
+            known["mode"] = mode
+        for key in ("policy", "mode"):
+            if environment.get(_VARIABLE + key.upper()):
+                known[key] = environment[_VARIABLE + key.upper()]
+        if environment.get(_VARIABLE + "BATCH"):
+            known["batch"] = _number(environment[_VARIABLE + "BATCH"])
+        if environment.get(_VARIABLE + "SKIP"):
+            known["skip"] = environment[_VARIABLE + "SKIP"].split(",")
+        return cls(**known)
+
+    def as_dict(self):
+        """For config.json: `read` of it gives the same options."""
+        mark = {"quant_method": "snug", "format": FORMAT, "policy": self.policy,
+                "batch": self.batch, "skip": list(self.skip)}
+        return mark if self.mode == "auto" else {**mark, "mode": self.mode}
+
+    def skips(self, name):
+        return any(name == other or name.startswith(other + ".") for other in self.skip)
+
+
+def _one_of(what, value, allowed):
+    if value not in allowed:
+        raise ValueError(f"unknown {what} {value!r} for Snug; one of: {', '.join(allowed)}")
+
+
+def _number(text):
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{_VARIABLE}BATCH is a number of rows, not {text!r}") from None

@@ -1,0 +1,233 @@
+"""snug.vllm without vLLM: options, sizes, and what happens where vLLM is missing or too different.
+
+tests/vllm has the tests with a real engine (make doors-test)."""
+
+import ctypes
+import json
+import logging
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import types
+import unittest
+import unittest.mock
+from ctypes import byref
+from pathlib import Path
+
+import snug
+import snug.vllm
+from checkpoint_files import bf16, needs, write_plain
+from snug import saving
+from snug._library import Status, check, library
+from snug.vllm import plugin
+from snug.vllm.options import Options
+from snug.vllm.report import Layer, Report
+from snug.vllm.room import packed_bytes, room_bytes
+
+ROOT = Path(__file__).parents[2]
+
+
+class OptionsTest(unittest.TestCase):
+    def test_round_trip(self):
+        for options in (Options(), Options("speed", "run", 64, ["lm_head", "model.layers.0"]),
+                        Options("twin", "auto")):
+            mark = json.loads(json.dumps(options.as_dict()))
+            self.assertEqual(mark["quant_method"], "snug")
+            self.assertEqual(vars(Options.read(mark, {})), vars(options))
+
+    def test_mark_of_compress(self):
+        mark = {"quant_method": "snug", "format": 1, "original_xxh3_128": "0" * 32}
+        self.assertEqual(vars(Options.read(mark, {})), vars(Options()))
+        # What transformers writes as its default says nothing about vLLM.
+        self.assertEqual(Options.read({**mark, "mode": "load"}, {}).mode, "auto")
+
+    def test_environment_counts_more(self):
+        environment = {"SNUG_VLLM_POLICY": "speed", "SNUG_VLLM_BATCH": "8",
+                       "SNUG_VLLM_MODE": "load", "SNUG_VLLM_SKIP": "lm_head,model.layers.3"}
+        options = Options.read({"policy": "twin", "batch": 1}, environment)
+        self.assertEqual((options.policy, options.batch, options.mode), ("speed", 8, "load"))
+        self.assertTrue(options.skips("model.layers.3.mlp.down_proj"))
+        self.assertFalse(options.skips("model.layers.31.mlp.down_proj"))
+
+    def test_bad_values(self):
+        for mark, environment, text in (
+                ({"format": 2}, {}, "install a newer snug-llm"),
+                ({"policy": "fast"}, {}, "one of: memory, speed, twin"),
+                ({}, {"SNUG_VLLM_MODE": "gpu"}, "one of: auto, run, load"),
+                ({"batch": 0}, {}, "number of rows"),
+                ({}, {"SNUG_VLLM_BATCH": "many"}, "number of rows"),
+                ({"skip": "lm_head"}, {}, "list of names")):
+            with self.assertRaisesRegex(ValueError, text):
+                Options.read(mark, environment)
+
+
+class Room(unittest.TestCase):
+    def pack(self, values, n, k):
+        bound = library.snug_gemm_packed_bound_bytes(n, k, 1)
+        weight = (ctypes.c_char * len(values)).from_buffer_copy(values)
+        packed, used, status = (ctypes.c_char * bound)(), ctypes.c_size_t(), Status()
+        check(library.snug_gemm_pack_host(weight, k, n, k, 1, packed, bound, byref(used),
+                                          byref(status)), status)
+        return used.value, bound
+
+    def test_sizes_are_those_of_packed_matrices(self):
+        rng = random.Random(3)
+        for n, k in ((16, 128), (17, 130), (96, 384), (640, 200)):
+            used, bound = self.pack(bf16(rng, n * k), n, k)
+            self.assertEqual(packed_bytes(n, k), used)
+            self.assertLess(used, room_bytes(n, k))
+            self.assertLessEqual(room_bytes(n, k), bound)
+
+    def test_room_for_overflows(self):
+        rng = random.Random(4)
+        n, k = 64, 1024
+        values = bytearray(bf16(rng, n * k))
+        values[:256] = rng.randbytes(256)  # a tile with many exponents
+        used, _ = self.pack(bytes(values), n, k)
+        self.assertEqual(used, packed_bytes(n, k, 1))
+        self.assertLessEqual(used, room_bytes(n, k))
+
+    def test_costs_little(self):
+        n, k = 28672, 4096
+        self.assertLess(room_bytes(n, k), 1.004 * packed_bytes(n, k))
+        self.assertLess(8 * room_bytes(n, k) / (n * k), 12.12)
+
+
+class Registration(unittest.TestCase):
+    def setUp(self):
+        self.forget_engine()
+        self.addCleanup(self.forget_engine)
+
+    def forget_engine(self):
+        sys.modules.pop("snug.vllm.engine", None)
+        vars(snug.vllm).pop("engine", None)
+
+    def test_import_is_light(self):
+        code = ("import sys, snug.vllm, snug.vllm.plugin\n"
+                "print([name for name in ('torch', 'vllm', 'numpy') if name in sys.modules])")
+        out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                             check=True)
+        self.assertEqual(out.stdout.strip(), "[]")
+
+    def test_entry_point(self):
+        text = (ROOT / "pyproject.toml").read_text()
+        self.assertIn('[project.entry-points."vllm.general_plugins"]\nsnug = '
+                      '"snug.vllm.plugin:register"', text)
+
+    def test_without_vllm(self):
+        with unittest.mock.patch.dict(sys.modules, {"vllm": None}), \
+                self.assertLogs("vllm.plugins.snug", logging.WARNING) as logs:
+            plugin.register()
+        self.assertEqual(len(logs.output), 1)
+        self.assertIn("compressed models cannot be served: ", logs.output[0])
+        self.assertIn("vllm", logs.output[0])
+
+    def test_with_another_vllm(self):
+        """Every interface that is gone is named, with the version."""
+        modules = {"vllm": types.ModuleType("vllm")}
+        for name in ("config", "logger", "platforms", "distributed", "model_executor",
+                     "model_executor.layers", "model_executor.layers.linear",
+                     "model_executor.layers.quantization", "model_executor.parameter",
+                     "model_executor.layers.quantization.base_config",
+                     "model_executor.layers.vocab_parallel_embedding",
+                     "model_executor.layers.fused_moe", "model_executor.utils",
+                     "model_executor.model_loader", "model_executor.model_loader.reload",
+                     "model_executor.model_loader.default_loader",
+                     "model_executor.model_loader.runai_streamer_loader",
+                     "model_executor.model_loader.reload.layerwise"):
+            modules["vllm." + name] = types.ModuleType("vllm." + name)
+        modules["vllm"].__version__ = "9.9"
+        modules["vllm.config"].get_current_vllm_config = None
+        with unittest.mock.patch.dict(sys.modules, modules), \
+                self.assertLogs("vllm.plugins.snug", logging.WARNING) as logs:
+            plugin.register()
+        text, = logs.output
+        self.assertIn("does not fit vLLM 9.9 (tested: 0.24.0 and 0.32.0)", text)
+        self.assertIn("vllm.model_executor.layers.linear.LinearMethodBase", text)
+        self.assertIn("default_loader.safetensors_weights_iterator", text)
+        self.assertNotIn("get_current_vllm_config", text)
+
+
+class ReportTest(unittest.TestCase):
+    def test_one_line_when_all_layers_are_there(self):
+        log = logging.getLogger("vllm.plugins.snug.test")
+        report = Report(log, "memory")
+        report.settings = {}
+        for _ in range(3):
+            report.expect()
+        report.forget()  # a tied head
+        with self.assertLogs(log, logging.INFO) as logs:
+            report.add(Layer("a", 1000, 1000, 1_510_000, ""))
+            report.add(Layer("b", 10, 10, 200, "its values do not compress"))
+            report.add(Layer("a", 1000, 1000, 1_510_000, ""))  # new weights
+        self.assertEqual(len(logs.output), 2)
+        self.assertIn("b (10 x 10) stays dense: its values do not compress", logs.output[0])
+        self.assertIn("1 of 2 linear layers packed (policy memory): 0.002 GB -> 0.002 GB (24.5 %",
+                      logs.output[1])
+        self.assertEqual(report.settings["policy"], "memory")
+
+
+class Slices(unittest.TestCase):
+    """What the ranks of a divided model read of a compressed file."""
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        rng = random.Random(5)
+        self.n, self.k = 256, 600
+        self.values = bf16(rng, self.n * self.k)
+        plain = Path(self.folder.name, "plain.safetensors")
+        self.path = Path(self.folder.name, "model.safetensors")
+        write_plain(plain, {"w": ("BF16", [self.n, self.k], self.values)})
+        saving.compress_path(os.fsencode(plain), os.fsencode(self.path), 3, 1)
+
+    def test_rows_of_ranks(self):
+        with snug.Reader(self.path) as reader:
+            self.assertLess(reader.info("w").stored_bytes, reader.info("w").raw_bytes)
+            for ranks in (2, 4, 8):
+                rows = self.n // ranks
+                parts = [reader.rows("w", rank * rows, (rank + 1) * rows)
+                         for rank in range(ranks)]
+                self.assertEqual(b"".join(parts), self.values)
+
+    def test_place_of_frames(self):
+        with snug.Reader(self.path) as reader:
+            info = reader.info("w")
+        frame = self.path.read_bytes()[info.file_offset:info.file_offset + info.stored_bytes]
+        self.assertEqual(snug.decompress(frame), self.values)
+
+    @needs("torch")
+    def test_lazy_rows(self):
+        import torch
+        from snug.vllm.lazy import Rows
+        reads = []
+        whole = torch.frombuffer(bytearray(self.values), dtype=torch.bfloat16)
+        whole = whole.view(self.n, self.k)
+        with snug.safe_open(self.path, framework="pt") as file:
+            part = file.get_slice("w")
+
+        def read(first, last):
+            reads.append((first, last))
+            return part[first:last]
+
+        for ranks in (2, 4, 8):
+            rows, columns = self.n // ranks, self.k // ranks
+            for rank in range(ranks):
+                lazy = Rows(read, whole.shape, torch.bfloat16)
+                self.assertEqual(lazy.shape, whole.shape)
+                reads.clear()
+                mine = lazy.narrow(0, rank * rows, rows)
+                torch.empty(mine.shape, dtype=mine.dtype, device="meta").copy_(mine)
+                self.assertEqual(reads, [])
+                target = torch.empty(mine.shape, dtype=mine.dtype)
+                target.copy_(mine)
+                self.assertEqual(reads, [(rank * rows, (rank + 1) * rows)])
+                self.assertTrue(torch.equal(target, whole[rank * rows:(rank + 1) * rows]))
+                across = lazy.narrow(1, rank * columns, columns)
+                self.assertTrue(torch.equal(across, whole[:, rank * columns:][:, :columns]))
+
+
+if __name__ == "__main__":
+    unittest.main()
