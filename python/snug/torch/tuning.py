@@ -12,7 +12,7 @@ import torch
 from .._library import GemmChoice, SnugError, Status, check, library, whole
 from .linear import CompressedLinear
 from .matrix import matrix_of
-from .on_gpu import stream_of
+from .on_gpu import require_cuda, stream_of
 
 # The largest m of each bucket of the tuning table that a serving engine meets often.
 DEFAULT_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
@@ -62,6 +62,7 @@ def tune(model, rows=DEFAULT_ROWS, file=None):
 
 def load_tuning(file):
     """Uses the plans in a file that tune() wrote. Returns their keys: (n, k, m, device)."""
+    require_cuda()
     text, status = Path(file).read_text(), Status()
     try:
         check(library.snug_gemm_load_tuning(text.encode(), byref(status)), status)
