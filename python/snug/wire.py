@@ -293,14 +293,19 @@ def _items_of(data):
 
 
 def _start(function, handle, arguments, buffers):
-    _free_abandoned()
     buffers = list(buffers)
     segments = (Segment * len(buffers))(*[(b.address, b.num_bytes) for b in buffers])
+    return start_segments(function, handle, arguments, segments, len(buffers), buffers)
+
+
+def start_segments(function, handle, arguments, segments, num_segments, owner):
+    """For callers that have thousands of segments in a table. `owner` keeps the memory alive."""
+    _free_abandoned()
     transfer, status = c_void_p(), Status()
     with handle._use() as pointer:
-        check(function(pointer, *arguments, segments, len(buffers), byref(transfer), byref(status)),
-              status)
-    return Transfer(transfer, buffers)
+        check(function(pointer, *arguments, segments, num_segments, byref(transfer),
+                       byref(status)), status)
+    return Transfer(transfer, owner)
 
 
 def _on_gpu(data):

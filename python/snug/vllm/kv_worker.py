@@ -1,0 +1,135 @@
+"""The connector in a worker of vLLM: serves pages of its cache, and loads pages into it."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+from vllm.logger import init_logger
+
+from .._library import TORCH_DTYPES
+from ..kv.channel import Options, check_options
+from ..kv.client import PageClient, PullError
+from ..kv.held import HeldRequests
+from ..kv.pages import CacheLayout
+from ..kv.server import PageServer
+from .kv_stats import SnugStats
+
+logger = init_logger(f"vllm.{__name__}")  # vLLM shows what is below its own name
+_MAX_LOADS = 8
+_COMPRESSED = ("bf16", "f16", "f32")  # FP8 and packed integers hardly shrink: they travel raw
+_OPTIONS = {"host", "port", "mode", "timeout", "hold_seconds", "insecure", "lanes", "link"}
+
+
+class WorkerSide:
+    def __init__(self, extra, rank):
+        unknown = set(extra) - _OPTIONS
+        if unknown:
+            raise ValueError(f"SnugConnector has no option {', '.join(sorted(unknown))}; it has "
+                             f"{', '.join(sorted(_OPTIONS))}")
+        self._name = f"{rank[0]},{rank[1]}"
+        port = int(extra.get("port", 0))
+        self._address = f"{extra.get('host', '127.0.0.1')}:{port + rank[2] if port else 0}"
+        self._hold_seconds = float(extra.get("hold_seconds", 120))
+        self._options = check_options(Options(
+            mode=extra.get("mode", "auto"), timeout=float(extra.get("timeout", 30)),
+            insecure=bool(extra.get("insecure", False)), lanes=int(extra.get("lanes", 0)),
+            link=bool(extra.get("link", True))))
+        self._held, self._server, self._client = HeldRequests(), None, None
+        self._loads = ThreadPoolExecutor(_MAX_LOADS, "snug.kv.load")
+        self._lock = threading.Lock()
+        self._received, self._bad_blocks, self._stats = set(), set(), SnugStats()
+
+    def register(self, caches, num_blocks, block_tokens, is_producer, is_consumer):
+        tensor = next(iter(caches.values()))
+        kinds = {(cache.dtype, cache.device) for cache in caches.values()}
+        if len(kinds) > 1:
+            raise ValueError("SnugConnector needs one dtype and one device for all layers' KV "
+                             f"caches, not {sorted(map(str, kinds))}")
+        dtype = TORCH_DTYPES.get(str(tensor.dtype).removeprefix("torch."), "bytes")
+        layout = CacheLayout(caches, num_blocks, block_tokens, dtype)
+        layout.caches = caches  # keeps the memory as long as a transfer uses the layout
+        options = self._options._replace(
+            device=tensor.device.index if tensor.is_cuda else None,
+            mode=self._options.mode if dtype in _COMPRESSED else "raw")
+        if is_producer:
+            self._server = PageServer(self._address, layout, self._held, options,
+                                      lambda *what: self._record(True, *what), logger.warning)
+        if is_consumer:
+            self._client = PageClient(layout, options, lambda *what: self._record(False, *what),
+                                      logger.warning)
+        logger.info("SnugConnector: %s, mode %s%s", layout.fingerprint, options.mode,
+                    f", serving at {self.address}" if is_producer else "")
+
+    @property
+    def address(self):
+        return self._server.address if self._server is not None else None
+
+    def start(self, metadata):
+        for request, blocks in metadata.holds.items():
+            self._held.hold(request, blocks, self._hold_seconds)
+        for source in metadata.drops:
+            if self._client is not None and self._name in source.workers:
+                self._loads.submit(self._client.drop, source.workers[self._name], source.request)
+        ready = _work_so_far() if metadata.loads else None
+        for request, load in metadata.loads.items():
+            self._loads.submit(self._load, request, load, ready)
+
+    def take_finished(self):
+        """Requests whose blocks may be freed, and requests whose blocks are loaded (or failed)."""
+        sent = self._held.take_ended()
+        with self._lock:
+            received, self._received = self._received, set()
+            self._stats.data["expired_requests"] += self._held.take_num_expired()
+        return sent or None, received or None
+
+    def take_bad_blocks(self):
+        with self._lock:
+            bad, self._bad_blocks = self._bad_blocks, set()
+        return bad
+
+    def take_stats(self):
+        with self._lock:
+            if self._stats.is_empty():
+                return None
+            stats, self._stats = self._stats, SnugStats()
+        return stats
+
+    def shutdown(self):
+        for part in (self._client, self._server):
+            if part is not None:
+                part.close()
+        self._loads.shutdown(wait=False)
+
+    def _load(self, request, load, ready):
+        try:
+            self._pull(load, ready)
+        except Exception as error:  # whatever it is, vLLM must be told, or the request hangs
+            if not isinstance(error, PullError):
+                logger.exception("Loading KV pages failed")
+            logger.warning("Request %s computes its prompt here: %s", request, error)
+            with self._lock:
+                self._bad_blocks.update(load.blocks)
+        with self._lock:
+            self._received.add(request)
+
+    def _pull(self, load, ready):
+        if self._client is None:
+            raise PullError("this instance only produces KV pages (kv_role)")
+        if self._name not in load.source.workers:
+            raise PullError(f"the prefill instance has no worker {self._name} (pipeline rank, "
+                            "tensor rank): both instances need the same parallel sizes")
+        self._client.pull(load.source.workers[self._name], load.source.request, load.first,
+                          load.blocks, ready)
+
+    def _record(self, is_send, moved, seconds, error):
+        with self._lock:
+            self._stats.add_transfer(is_send, moved, seconds, error)
+
+
+def _work_so_far():
+    """What waits for kernels that may still use the blocks of the loads; None without a GPU."""
+    if not torch.cuda.is_available():
+        return None
+    event = torch.cuda.Event()
+    event.record()
+    return event.synchronize

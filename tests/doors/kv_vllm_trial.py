@@ -1,0 +1,179 @@
+"""A prefill and a decode instance of vLLM on this machine, KV pages through SnugConnector over TCP:
+
+    python kv_vllm_trial.py MODEL [LOGS [PART,...]]
+
+Every answer is compared, token by token, with that of the decode instance alone. Pages are damaged,
+held back and lost on the way by a proxy.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "python"))
+from kv_proxy import Proxy  # noqa: E402
+
+COUNT = 12
+HOLD_SECONDS, TIMEOUT = map(int, os.environ.get("KV_TRIAL_SECONDS", "40,25").split(","))
+
+
+class Engine:
+    def __init__(self, model, role, logs):
+        extra = {"hold_seconds": HOLD_SECONDS, "timeout": TIMEOUT, "mode": "entropy",
+                 **json.loads(os.environ.get("KV_TRIAL_EXTRA", "{}"))}
+        self.log = Path(logs) / f"{role}.log"
+        self.process = subprocess.Popen(
+            [sys.executable, str(HERE / "kv_engine.py"), model, role, json.dumps(extra)], text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=open(self.log, "w"),
+            start_new_session=True)
+
+    def wait(self):
+        line = self.process.stdout.readline()
+        if not line:
+            tail = "".join(open(self.log).readlines()[-25:])
+            raise SystemExit(f"{tail}\nthe engine ended; its log is {self.log}")
+        return json.loads(line)
+
+    def start(self, word, argument=None):
+        self.process.stdin.write(json.dumps([word, argument]) + "\n")
+        self.process.stdin.flush()
+
+    def ask(self, word, argument=None):
+        self.start(word, argument)
+        return self.wait()
+
+    def metric(self, name):
+        return self.ask("metrics").get(f"vllm:snug_kv_{name}", 0)
+
+    def kill(self):
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+
+class Trial:
+    def __init__(self, model, logs):
+        self.prefill, self.decode = Engine(model, "kv_producer", logs), Engine(
+            model, "kv_consumer", logs)
+        self.random = random.Random(5)
+
+    def ready(self):
+        return self.prefill.wait(), self.decode.wait()
+
+    def prompts(self, lengths):
+        return [[self.random.randrange(4, 4000) for _ in range(length)] for length in lengths]
+
+    def handed(self, prompts):
+        outs = self.prefill.ask("generate", [[p, 1, {"do_remote_decode": True}] for p in prompts])
+        return [out["params"] for out in outs]
+
+    def alone(self, prompts):
+        """One after the other, as all comparisons: batches change the last bits."""
+        return self.decoded(prompts, [None] * len(prompts))
+
+    def decoded(self, prompts, params):
+        return [self.decode.ask("generate", [[p, COUNT, q]])[0] for p, q in zip(prompts, params)]
+
+    def close(self):
+        self.prefill.kill()
+        self.decode.kill()
+
+
+def through(params, proxy):
+    return [dict(p, remote_workers={rank: proxy.address for rank in p["remote_workers"]})
+            for p in params]
+
+
+def check(what, is_true, note=""):
+    print(f"{'ok  ' if is_true else 'FAIL'} {what} {note}", flush=True)
+    if not is_true:
+        raise SystemExit(1)
+
+
+def same(plain, got):
+    return all(a["tokens"] == b["tokens"] for a, b in zip(plain, got))
+
+
+def mixed_lengths(trial):
+    prompts = trial.prompts([16, 17, 127, 128, 129, 300, 640, 1000, 1500])
+    plain = trial.alone(prompts)
+    got = trial.decoded(prompts, trial.handed(prompts))
+    check("tokens identical, 16 to 1500 tokens", same(plain, got))
+    loads, failed = trial.decode.metric("loads"), trial.decode.metric("failed_loads")
+    raw, wired = trial.decode.metric("received_bytes"), trial.decode.metric("received_wire_bytes")
+    check("every prompt was loaded", loads == 9 and failed == 0,
+          f"{loads} loads, {raw} bytes, {wired / raw:.3f} of them on the wire")
+
+
+def damage(trial, fault, after=150_000):
+    prompts = trial.prompts([1300])
+    plain = trial.alone(prompts)
+    failed = trial.decode.metric("failed_loads")
+    params = trial.handed(prompts)
+    address = next(iter(params[0]["remote_workers"].values()))
+    proxy = Proxy(address, fault, after)
+    start = time.monotonic()
+    got = trial.decoded(prompts, through(params, proxy))
+    check(f"tokens identical by recomputation: {fault}", same(plain, got),
+          f"{time.monotonic() - start:.1f} s")
+    check("the load was counted as failed", trial.decode.metric("failed_loads") == failed + 1
+          and proxy.num_faults > 0)
+    proxy.close()
+
+
+def nobody_asks(trial):
+    trial.handed(trial.prompts([500]))
+    start = time.monotonic()
+    while trial.prefill.metric("expired_requests") == 0:
+        if time.monotonic() - start > 10 * HOLD_SECONDS:
+            check("blocks of a request that nobody asks for are given back", False)
+        time.sleep(0.5)
+    check("blocks of a request that nobody asks for are given back", True,
+          f"after {time.monotonic() - start:.0f} s (hold_seconds {HOLD_SECONDS})")
+
+
+def too_late(trial):
+    prompts = trial.prompts([400])
+    params = trial.handed(prompts)
+    time.sleep(HOLD_SECONDS + 2)
+    check("a request that comes too late is computed again",
+          same(trial.alone(prompts), trial.decoded(prompts, params)))
+
+
+def killed(trial):
+    prompts = trial.prompts([16, 700, 1200])
+    plain = trial.alone(prompts)
+    params = trial.handed(prompts)
+    trial.prefill.kill()
+    start = time.monotonic()
+    got = trial.decoded(prompts, params)
+    check("a killed prefill instance: requests finish, tokens identical", same(plain, got),
+          f"{time.monotonic() - start:.1f} s")
+
+
+PARTS = {"lengths": mixed_lengths, "flip": lambda trial: damage(trial, "flip"),
+         "cut": lambda trial: damage(trial, "cut"), "stall": lambda trial: damage(trial, "stall"),
+         "nobody": nobody_asks, "late": too_late, "killed": killed}
+
+
+def main():
+    model = sys.argv[1]
+    logs = sys.argv[2] if len(sys.argv) > 2 else tempfile.mkdtemp(prefix="kv_trial.")
+    trial = Trial(model, logs)
+    try:
+        trial.ready()
+        for part in sys.argv[3].split(",") if len(sys.argv) > 3 else PARTS:
+            PARTS[part](trial)
+    finally:
+        trial.close()
+
+
+if __name__ == "__main__":
+    main()

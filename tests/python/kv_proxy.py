@@ -1,0 +1,72 @@
+"""A TCP proxy between two workers that damages what passes, for tests of snug.kv."""
+
+import socket
+import threading
+
+
+class Proxy:
+    """`fault`: None, "flip" (one bit of what the server sends, after `after` bytes), "cut" (both
+    connections end there) or "stall" (nothing passes any more)."""
+
+    def __init__(self, target, fault=None, after=0):
+        host, port = target.rsplit(":", 1)
+        self._target, self.fault, self._after = (host, int(port)), fault, after
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = "127.0.0.1:%d" % self._listener.getsockname()[1]
+        self._passed, self._lock, self._sockets = 0, threading.Lock(), []
+        self.num_faults = 0
+        _thread(self._accept)
+
+    def close(self):
+        self._listener.close()
+        with self._lock:
+            for end in self._sockets:
+                end.close()
+
+    def _accept(self):
+        while True:
+            try:
+                near, _ = self._listener.accept()
+                far = socket.create_connection(self._target)
+            except OSError:
+                return
+            with self._lock:
+                self._sockets += [near, far]
+            _thread(self._pump, near, far, False)
+            _thread(self._pump, far, near, True)
+
+    def _pump(self, source, sink, is_from_server):
+        try:
+            while True:
+                data = bytearray(source.recv(1 << 16))
+                if not data:
+                    break
+                if is_from_server and not self._damage(data):
+                    break
+                sink.sendall(data)
+        except OSError:
+            pass
+        for end in (source, sink):
+            try:
+                end.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def _damage(self, data):
+        """False: end the connection."""
+        with self._lock:
+            self._passed += len(data)
+            if self.fault is None or self._passed < self._after:
+                return True
+            fault = self.fault
+            self.num_faults += 1
+            if fault == "flip":
+                self.fault = None
+                data[len(data) // 2] ^= 1
+        if fault == "stall":
+            threading.Event().wait(3600)
+        return fault == "flip"
+
+
+def _thread(target, *arguments):
+    threading.Thread(target=target, args=arguments, daemon=True).start()
