@@ -4,6 +4,7 @@ file(GLOB_RECURSE bench_programs CONFIGURE_DEPENDS bench/*_bench.cpp)
 file(GLOB_RECURSE gpu_bench_programs CONFIGURE_DEPENDS bench/*_bench.cu)
 file(GLOB_RECURSE bench_support CONFIGURE_DEPENDS bench/*.cpp)
 list(REMOVE_ITEM bench_support "" ${bench_programs})
+list(FILTER bench_support EXCLUDE REGEX "/bench/kv/")
 if(NOT bench_programs AND NOT gpu_bench_programs)
   return()
 endif()
@@ -46,3 +47,17 @@ foreach(source IN LISTS bench_programs gpu_bench_programs)
   target_link_libraries(${name} PRIVATE ${bench_libraries})
   add_dependencies(bench ${name})
 endforeach()
+
+# libsnug_c.so over a link that is held back, for benchmarks in Python: the first definition of
+# snug_link_open is the slow one.
+if(SNUG_HAVE_CUDA AND TARGET snug_gpu_link)
+  add_library(snug_c_paced SHARED EXCLUDE_FROM_ALL bench/kv/paced_link.cpp src/capi/shared.cpp)
+  set_target_properties(snug_c_paced PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}
+                        LINKER_LANGUAGE CXX)
+  target_include_directories(snug_c_paced PRIVATE src tests)
+  target_link_libraries(snug_c_paced PRIVATE
+    -Wl,--allow-multiple-definition
+    -Wl,--whole-archive ${c_abi_parts} -Wl,--no-whole-archive
+    Threads::Threads CUDA::cudart_static -Wl,--version-script=${c_abi_exports})
+  add_dependencies(bench snug_c_paced)
+endif()
