@@ -1,5 +1,5 @@
 # CUDA kernels, where nvcc is found: snug_cuda (codec, deltas, linear layers) and, where
-# there is a wire, snug_gpu_link.
+# there are store and wire, snug_gpu_load and snug_gpu_link.
 #
 # SNUG_CUDA=AUTO|ON|OFF; SNUG_CUDA_ALL=ON builds for every supported GPU instead
 # of the default Hopper (or CMAKE_CUDA_ARCHITECTURES, if given).
@@ -11,6 +11,7 @@ file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS src/gpu/*.cu src/gpu/*.cpp
      src/gemm/cuda/*.cu src/gemm/cuda/*.cpp)
 list(APPEND cuda_sources src/capi/gpu_codec_capi.cpp src/capi/gemm_capi.cpp)
 file(GLOB gpu_link_sources CONFIGURE_DEPENDS src/gpu_link/cuda/*.cu src/gpu_link/cuda/*.cpp)
+file(GLOB gpu_load_sources CONFIGURE_DEPENDS src/store/cuda/*.cpp)
 set(SNUG_HAVE_CUDA OFF)
 if(SNUG_CUDA STREQUAL "OFF")
   return()
@@ -61,5 +62,9 @@ snug_add_cuda_part(cuda ${cuda_sources})
 if(TARGET snug_link_core)
   snug_add_cuda_part(gpu_link ${gpu_link_sources} src/capi/gpu_link_capi.cpp)
   target_link_libraries(snug_gpu_link PUBLIC snug_cuda snug_wire PRIVATE snug_link_core snug_net)
+endif()
+if(TARGET snug_store)
+  snug_add_cuda_part(gpu_load ${gpu_load_sources} src/capi/gpu_load_capi.cpp)
+  target_link_libraries(snug_gpu_load PUBLIC snug_cuda snug_store PRIVATE snug_hash)
 endif()
 message(STATUS "Snug: CUDA ${CUDAToolkit_VERSION}, architectures ${CMAKE_CUDA_ARCHITECTURES}")

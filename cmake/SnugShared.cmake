@@ -1,7 +1,8 @@
 # libsnug_c.so: every C ABI that was built (codecs, deltas, checkpoints, wire, GPU) in
 # one library, for languages that load it at run time. Exports snug_* alone.
 set(c_abi_parts snug)
-foreach(part snug_net snug_store snug_wire snug_link_core snug_cuda snug_gpu_link)
+foreach(part snug_net snug_store snug_wire snug_link_core snug_cuda snug_gpu_load
+        snug_gpu_link)
   if(TARGET ${part})
     list(APPEND c_abi_parts ${part})
   endif()

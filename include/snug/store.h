@@ -147,10 +147,21 @@ struct TensorStats {
   double bound = 1;
 };
 
+// Where a tensor goes: `dst` has TensorEntry::raw_bytes.
+struct TensorTarget {
+  std::size_t idx = 0;  // TensorEntry::idx
+  std::span<std::byte> dst;
+};
+
 // Called on any thread, one call at a time, in any order of tensors.
 using StatsVisit = std::function<void(std::size_t tensor_idx, const TensorStats& stats)>;
 
 class TensorList;
+class Reader;
+namespace store {
+class TensorFile;
+const TensorFile& file_of(const Reader& reader) noexcept;
+}  // namespace store
 
 // Reads plain and compressed safetensors files.
 class Reader {
@@ -189,6 +200,9 @@ class Reader {
   StoreStatus read_bytes(const TensorEntry& tensor, std::uint64_t first, std::span<std::byte> dst,
                          int num_threads = 1) const noexcept;
 
+  // Restores many tensors side by side. On an error, what the targets hold is unspecified.
+  StoreStatus read_all(std::span<const TensorTarget> targets, int num_threads = 1) const noexcept;
+
   // The byte range (first, count) of rows [first_row, last_row) along dimension 0.
   StoreResult<std::pair<std::uint64_t, std::uint64_t>> row_bytes(
       const TensorEntry& tensor, std::uint64_t first_row, std::uint64_t last_row) const noexcept;
@@ -202,6 +216,7 @@ class Reader {
   StoreResult<std::vector<TensorStats>> stats(const StoreOptions& options = {}) const noexcept;
 
  private:
+  friend const store::TensorFile& store::file_of(const Reader& reader) noexcept;
   struct Impl;
   explicit Reader(std::unique_ptr<Impl> impl) noexcept;
   std::unique_ptr<Impl> impl_;

@@ -1,5 +1,7 @@
 """Tensors in the form that the user works with: numpy arrays or torch tensors."""
 
+from ._library import has_loader
+
 # Names in safetensors files to names in numpy, ml_dtypes and torch. In the order in which
 # safetensors writes tensors: largest elements first.
 DTYPES = {
@@ -67,6 +69,12 @@ class NumpyArrays:
     def memory(self, num_bytes):
         return self._numpy.empty(num_bytes, self._numpy.uint8)
 
+    def load(self, reader, num_bytes):
+        """Memory with whole tensors, by name; the arguments are their sizes."""
+        memories = {name: self.memory(size) for name, size in num_bytes.items()}
+        reader.load(memories)
+        return memories
+
     def shaped(self, memory, dtype, shape):
         return memory.view(dtype).reshape(shape)
 
@@ -95,6 +103,7 @@ class TorchArrays:
             raise ValueError(f"device {device!r} is not a device of torch: {error}") from None
         if self._device.type == "cuda" and not torch.cuda.is_available():
             raise RuntimeError(f'device {device!r}: torch finds no GPU; use device="cpu"')
+        self._gpu = None  # made when it is needed
 
     def dtype(self, name):
         own = getattr(self._torch, DTYPES.get(name, ""), None)
@@ -106,6 +115,19 @@ class TorchArrays:
 
     def memory(self, num_bytes):
         return self._torch.empty(num_bytes, dtype=self._torch.uint8)
+
+    def load(self, reader, num_bytes):
+        if self._gpu is None and self._device.type == "cuda" and has_loader:
+            from .torch.gpu_loader import GpuLoader
+            self._gpu = GpuLoader(self._device)
+        memories = {name: self._torch.empty(size, dtype=self._torch.uint8,
+                                            device=self._device if self._gpu else "cpu")
+                    for name, size in num_bytes.items()}
+        if self._gpu:
+            self._gpu.load(reader, memories)
+        else:
+            reader.load(memories)
+        return memories
 
     def shaped(self, memory, dtype, shape):
         return memory.view(dtype).reshape(shape)

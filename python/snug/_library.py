@@ -1,7 +1,7 @@
 """Finds libsnug_c and describes its C functions to ctypes.
 
-Functions and structs repeat include/snug/snug.h and snug_gpu.h. The sizes of all structs are
-compared with the library's when it is loaded.
+Functions and structs repeat include/snug/snug.h, snug_gpu.h and snug_load.h. The sizes of all
+structs are compared with the library's when it is loaded.
 """
 
 import ctypes
@@ -130,10 +130,15 @@ class TensorInfo(ctypes.Structure):
                 ("reserved", c_int32)]
 
 
+class LoadTarget(ctypes.Structure):
+    _fields_ = [("idx", c_uint64), ("dst", c_void_p), ("dst_bytes", c_uint64)]
+
+
 _STRUCTS = {
     "snug_status": Status, "snug_encode_options": EncodeOptions, "snug_frame_info": FrameInfo,
     "snug_delta_options": DeltaOptions, "snug_delta_info": DeltaInfo,
     "snug_reader_info": ReaderInfo, "snug_tensor_info": TensorInfo, "snug_metadata_info": MetadataInfo,
+    "snug_load_target": LoadTarget,
     "snug_wire_options": WireOptions, "snug_wire_stats": WireStats, "snug_segment": Segment,
     "snug_cuda_result": CudaResult, "snug_cuda_options": CudaOptions,
     "snug_cuda_delta_options": CudaDeltaOptions, "snug_gemm_matrix": GemmMatrix,
@@ -175,6 +180,7 @@ _STORE = {
     "snug_reader_read_rows": (c_int, [_P, _N, c_uint64, c_uint64, _P, _N, c_int, _PN, _S]),
     "snug_reader_read_bytes": (c_int, [_P, _N, c_uint64, _P, _N, c_int, _S]),
     "snug_reader_metadata": (c_int, [_P, _N, POINTER(MetadataInfo), _S]),
+    "snug_reader_load": (c_int, [_P, POINTER(LoadTarget), _N, c_int, _S]),
     "snug_compress_file": (c_int, [c_char_p, c_char_p, c_int, c_int, c_int, POINTER(c_int), _S]),
 }
 _SEND = (c_int, [_P, c_uint64, c_int, POINTER(Segment), _N, _PP, _S])
@@ -232,6 +238,11 @@ _CUDA = {
 }
 
 # In libraries built with both.
+_LOAD = {
+    "snug_cuda_loader_open": (c_int, [c_int, c_uint64, _PP, _S]),
+    "snug_cuda_loader_load": (c_int, [_P, _P, POINTER(LoadTarget), _N, _P, _S]),
+    "snug_cuda_loader_free": (None, [_P]),
+}
 _LINK = {
     "snug_cuda_wire_send": _SEND,
     "snug_cuda_wire_recv": _SEND,
@@ -356,6 +367,7 @@ _declare(library, _CORE)
 has_store = _declare(library, _STORE)
 has_wire = _declare(library, _WIRE)
 has_cuda = _declare(library, _CUDA)
+has_loader = _declare(library, _LOAD)
 has_link = _declare(library, _LINK)
 if not has_cuda and no_cuda is None:
     no_cuda = next((reason for reason in _refused if "libsnug_cuda.so" in reason),

@@ -18,8 +18,9 @@ class safe_open:
     """What safetensors.safe_open does, also for files and folders that `snug compress` wrote.
 
     filename: a file, a model folder, or an index (*.safetensors.index.json). framework: "pt" or
-    "np". device: where torch's tensors go; they are read by the CPU and copied. `backend` is
-    safetensors' and changes nothing here.
+    "np". device: where torch's tensors go. NVIDIA GPUs decode whole tensors themselves; slices,
+    and tensors for other devices, are decoded by the CPU and copied. `backend` is safetensors' and
+    changes nothing here.
     """
 
     def __init__(self, filename, framework, device="cpu", *, backend=None):
@@ -54,7 +55,14 @@ class safe_open:
 
     def get_tensors(self):
         """All tensors by name, in the order of their data."""
-        return {name: self.get_tensor(name) for name in self.offset_keys()}
+        tensors = {}
+        for reader in self._readers_in_use():
+            names = [name for name, owner in self._tensors.items() if owner is reader]
+            tensors.update(_load(reader, names, self._arrays))
+        return tensors
+
+    def _readers_in_use(self):
+        return dict.fromkeys(self._open_tensors().values())
 
     def get_slice(self, name):
         """A TensorSlice: index it to read a part of the tensor."""
@@ -88,6 +96,8 @@ class TensorSlice:
     def __getitem__(self, index):
         # The framework's own errors, before anything is read.
         self._arrays.without_memory(self._info.shape)[index]
+        if index is Ellipsis or (isinstance(index, slice) and index == slice(None)):
+            return self._whole()
         name, shape = self._info.dtype, stored_shape(self._info.dtype, self._info.shape)
         dtype = self._arrays.dtype(name)
         entries = _expand(index, self._info.shape)
@@ -101,8 +111,7 @@ class TensorSlice:
         return self._arrays.on_device(part.view(dtype) if is_packed(name) else part)
 
     def _whole(self):
-        shape = stored_shape(self._info.dtype, self._info.shape)
-        return self._arrays.on_device(self._read(0, shape, self._arrays.dtype(self._info.dtype)))
+        return _load(self._reader, [self._name], self._arrays)[self._name]
 
     def _read(self, first, shape, dtype):
         """Elements from number `first` on, as many as the shape has."""
@@ -111,6 +120,16 @@ class TensorSlice:
             start = first * dtype.itemsize
             self._reader.bytes(self._name, start, start + len(memory), into=memory)
         return self._arrays.shaped(memory, dtype, shape)
+
+
+def _load(reader, names, arrays):
+    """Whole tensors of one file, by name."""
+    infos = {name: reader.info(name) for name in names}
+    # Before anything is read: what the framework cannot hold.
+    forms = {name: (arrays.dtype(info.dtype), stored_shape(info.dtype, info.shape))
+             for name, info in infos.items()}
+    memories = arrays.load(reader, {name: info.raw_bytes for name, info in infos.items()})
+    return {name: arrays.on_device(arrays.shaped(memories[name], *forms[name])) for name in names}
 
 
 def _expand(index, shape):

@@ -1,5 +1,6 @@
 """Tensors of a safetensors file, plain or compressed by `snug compress`."""
 
+import contextlib
 import ctypes
 import math
 import os
@@ -7,7 +8,7 @@ from ctypes import byref, c_void_p
 from typing import NamedTuple, Tuple
 
 from ._handle import Handle
-from ._library import (MetadataInfo, ReaderInfo, Status, TensorInfo, check, has_store, library,
+from ._library import (LoadTarget, MetadataInfo, ReaderInfo, Status, TensorInfo, check, has_store, library,
                        threads_of, whole, writable_memory)
 
 
@@ -87,6 +88,26 @@ class Reader(Handle):
                                                   status)
 
         return self._read(function, [], last - first, into, threads)
+
+    def load(self, tensors, threads=0):
+        """Fills writable memory with whole tensors, side by side. `tensors` has memory as `read`
+        takes it, by the names of the tensors."""
+        with self._use() as pointer, self.targets(tensors, writable_memory) as targets:
+            status = Status()
+            check(library.snug_reader_load(pointer, targets, len(targets), threads_of(threads),
+                                           byref(status)), status)
+
+    @contextlib.contextmanager
+    def targets(self, tensors, memory_of):
+        """What snug_reader_load takes, valid until the end of the block."""
+        memories = {name: memory_of(memory) for name, memory in tensors.items()}
+        for name, memory in memories.items():
+            if memory.num_bytes != self.info(name).raw_bytes:
+                raise ValueError(f"{name} has {self.info(name).raw_bytes} bytes, its memory has "
+                                 f"{memory.num_bytes}")
+        yield (LoadTarget * len(memories))(
+            *(LoadTarget(self._tensors[name][0], memory.address, memory.num_bytes)
+              for name, memory in memories.items()))
 
     def _read(self, function, place, num_bytes, into, threads):
         threads = threads_of(threads)

@@ -123,7 +123,8 @@ class SnugQuantizer(HfQuantizer):
         """In the place of PreTrainedModel._load_pretrained_model."""
         self._is_loaded = True
         if state_dict is None and checkpoint_files and all(map(_is_safetensors, checkpoint_files)):
-            state_dict, checkpoint_files = _tensors_of(checkpoint_files), None
+            device = _only_device(load_config.device_map)
+            state_dict, checkpoint_files = _tensors_of(checkpoint_files, device), None
         if not self._runs:
             # Without a quantizer, transformers also compares shapes.
             load_config = dataclasses.replace(load_config, hf_quantizer=None)
@@ -284,11 +285,11 @@ def _is_compressed(path):
         return "snug.format" in (file.metadata() or {})
 
 
-def _tensors_of(files):
+def _tensors_of(files, device="cpu"):
     """All tensors of checkpoint files by name; each is read and decoded when it is indexed."""
     tensors = {}
     for path in files:
-        with safe_open(path, framework="pt") as file:
+        with safe_open(path, framework="pt", device=device) as file:
             tensors.update((name, file.get_slice(name)) for name in file.keys())
     return tensors
 
@@ -303,6 +304,14 @@ def _device_of(name, device_map):
     while name and name not in device_map:
         name = name.rpartition(".")[0]
     return device_map.get(name)
+
+
+def _only_device(device_map):
+    """The GPU of all tensors, which then decodes them; else the CPU does."""
+    devices = {torch.device(f"cuda:{device}" if isinstance(device, int) else device)
+               for device in (device_map or {"": "cpu"}).values() if device != "disk"}
+    only = devices.pop() if len(devices) == 1 else torch.device("cpu")
+    return only if only.type == "cuda" else torch.device("cpu")
 
 
 def _check_shape(name, tensor, shape):

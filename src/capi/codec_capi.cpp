@@ -8,6 +8,7 @@
 #include "snug/codec.h"
 #include "snug/snug.h"
 #include "snug/snug_gpu.h"
+#include "snug/snug_load.h"
 
 using snug::Code;
 using snug::Codec;
@@ -143,25 +144,16 @@ size_t snug_struct_bytes(const char* name) {
 #define SNUG_SIZE_OF(type) \
   { #type, sizeof(type) }
   static constexpr std::pair<std::string_view, size_t> kSizes[] = {
-      SNUG_SIZE_OF(snug_status),
-      SNUG_SIZE_OF(snug_encode_options),
-      SNUG_SIZE_OF(snug_frame_info),
-      SNUG_SIZE_OF(snug_frame_stats),
-      SNUG_SIZE_OF(snug_delta_options),
-      SNUG_SIZE_OF(snug_delta_info),
-      SNUG_SIZE_OF(snug_reader_info),
-      SNUG_SIZE_OF(snug_tensor_info),
-      SNUG_SIZE_OF(snug_metadata_info),
-      SNUG_SIZE_OF(snug_wire_options),
-      SNUG_SIZE_OF(snug_wire_stats),
-      SNUG_SIZE_OF(snug_segment),
-      SNUG_SIZE_OF(snug_cuda_result),
-      SNUG_SIZE_OF(snug_cuda_options),
-      SNUG_SIZE_OF(snug_cuda_item),
-      SNUG_SIZE_OF(snug_gemm_matrix),
-      SNUG_SIZE_OF(snug_cuda_delta_options),
-      SNUG_SIZE_OF(snug_gemm_plan),
-      SNUG_SIZE_OF(snug_gemm_choice)};
+      SNUG_SIZE_OF(snug_status),        SNUG_SIZE_OF(snug_encode_options),
+      SNUG_SIZE_OF(snug_frame_info),    SNUG_SIZE_OF(snug_frame_stats),
+      SNUG_SIZE_OF(snug_delta_options), SNUG_SIZE_OF(snug_delta_info),
+      SNUG_SIZE_OF(snug_reader_info),   SNUG_SIZE_OF(snug_tensor_info),
+      SNUG_SIZE_OF(snug_metadata_info), SNUG_SIZE_OF(snug_load_target),
+      SNUG_SIZE_OF(snug_wire_options),  SNUG_SIZE_OF(snug_wire_stats),
+      SNUG_SIZE_OF(snug_segment),       SNUG_SIZE_OF(snug_cuda_result),
+      SNUG_SIZE_OF(snug_cuda_options),  SNUG_SIZE_OF(snug_cuda_item),
+      SNUG_SIZE_OF(snug_gemm_matrix),   SNUG_SIZE_OF(snug_cuda_delta_options),
+      SNUG_SIZE_OF(snug_gemm_plan),     SNUG_SIZE_OF(snug_gemm_choice)};
 #undef SNUG_SIZE_OF
   if (name == nullptr) return 0;
   for (const auto& [known, num_bytes] : kSizes)

@@ -1,23 +1,13 @@
 // The C ABI of snug/store.h.
 #include <filesystem>
-#include <map>
-#include <mutex>
 #include <string>
 
-#include "capi/convert.h"
-#include "snug/store.h"
+#include "capi/store_objects.h"
 
 using snug::Code;
 using snug::StoreStatus;
 using snug::capi::call;
 using snug::capi::deref;
-
-struct snug_reader {
-  snug::Reader reader;
-  // What pointers were given to. Tensors that nobody asks for take no memory here.
-  mutable std::mutex mutex = {};
-  mutable std::map<size_t, const snug::TensorEntry> entries = {};
-};
 
 namespace {
 
@@ -115,6 +105,13 @@ int snug_reader_read_bytes(const snug_reader* reader, size_t idx, uint64_t first
   return call(status, [&] {
     return read_bytes(deref(reader), idx, first, dst_bytes, snug::capi::out(dst, dst_bytes),
                       num_threads, nullptr);
+  });
+}
+
+int snug_reader_load(const snug_reader* reader, const snug_load_target* targets, size_t num_targets,
+                     int num_threads, snug_status* status) {
+  return call(status, [&] {
+    return deref(reader).reader.read_all(snug::capi::to_cpp(targets, num_targets), num_threads);
   });
 }
 

@@ -78,6 +78,7 @@ class EventOwner {
                              : cudaEventCreateWithFlags(&event_, cudaEventDisableTiming);
   }
   cudaError_t record(cudaStream_t stream) { return cudaEventRecord(event_, stream); }
+  cudaEvent_t get() const { return event_; }
   Result<bool> happened() const {
     const cudaError_t error = cudaEventQuery(event_);
     if (error == cudaErrorNotReady) return false;

@@ -5,7 +5,6 @@
 
 #include "store/file_hash.h"
 #include "store/file_jobs.h"
-#include "store/read_tensor.h"
 
 namespace snug::store {
 namespace {
@@ -118,7 +117,8 @@ StoreStatus PlainFile::read_at(std::uint64_t offset, std::span<std::byte> dst) c
     const std::uint64_t first = offset - plain.data_start - plain.slots.begin_of(idx);
     const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(
         dst.size(), plain.slots.end_of(idx) - plain.slots.begin_of(idx) - first));
-    if (StoreStatus s = read_tensor(*tensors_, idx, first, dst.first(n), 1); !s.ok()) return s;
+    const LoadTarget target{idx, first, dst.first(n)};
+    if (StoreStatus s = load_tensors(*tensors_, {&target, 1}, workspaces_, 1); !s.ok()) return s;
     offset += n;
     dst = dst.subspan(n);
   }

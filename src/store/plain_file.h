@@ -10,6 +10,7 @@
 #include "store/block_scan.h"
 #include "store/config_mark.h"
 #include "store/file_io.h"
+#include "store/load_tensors.h"
 #include "store/tensor_file.h"
 
 namespace snug::store {
@@ -53,6 +54,7 @@ class PlainFile {
 
   File file_;                            // if it has no tensors
   std::unique_ptr<TensorFile> tensors_;  // if it has
+  mutable WorkspacePool workspaces_;
   std::uint64_t num_bytes_ = 0;
   std::uint64_t mark_begin_ = 0, mark_bytes_ = 0;  // of a config.json
 };

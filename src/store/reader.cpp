@@ -6,7 +6,7 @@
 #include <new>
 
 #include "store/block_scan.h"
-#include "store/read_tensor.h"
+#include "store/load_tensors.h"
 #include "store/tensor_file.h"
 #include "store/value_stats.h"
 
@@ -48,12 +48,15 @@ class StatsCollector {
 
 struct Reader::Impl {
   std::unique_ptr<TensorFile> file;
+  mutable WorkspacePool workspaces = {};
 
   const Layout& plain() const noexcept { return file->plain(); }
   StoreStatus not_found(const TensorEntry& entry) const {
     return {{Code::kNotFound, "no such tensor"}, file->path(), entry.name};
   }
 };
+
+const TensorFile& store::file_of(const Reader& reader) noexcept { return *reader.impl_->file; }
 
 Reader::Reader() noexcept = default;
 Reader::Reader(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
@@ -116,7 +119,17 @@ StoreStatus Reader::read_bytes(const TensorEntry& tensor, std::uint64_t first,
   if (first > total || dst.size() > total - first)
     return {failure(Code::kUsage, "range outside the tensor", first + dst.size(), total), path(),
             tensor.name};
-  return read_tensor(*impl_->file, *idx, first, dst, num_threads);
+  const LoadTarget target{*idx, first, dst};
+  return load_tensors(*impl_->file, {&target, 1}, impl_->workspaces, num_threads);
+} catch (const std::bad_alloc&) {
+  return kNoMemory;
+}
+
+StoreStatus Reader::read_all(std::span<const TensorTarget> targets, int num_threads) const noexcept
+    try {
+  auto checked = whole_tensors(*impl_->file, targets);
+  if (!checked) return checked.status();
+  return load_tensors(*impl_->file, *checked, impl_->workspaces, num_threads);
 } catch (const std::bad_alloc&) {
   return kNoMemory;
 }

@@ -1,0 +1,32 @@
+"""Whole tensors of a checkpoint straight to a GPU, which decodes them."""
+
+from ctypes import byref, c_void_p
+
+import torch
+
+from .._handle import Handle
+from .._library import Status, TensorMemory, check, library, threads_of
+from .on_gpu import stream_of
+
+
+class GpuLoader(Handle):
+    """Reads files on several threads into pinned memory, which it keeps until it is closed."""
+
+    def __init__(self, device, threads=0, piece_bytes=0):
+        self._device = torch.device(device)
+        if self._device.index is None:
+            self._device = torch.device("cuda", torch.cuda.current_device())
+        pointer, status = c_void_p(), Status()
+        with torch.cuda.device(self._device):
+            check(library.snug_cuda_loader_open(threads_of(threads), piece_bytes, byref(pointer),
+                                                byref(status)), status)
+        super().__init__(pointer, library.snug_cuda_loader_free)
+
+    def load(self, reader, tensors):
+        """Fills tensors of bytes, given by name, that are on the device."""
+        status = Status()
+        with self._use() as pointer, reader._use() as file, \
+                reader.targets(tensors, TensorMemory) as targets:
+            check(library.snug_cuda_loader_load(pointer, file, targets, len(targets),
+                                                stream_of(self._device.index), byref(status)),
+                  status)
