@@ -60,8 +60,8 @@ class Handle:
             if is_last:
                 self._release()
 
-    def _is_ours(self):
-        return self._owner in (None, os.getpid())
+    def _is_ours(self, getpid=os.getpid):  # at exit, the module may be gone before the object
+        return self._owner in (None, getpid())
 
     def _release(self):
         if self._is_ours():

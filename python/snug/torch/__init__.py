@@ -16,7 +16,7 @@ except ModuleNotFoundError as error:
     raise ImportError("snug.torch needs torch: pip install 'snug-llm[torch]'") from None
 
 from .checkpoints import load_file, save_file
-from .deltas import apply_delta, delta
+from .deltas import apply_delta, delta, tensor_hash
 from .linear import (CompressedLinear, compress_model, decompress_model, load_compressed,
                      verify_model)
 from .matrix import explain
@@ -25,4 +25,4 @@ from .tuning import load_tuning, tune
 
 __all__ = ["CompressedLinear", "apply_delta", "compress", "compress_model", "decompress",
            "decompress_model", "delta", "explain", "load_compressed", "load_file", "load_tuning",
-           "save_file", "tune", "verify_model"]
+           "save_file", "tensor_hash", "tune", "verify_model"]

@@ -14,7 +14,7 @@ import torch
 
 from .._library import DTYPES, CudaDeltaOptions, DeltaInfo, DeltaOptions, Status, check, library
 from .matrix import matrix_of, read_header
-from .on_gpu import require_cuda, run
+from .on_gpu import require_cuda, run, stream_of
 from .tensors import DTYPE_NAMES
 
 _LOG2_BLOCK = 13  # what GPUs read
@@ -66,6 +66,25 @@ def apply_delta(base, delta):
                                        target.data_ptr(), raw_bytes, 0, None, byref(status)),
               status)
     return target.view(base.shape)
+
+
+def tensor_hash(tensor):
+    """The 64-bit number by which deltas name a version of a tensor; equal on CPU and GPU."""
+    flat = tensor.detach().contiguous().view(-1)
+    num_bytes = flat.numel() * flat.element_size()
+    if not flat.is_cuda:
+        return library.snug_tensor_hash(flat.data_ptr(), num_bytes, 0)
+    require_cuda()
+    flat, status = _aligned(flat), Status()
+    options = CudaDeltaOptions(DTYPES["bf16"], _LOG2_BLOCK)
+    workspace_bytes = library.snug_cuda_delta_apply_workspace_bytes(num_bytes, byref(options))
+    with torch.cuda.device(flat.device):
+        workspace = torch.empty(workspace_bytes, dtype=torch.uint8, device=flat.device)
+        result = torch.zeros(1, dtype=torch.int64, device=flat.device)
+        check(library.snug_cuda_tensor_hash(
+            flat.data_ptr(), num_bytes, result.data_ptr(), workspace.data_ptr(), workspace_bytes,
+            stream_of(flat.device.index), byref(status)), status)
+        return result.item() & 0xFFFFFFFFFFFFFFFF
 
 
 def apply_to_packed(packed, header, delta):

@@ -1,0 +1,325 @@
+"""Weight updates by deltas into a real vLLM on the CPU: weight_transfer_trial.py MODEL [RL]
+
+MODEL is a folder with a small BF16 model, RL a safetensors file with real versions of some of its
+tensors (before.NAME, after1.NAME, after8.NAME). Other tensors move as by an optimizer. After each
+of 20 updates, the engine's weights and log-probabilities are compared with those of a new engine
+that loads the same weights from files.
+
+    direct   parameters stay as they were loaded (oneDNN off), as on a GPU
+    derived  vLLM's own packing for the CPU: weights cannot be read back
+    untied   the same, with a head of its own
+    packed   from Snug's packed weights
+    parallel direct, tensor parallel over two processes
+"""
+
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+
+NUM_UPDATES = int(os.environ.get("SNUG_TRIAL_UPDATES", "20"))
+PROMPT = list(range(5, 85))
+VARIABLES = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1",
+             "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+
+
+def check(condition, what):
+    if not condition:
+        raise SystemExit(f"FAILED: {what}")
+
+
+def load_model(folder):
+    from safetensors.torch import load_file
+    tensors = {}
+    for name in sorted(os.listdir(folder)):
+        if name.endswith(".safetensors"):
+            tensors.update(load_file(os.path.join(folder, name)))
+    return tensors
+
+
+def save_model(tensors, folder, like, **config):
+    from safetensors.torch import save_file
+    os.makedirs(folder, exist_ok=True)
+    for name in os.listdir(like):
+        if "safetensors" not in name:
+            shutil.copy(os.path.join(like, name), folder)
+    path = os.path.join(folder, "config.json")
+    with open(path) as file:
+        settings = {**json.load(file), **config}
+    os.chmod(path, 0o644)
+    with open(path, "w") as file:
+        json.dump(settings, file)
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()},
+              os.path.join(folder, "model.safetensors"), {"format": "pt"})
+
+
+class Optimizer:
+    """Moves FP32 masters, so that 2 to 3 % of the BF16 weights change in a step."""
+
+    def __init__(self, tensors, rl):
+        import torch
+        self.tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+        self._masters = {name: tensor.float() for name, tensor in tensors.items()}
+        self._rl, self._random = rl, torch.Generator().manual_seed(7)
+
+    def step(self, number):
+        import torch
+        for name, master in self._masters.items():
+            real = {1: "after1.", 2: "after8."}.get(number)
+            if real is not None and real + name in self._rl:
+                master.copy_(self._rl[real + name])
+            else:
+                noise = torch.randn(master.shape, generator=self._random)
+                master.add_(noise, alpha=1.5e-4 * float(master.std()) if master.dim() > 1 else 0)
+            self.tensors[name].copy_(master)
+
+    def source(self):
+        return iter(self.tensors.items())
+
+
+def engine(folder, kind, transfer=False):
+    """Direct: without oneDNN, vLLM keeps weights as they are."""
+    from vllm import LLM
+    if kind in ("direct", "parallel"):
+        import vllm._custom_ops
+        vllm._custom_ops._supports_onednn = False
+    options = {"weight_transfer_config": {"backend": "snug"}} if transfer else {}
+    if kind == "packed":
+        options["quantization"] = "snug"
+    num_workers = 2 if kind == "parallel" else 1
+    return LLM(model=folder, max_model_len=512, enforce_eager=True, enable_prefix_caching=False,
+               tensor_parallel_size=num_workers, **options)
+
+
+def answer(llm):
+    from vllm import SamplingParams
+    sampling = SamplingParams(max_tokens=16, temperature=0, ignore_eos=True, logprobs=1)
+    out = llm.generate([{"prompt_token_ids": PROMPT}], sampling, use_tqdm=False)[0].outputs[0]
+    return list(out.token_ids), out.cumulative_logprob
+
+
+def weights_of(worker):
+    """Runs in a worker: a digest of every parameter that is not empty, and its address."""
+    import hashlib
+
+    import torch
+    model = worker.model_runner.model
+    return {name: (hashlib.sha256(p.detach().contiguous().view(torch.uint8).numpy()).hexdigest(),
+                   p.data_ptr())
+            for name, p in model.named_parameters() if p.numel() > 0}
+
+
+def fresh_engines(pipe, kind):
+    """A process that loads one folder after the other: an engine that ends takes those beside it
+    in its process with it."""
+    while (folder := pipe.recv()) is not None:
+        llm = engine(folder, kind)
+        pipe.send((answer(llm), digests(llm)))
+        del llm
+
+
+def digests(llm):
+    return [{name: pair[0] for name, pair in one.items()}
+            for one in llm.collective_rpc(weights_of)]
+
+
+def addresses(llm):
+    return [{name: pair[1] for name, pair in one.items()}
+            for one in llm.collective_rpc(weights_of)]
+
+
+def updates(llm, kind, trainer, optimizer, folder, like, config):
+    """Returns the bytes sent as shares of the weights, of updates that were deltas."""
+    shares, where = [], addresses(llm)
+    spawn = multiprocessing.get_context("spawn")
+    here, there = spawn.Pipe()
+    process = spawn.Process(target=fresh_engines, args=(there, kind), daemon=True)
+    process.start()
+    for number in range(1, NUM_UPDATES + 1):
+        optimizer.step(number)
+        sent = trainer.send_weights()
+        share = 100 * sent.wire_bytes / sent.raw_bytes
+        print(f"  update {number}: {sent.num_deltas} deltas, {sent.num_whole} whole, "
+              f"{sent.wire_bytes} of {sent.raw_bytes} bytes ({share:.2f} %), "
+              f"{sent.seconds:.2f} s", flush=True)
+        if sent.num_whole == 0:
+            shares.append(share)
+        save_model(optimizer.tensors, folder, like, **config)
+        here.send(folder)
+        tokens, weights = here.recv()
+        for mine, others in zip(digests(llm), weights):
+            different = [name for name in others if mine.get(name) != others[name]]
+            check(mine.keys() == others.keys() and not different,
+                  f"weights after update {number}: {', '.join(different[:5])} of {len(others)}")
+        check(tokens == answer(llm), f"log-probabilities after update {number}")
+    here.send(None)
+    process.join()
+    check(addresses(llm) == where, "parameters have moved")
+    return shares
+
+
+def failures(llm, trainer, optimizer):
+    """Updates that must not be applied."""
+    before = answer(llm), digests(llm)
+    worker = trainer._workers[0]
+    optimizer.step(0)
+
+    worker.hashes[0] ^= 1  # as if the worker served another version
+    sentence = refused(trainer)
+    check("for version" in sentence and "serves version" in sentence, sentence)
+    check((answer(llm), digests(llm)) == before, "a delta for another version was applied")
+    print("  refused:", sentence)
+
+    trainer.send_weights()  # connects again
+    optimizer.step(0)
+    before = answer(llm), digests(llm)
+    key, (number, kept) = next(iter(trainer._known.items()))
+    other = kept.clone()
+    other.view(-1)[0] += 1  # the delta is made from something that the worker does not have
+    trainer._known[key] = number, other
+    sentence = refused(trainer)
+    check((answer(llm), digests(llm)) == before, "a delta of another base was applied")
+    print("  refused:", sentence)
+
+    trainer._known[key] = number, kept
+    trainer.send_weights()
+    check(answer(llm) != before[0], "nothing changed after the last update")
+
+
+def refused(trainer):
+    try:
+        trainer.send_weights()
+    except Exception as error:
+        return str(error)
+    raise SystemExit("FAILED: a wrong update was taken")
+
+
+class PipeClient:
+    """The client of a trainer in another process: every call is made in this one."""
+
+    def __init__(self, pipe):
+        self._pipe = pipe
+
+    def __getattr__(self, name):
+        def call(*arguments):
+            self._pipe.send((name, arguments))
+            error = self._pipe.recv()
+            if error:
+                raise RuntimeError(error)
+        return call
+
+
+def doomed_trainer(pipe, tensors):
+    """Dies when half of the second update's tensors have been read."""
+    import torch
+    from snug.vllm.trainer import Trainer
+    passes = []
+
+    def source():
+        passes.append(0)
+        for number, (name, tensor) in enumerate(tensors.items()):
+            if len(passes) == 3 and number > len(tensors) // 2:  # metadata, comparison, update
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield name, tensor if len(passes) < 3 else torch.zeros_like(tensor)
+
+    Trainer(PipeClient(pipe), source).send_weights()
+
+
+def killed_trainer(llm, optimizer):
+    from snug.vllm.trainer import LLMClient
+    before = answer(llm), digests(llm)
+    here, there = multiprocessing.get_context("spawn").Pipe()
+    process = multiprocessing.get_context("spawn").Process(
+        target=doomed_trainer, args=(there, optimizer.tensors))
+    process.start()
+    there.close()
+    client, errors = LLMClient(llm), []
+
+    def call(name, arguments):
+        try:
+            getattr(client, name)(*arguments)
+            here.send(None)
+        except Exception as error:
+            errors.append(str(error))
+
+    calls = []
+    try:
+        while True:
+            name, arguments = here.recv()
+            calls.append(name)
+            thread = threading.Thread(target=call, args=(name, arguments))
+            thread.start()
+            thread.join() if name != "update_weights" else None
+    except EOFError:
+        thread.join()
+    process.join()
+    check(process.exitcode == -signal.SIGKILL, f"the trainer ended with {process.exitcode}")
+    check(calls[-1] == "update_weights" and errors, f"no update was cut: {calls} {errors}")
+    check((answer(llm), digests(llm)) == before, "a cut update was applied")
+    print("  killed trainer:", errors[-1])
+
+
+def trial(kind, model, rl, folder):
+    from snug.vllm.trainer import LLMClient, Trainer
+    from safetensors.torch import load_file
+    tensors, config, start = load_model(model), {}, model
+    if kind == "untied":
+        config = {"tie_word_embeddings": False}
+        tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+        start = os.path.join(folder, "start")
+        save_model(tensors, start, model, **config)
+    optimizer = Optimizer(tensors, load_file(rl) if rl else {})
+    llm = engine(start, kind, transfer=True)
+    trainer = Trainer(LLMClient(llm), optimizer.source)
+    shares = updates(llm, kind, trainer, optimizer, os.path.join(folder, "new"), model, config)
+    failures(llm, trainer, optimizer)
+    trainer.close()
+    killed_trainer(llm, optimizer)
+    with_new = Trainer(LLMClient(llm), optimizer.source)  # a trainer that starts again
+    optimizer.step(0)
+    sent = with_new.send_weights()
+    check(sent.num_whole == 0, "the new trainer did not send deltas")
+    with_new.close()
+    check(max(shares) <= 3, f"an update took {max(shares):.2f} % of the weights")
+    print(f"{kind}: {len(shares)} updates by deltas, {sum(shares) / len(shares):.2f} % of the "
+          f"weights, at most {max(shares):.2f} %", flush=True)
+
+
+def main():
+    if len(sys.argv) >= 2 and sys.argv[1] == "--one":
+        kind, model, rl, folder = sys.argv[2:6]
+        trial(kind, model, rl, folder)
+        return
+    if len(sys.argv) < 2:
+        raise SystemExit(__doc__)
+    model, rl = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else ""
+    kinds = os.environ.get("SNUG_TRIAL_KINDS", "direct,derived,untied,packed,parallel").split(",")
+    for kind in kinds:
+        environment = {**os.environ, **VARIABLES}
+        if kind == "packed":
+            environment["SNUG_VLLM_MODE"] = "run"  # on a CPU, too
+        if kind == "parallel":
+            environment.update({"VLLM_ENABLE_V1_MULTIPROCESSING": "1",
+                                "VLLM_CPU_OMP_THREADS_BIND": "0|1",
+                                "VLLM_ALLOW_INSECURE_SERIALIZATION": "1"})
+        with tempfile.TemporaryDirectory() as folder:
+            plugin = os.path.join(folder, "site", "snug_llm-0.dist-info")
+            os.makedirs(plugin)  # workers find the engine as in an installed package
+            with open(os.path.join(plugin, "METADATA"), "w") as file:
+                file.write("Metadata-Version: 2.1\nName: snug-llm\nVersion: 0\n")
+            with open(os.path.join(plugin, "entry_points.txt"), "w") as file:
+                file.write("[vllm.general_plugins]\nsnug = snug.vllm.plugin:register\n")
+            environment["PYTHONPATH"] = os.pathsep.join(
+                [os.path.dirname(plugin), environment.get("PYTHONPATH", "")])
+            print(f"{kind}:", flush=True)
+            subprocess.run([sys.executable, __file__, "--one", kind, model, rl, folder],
+                           env=environment, check=True)
+
+
+if __name__ == "__main__":
+    main()
