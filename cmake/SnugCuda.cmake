@@ -9,7 +9,8 @@ option(SNUG_CUDA_SMALL "Compress the kernels in the libraries, and leave out the
 file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS src/gpu/*.cu src/gpu/*.cpp
      src/codec/cuda/*.cu src/codec/cuda/*.cpp src/delta/cuda/*.cu src/delta/cuda/*.cpp
      src/gemm/cuda/*.cu src/gemm/cuda/*.cpp)
-list(APPEND cuda_sources src/capi/gpu_codec_capi.cpp src/capi/gemm_capi.cpp)
+list(APPEND cuda_sources src/capi/gpu_codec_capi.cpp src/capi/gemm_capi.cpp
+     src/capi/experts_capi.cpp)
 file(GLOB gpu_link_sources CONFIGURE_DEPENDS src/gpu_link/cuda/*.cu src/gpu_link/cuda/*.cpp)
 file(GLOB gpu_load_sources CONFIGURE_DEPENDS src/store/cuda/*.cpp)
 set(SNUG_HAVE_CUDA OFF)

@@ -12,7 +12,7 @@ import re
 import sys
 from pathlib import Path
 
-MAX_PUBLIC_HEADERS = 14
+MAX_PUBLIC_HEADERS = 16
 MAX_FILE_LINES = 350
 MAX_COLUMNS = 100
 TABLE_HEADER = ["folder", "library", "its public headers", "may include", "public headers only"]

@@ -7,7 +7,7 @@
 #include "capi/convert.h"
 #include "snug/codec.h"
 #include "snug/snug.h"
-#include "snug/snug_gpu.h"
+#include "snug/snug_experts.h"
 #include "snug/snug_load.h"
 
 using snug::Code;
@@ -153,7 +153,9 @@ size_t snug_struct_bytes(const char* name) {
       SNUG_SIZE_OF(snug_segment),       SNUG_SIZE_OF(snug_cuda_result),
       SNUG_SIZE_OF(snug_cuda_options),  SNUG_SIZE_OF(snug_cuda_item),
       SNUG_SIZE_OF(snug_gemm_matrix),   SNUG_SIZE_OF(snug_cuda_delta_options),
-      SNUG_SIZE_OF(snug_gemm_plan),     SNUG_SIZE_OF(snug_gemm_choice)};
+      SNUG_SIZE_OF(snug_gemm_plan),     SNUG_SIZE_OF(snug_gemm_choice),
+      SNUG_SIZE_OF(snug_experts_shape), SNUG_SIZE_OF(snug_experts_args),
+      SNUG_SIZE_OF(snug_experts_plan)};
 #undef SNUG_SIZE_OF
   if (name == nullptr) return 0;
   for (const auto& [known, num_bytes] : kSizes)

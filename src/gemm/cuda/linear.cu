@@ -79,7 +79,7 @@ Status run_unpack(const Matrix& matrix, LinearParams p, std::uint8_t* panel, cud
   const LinearParams whole = p;
   for (std::uint64_t strip = 0; strip < p.strips; strip += per_panel) {
     const std::uint64_t count = std::min(per_panel, p.strips - strip), row = strip * kStripRows;
-    if (cudaError_t error = launch_unpack(matrix, strip, count, panel, ld, stream);
+    if (cudaError_t error = launch_unpack(matrix, strip, count, matrix.n, panel, ld, stream);
         error != cudaSuccess)
       return from_cuda(error);
     p.y = whole.y + row;

@@ -28,9 +28,10 @@ cudaError_t launch_batch(const Device& device, const LinearParams& params, Kind 
                          const Plan& plan, cudaStream_t stream) noexcept;
 cudaError_t launch_generic(const LinearParams& params, Kind kind, cudaStream_t stream) noexcept;
 
-// Restores strips [first, first + count) to rows of ld elements.
+// Restores strips [first, first + count) to rows of ld elements, but no row from row_end on.
 cudaError_t launch_unpack(const Matrix& matrix, std::uint64_t first_strip, std::uint64_t num_strips,
-                          void* w, std::uint64_t ld, cudaStream_t stream) noexcept;
+                          std::uint64_t row_end, void* w, std::uint64_t ld,
+                          cudaStream_t stream) noexcept;
 
 // cuBLASLt, found at run time.
 inline constexpr std::uint64_t kBlasWorkspaceBytes = 32 << 20;

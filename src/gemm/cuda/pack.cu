@@ -8,19 +8,7 @@
 namespace snug::gemm {
 namespace {
 
-// Offsets in the packing workspace.
-struct PackWorkspace {
-  std::uint64_t escapes = 0, overflows, tiles, total;
-
-  PackWorkspace(std::uint64_t n, std::uint64_t k) {
-    const Layout layout(n, k, Kind::kFixed);
-    overflows = align_up(escapes + layout.strips * 8, kAlign);
-    tiles = align_up(overflows + (layout.strips + 1) * 8, kAlign);
-    total = align_up(tiles + layout.strips * layout.tiles_per_strip, kAlign);
-  }
-};
-
-// The same for packing from a frame: the decoder's result and workspace, the tensor.
+// Offsets in the workspace of packing from a frame: the decoder's result and workspace, the tensor.
 struct FrameWorkspace {
   std::uint64_t result = 0, decode = kAlign, tensor, pack, total;
   std::size_t decode_bytes;
@@ -53,14 +41,6 @@ Status check_pack(std::uint64_t n, std::uint64_t k, Kind kind, cuda::Target dst,
   return {};
 }
 
-cudaError_t enqueue_pack(const PackParams& p, cudaStream_t stream) {
-  const auto strips = static_cast<std::uint32_t>(Layout(p.n, p.k, p.kind).strips);
-  pack_strips<<<strips, kPackThreads, 0, stream>>>(p);
-  finish_pack<<<1, 1024, 0, stream>>>(p);
-  if (p.kind == Kind::kFixed) pack_overflows<<<strips, 32, 0, stream>>>(p);
-  return cudaGetLastError();
-}
-
 PackParams pack_params(const void* w, std::uint64_t ld, std::uint64_t n, std::uint64_t k, Kind kind,
                        cuda::Target dst, std::uint8_t* workspace, DeviceResult* result) {
   const PackWorkspace offsets(n, k);
@@ -70,6 +50,9 @@ PackParams pack_params(const void* w, std::uint64_t ld, std::uint64_t n, std::ui
           .ld = ld,
           .n = n,
           .k = k,
+          .part_n = n,
+          .part_strips = layout.strips,
+          .row_end = n,
           .pairs = ld % 2 == 0 && is_aligned(w, 4),
           .dst = static_cast<std::uint8_t*>(dst.data),
           .max_overflows = std::min(room, layout.max_overflows),
@@ -81,6 +64,14 @@ PackParams pack_params(const void* w, std::uint64_t ld, std::uint64_t n, std::ui
 }
 
 }  // namespace
+
+cudaError_t enqueue_pack(const PackParams& p, std::uint32_t count, cudaStream_t stream) noexcept {
+  const dim3 strips(static_cast<std::uint32_t>(Layout(p.n, p.k, p.kind).strips), count);
+  pack_strips<<<strips, kPackThreads, 0, stream>>>(p);
+  finish_pack<<<dim3(1, count), 1024, 0, stream>>>(p);
+  if (p.kind == Kind::kFixed) pack_overflows<<<strips, 32, 0, stream>>>(p);
+  return cudaGetLastError();
+}
 
 std::size_t pack_workspace_bytes(std::uint64_t n, std::uint64_t k) noexcept {
   return packed_bound(n, k, Kind::kFixed) == 0 ? 0 : PackWorkspace(n, k).total;
@@ -99,7 +90,7 @@ Status pack(const void* w, std::uint64_t ld, std::uint64_t n, std::uint64_t k, K
   if (w == nullptr || !is_aligned(w, 2)) return usage("weights are not 2-byte aligned");
   if (ld < k) return usage("rows overlap: leading dimension", ld, k);
   return from_cuda(enqueue_pack(
-      pack_params(w, ld, n, k, kind, dst, static_cast<std::uint8_t*>(workspace.data), result),
+      pack_params(w, ld, n, k, kind, dst, static_cast<std::uint8_t*>(workspace.data), result), 1,
       stream));
 }
 
@@ -119,7 +110,7 @@ Status pack_frame(cuda::Source frame, std::uint64_t n, std::uint64_t k, Kind kin
       pack_params(base + offsets.tensor, k, n, k, kind, dst, base + offsets.pack, result);
   p.upstream = decoded;
   p.upstream_bytes = n * k * 2;
-  return from_cuda(enqueue_pack(p, stream));
+  return from_cuda(enqueue_pack(p, 1, stream));
 }
 
 Result<Matrix> open(const void* data, std::uint64_t num_bytes, Stream stream) noexcept {
@@ -146,11 +137,12 @@ PackedParts parts_of(const Matrix& matrix) noexcept {
 }
 
 cudaError_t launch_unpack(const Matrix& matrix, std::uint64_t first_strip, std::uint64_t num_strips,
-                          void* w, std::uint64_t ld, cudaStream_t stream) noexcept {
+                          std::uint64_t row_end, void* w, std::uint64_t ld,
+                          cudaStream_t stream) noexcept {
   const Layout layout(matrix.n, matrix.k, matrix.kind);
   UnpackParams p{};
   static_cast<PackedParts&>(p) = parts_of(matrix);
-  p.n = matrix.n;
+  p.n = row_end;
   p.k = matrix.k;
   p.first_strip = first_strip;
   p.num_strips = num_strips;
@@ -171,8 +163,8 @@ Status unpack(const Matrix& matrix, void* w, std::uint64_t ld, Stream stream) no
   if (w == nullptr || !is_aligned(w, 2)) return usage("weights are not 2-byte aligned");
   if (ld < matrix.k) return usage("rows overlap: leading dimension", ld, matrix.k);
   if (current_device().num_sms == 0) return {Code::kNoDevice, "no usable GPU"};
-  return from_cuda(
-      launch_unpack(matrix, 0, Layout(matrix.n, matrix.k, matrix.kind).strips, w, ld, stream));
+  return from_cuda(launch_unpack(matrix, 0, Layout(matrix.n, matrix.k, matrix.kind).strips,
+                                 matrix.n, w, ld, stream));
 }
 
 }  // namespace snug::gemm

@@ -4,32 +4,17 @@
 // the tiles while the strip is still in the L2 cache. Tiles that overflow are rare: a scan
 // numbers them, and a last kernel, which returns at once where there are none, writes them.
 #pragma once
+#include "gemm/cuda/pack_params.cuh"
 #include "gemm/cuda/tile_decode.cuh"
-#include "snug/cuda.h"
 
 namespace snug::gemm {
-
-struct PackParams {
-  const std::uint16_t* w;
-  std::uint64_t ld, n, k;
-  bool pairs;  // w can be read in pieces of 4 bytes
-  std::uint8_t* dst;
-  std::uint64_t max_overflows;
-  Kind kind;
-  // Per strip: escaped weights; overflows, which become the number of the first one.
-  std::uint64_t *strip_escaped, *strip_overflows;
-  std::uint8_t* tile_overflows;
-  DeviceResult* result;
-  const DeviceResult* upstream = nullptr;  // of decoding the frame that w came from
-  std::uint64_t upstream_bytes = 0;        // expected
-};
 
 inline constexpr int kPackThreads = 256;
 
 // Two adjacent weights; zero beyond the edge.
 __device__ __forceinline__ std::uint32_t load_pair(const PackParams& p, std::uint64_t row,
                                                    std::uint64_t col) {
-  if (row >= p.n || col >= p.k) return 0;
+  if (row >= p.row_end || col >= p.k) return 0;
   const std::uint16_t* at = p.w + row * p.ld + col;
   if (p.pairs && col + 1 < p.k) return __ldg(reinterpret_cast<const std::uint32_t*>(at));
   return at[0] | (col + 1 < p.k ? static_cast<std::uint32_t>(at[1]) << 16 : 0);
@@ -39,7 +24,7 @@ __device__ __forceinline__ void count_strip(const PackParams& p, std::uint64_t s
                                             std::uint32_t* counts) {
   // A column of counters per lane, so that the lanes of a warp use different banks.
   const std::uint32_t lane = threadIdx.x % 32;
-  const std::uint64_t rows = min(std::uint64_t{kStripRows}, p.n - strip * kStripRows);
+  const std::uint64_t rows = min(std::uint64_t{kStripRows}, p.row_end - strip * kStripRows);
   const std::uint64_t chunks = p.k / 8;
   const bool wide = p.ld % 8 == 0 && reinterpret_cast<std::uintptr_t>(p.w) % 16 == 0;
   for (std::uint64_t row = 0; row < rows; ++row) {
@@ -85,7 +70,7 @@ __device__ __forceinline__ void escape_tile(const PackParams& p, std::uint64_t r
   for (std::uint32_t bits = lane; bits < kTileWeights; bits += 32) {
     const Place place = place_from(bits);
     const std::uint64_t row = row0 + row_of(place), col = col0 + col_of(place);
-    if (row >= p.n || col >= p.k) continue;
+    if (row >= p.row_end || col >= p.k) continue;
     const std::uint32_t value = p.w[row * p.ld + col] >> 8 & 0x7F;
     if (index_of[value] == kPaletteSize)
       *reinterpret_cast<std::uint32_t*>(tile + nibble_word_at(place)) |=
@@ -102,7 +87,7 @@ __device__ __forceinline__ LaneValues lane_values(const PackParams& p, std::uint
   for (std::uint32_t bits = lane; bits < kTileWeights; bits += 32) {
     const Place place = place_from(bits);
     const std::uint64_t row = row0 + row_of(place), col = col0 + col_of(place);
-    if (row >= p.n || col >= p.k) continue;
+    if (row >= p.row_end || col >= p.k) continue;
     const std::uint32_t value = p.w[row * p.ld + col] >> 8 & 0x7F, index = index_of[value];
     values.add(index, value);
     *num_missing += index == kPaletteSize;
@@ -130,7 +115,7 @@ __device__ __forceinline__ TileResult pack_tile(const PackParams& p, std::uint64
         low[frag * 2 + reg / 2] = reg % 2 == 0 ? bytes : low[frag * 2 + reg / 2] | bytes << 16;
 #pragma unroll
         for (std::uint32_t elem = 0; elem < 2; ++elem) {
-          if (row >= p.n || col + elem >= p.k) continue;
+          if (row >= p.row_end || col + elem >= p.k) continue;
           const std::uint32_t value = pair >> 16 * elem & 0xFFFF, high = value >> 8 & 0x7F;
           const std::uint32_t index = index_of[high];
           indices |= 1u << index;
@@ -171,7 +156,9 @@ __device__ __forceinline__ void pack_raw_tile(const PackParams& p, std::uint64_t
   }
 }
 
-__global__ void __launch_bounds__(kPackThreads) pack_strips(const __grid_constant__ PackParams p) {
+__global__ void __launch_bounds__(kPackThreads)
+    pack_strips(const __grid_constant__ PackParams all) {
+  const PackParams p = of_strip(all, blockIdx.x);
   __shared__ std::uint32_t counts[128 * 32];
   __shared__ std::uint8_t index_of[128];
   __shared__ unsigned long long num_escaped, num_overflows;
@@ -238,7 +225,8 @@ __global__ void __launch_bounds__(kPackThreads) pack_strips(const __grid_constan
 }
 
 // One thread block: numbers the overflows, writes the header and the result.
-__global__ void __launch_bounds__(1024) finish_pack(const __grid_constant__ PackParams p) {
+__global__ void __launch_bounds__(1024) finish_pack(const __grid_constant__ PackParams all) {
+  const PackParams p = of_matrix(all);
   __shared__ unsigned long long sums[32], escapes[32];
   const std::uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const Layout layout(p.n, p.k, p.kind);
@@ -305,7 +293,8 @@ __global__ void __launch_bounds__(1024) finish_pack(const __grid_constant__ Pack
 }
 
 // One warp a strip: writes its overflows.
-__global__ void __launch_bounds__(32) pack_overflows(const __grid_constant__ PackParams p) {
+__global__ void __launch_bounds__(32) pack_overflows(const __grid_constant__ PackParams all) {
+  const PackParams p = of_strip(all, blockIdx.x);
   const std::uint64_t strip = blockIdx.x;
   const std::uint32_t lane = threadIdx.x;
   const Layout layout(p.n, p.k, p.kind);

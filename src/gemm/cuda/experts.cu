@@ -1,0 +1,228 @@
+// experts(): checks arguments, lays out the workspace, launches the kernels of a layer.
+#include <algorithm>
+
+#include "gemm/cuda/experts_host.h"
+#include "gemm/cuda/experts_route.cuh"
+
+namespace snug::gemm {
+namespace {
+
+constexpr std::uint32_t kMaxTopK = 16;
+
+struct ExpertsWorkspace {
+  std::uint64_t active = 0, num_active, pairs, x, h, parts, total;
+  std::uint64_t x_units, h_units, part_units;  // pieces of 16 bytes in a row
+
+  ExpertsWorkspace(std::uint64_t experts, std::uint64_t n, std::uint64_t k, std::uint64_t m,
+                   std::uint32_t top_k) {
+    const std::uint64_t num_pairs = m * top_k;
+    x_units = align_up(k, kTileCols) / 8;
+    h_units = align_up(n, kTileCols) / 8;
+    part_units = align_up(k, 32) / 8;
+    num_active = align_up(active + (experts + 1) * sizeof(ActiveExpert), kAlign);
+    pairs = num_active + kAlign;
+    x = align_up(pairs + num_pairs * 4, kAlign);
+    h = align_up(x + m * x_units * 16, kAlign);
+    parts = align_up(h + num_pairs * h_units * 16, kAlign);
+    total = align_up(parts + num_pairs * part_units * 16, kAlign);
+  }
+};
+
+Status check_banks(const Bank& gate_up, const Bank& down) {
+  if (bank_bytes(gate_up.shape) == 0 || bank_bytes(down.shape) == 0)
+    return usage("shape of a bank is out of range");
+  if (gate_up.shape.parts != 2 || down.shape.parts != 1)
+    return usage("gate_up needs two parts, down one");
+  if (gate_up.shape.experts != down.shape.experts || gate_up.shape.kind != down.shape.kind)
+    return usage("the banks differ in kind or number of experts");
+  if (gate_up.shape.k != down.shape.n || gate_up.shape.n != 2 * down.shape.k)
+    return usage("the shapes of gate_up and down do not match");
+  for (const void* data : {gate_up.data, down.data})
+    if (data == nullptr || !is_aligned(data, kAlign)) return usage("bank is not 256-byte aligned");
+  return {};
+}
+
+Status check_args(const ExpertsArgs& args, std::uint64_t k) {
+  if (args.top_k == 0 || args.top_k > kMaxTopK)
+    return usage("top_k is not 1 to 16", args.top_k, kMaxTopK);
+  if (args.m == 0) return {};
+  if (args.x == nullptr || args.y == nullptr) return usage("x or y is missing");
+  if (args.ids == nullptr || args.weights == nullptr) return usage("ids or weights are missing");
+  if (!is_aligned(args.x, 2) || !is_aligned(args.y, 2)) return usage("x or y is not aligned");
+  if (args.m > 1 && (args.ldx < k || args.ldy < k))
+    return usage("rows overlap: leading dimension", std::min(args.ldx, args.ldy), k);
+  // Rows are found by 32-bit numbers of 16-byte pieces.
+  if (args.m >= (std::uint64_t{1} << 35) / (align_up(k, kTileCols) * kMaxTopK))
+    return usage("too many rows of x", args.m);
+  return {};
+}
+
+Status check_plan(const ExpertsPlan& plan) {
+  const auto is_one_of = [](std::int32_t v, std::initializer_list<std::int32_t> known) {
+    return std::find(known.begin(), known.end(), v) != known.end();
+  };
+  if (!is_one_of(plan.kernel, {0, kFewExpertRows, kManyExpertRows}))
+    return usage("not a kernel of experts", static_cast<std::uint64_t>(plan.kernel));
+  if (!is_one_of(plan.split, {0, 1, 2, 4, 8}))
+    return usage("split is not 1, 2, 4 or 8", static_cast<std::uint64_t>(plan.split));
+  if (!is_one_of(plan.rows, {0, 64, 96, 128}))
+    return usage("rows are not 64, 96 or 128", static_cast<std::uint64_t>(plan.rows));
+  return {};
+}
+
+BankParts parts_of(const Bank& bank) {
+  const SlotLayout slot(bank.shape);
+  return {.data = static_cast<const std::uint8_t*>(bank.data),
+          .slot_bytes = slot.num_bytes,
+          .escapes = slot.matrix.escapes,
+          .tiles = slot.matrix.tiles,
+          .overflows = slot.matrix.overflows,
+          .strips = static_cast<std::uint32_t>(slot.matrix.strips),
+          .tiles_per_strip = static_cast<std::uint32_t>(slot.matrix.tiles_per_strip),
+          .part_strips = static_cast<std::uint32_t>(slot.part_strips),
+          .max_overflows = static_cast<std::uint32_t>(slot.max_overflows)};
+}
+
+// One call: what its kernels share.
+struct LayerCall {
+  const Device& device;
+  const Bank &gate_up, &down;
+  const ExpertsArgs& args;
+  ExpertsWorkspace offsets;
+  ExpertsFit fit;
+  std::uint8_t* base;
+  cudaStream_t stream;
+  BankParts banks[2];
+  Routing routing;
+  std::uint64_t n, k, ldx;
+  std::uint32_t experts, num_pairs;
+
+  LayerCall(const Device& d, const Bank& gate_up_, const Bank& down_, const ExpertsArgs& a,
+            const ExpertsWorkspace& o, const ExpertsPlan& wish, void* workspace, cudaStream_t s)
+      : device(d),
+        gate_up(gate_up_),
+        down(down_),
+        args(a),
+        offsets(o),
+        base(static_cast<std::uint8_t*>(workspace)),
+        stream(s),
+        banks{parts_of(gate_up_), parts_of(down_)},
+        routing{reinterpret_cast<ActiveExpert*>(base + o.active),
+                reinterpret_cast<std::uint32_t*>(base + o.num_active),
+                reinterpret_cast<std::uint32_t*>(base + o.pairs)},
+        n(down_.shape.k),
+        k(down_.shape.n),
+        ldx(a.m > 1 ? a.ldx : align_up(k, 8)),
+        experts(static_cast<std::uint32_t>(down_.shape.experts)),
+        num_pairs(static_cast<std::uint32_t>(a.m * a.top_k)) {
+    fit = fit_experts(d, gate_up_.shape, down_.shape, a.m, a.top_k, wish);
+    // Many rows are gathered in pieces of 16 bytes.
+    if (fit.many_rows && (!is_aligned(a.x, 16) || ldx % 8 != 0 || k % 8 != 0))
+      fit = fit_experts(d, gate_up_.shape, down_.shape, a.m, a.top_k, {.kernel = kFewExpertRows});
+  }
+
+  cudaError_t route() const {
+    RouteParams p{};
+    p.to = routing;
+    p.ids = args.ids;
+    p.num_pairs = num_pairs;
+    p.top_k = args.top_k;
+    p.experts = experts;
+    p.chunk_rows = fit.chunk_rows;
+    p.result = args.result;
+    p.x = static_cast<const std::uint16_t*>(args.x);
+    p.ldx = ldx;
+    p.m = static_cast<std::uint32_t>(args.m);
+    p.k = static_cast<std::uint32_t>(k);
+    p.x_pairs = is_aligned(args.x, 4) && ldx % 2 == 0;
+    p.x_to = reinterpret_cast<uint4*>(base + offsets.x);
+    p.x_units = fit.many_rows ? 0 : static_cast<std::uint32_t>(offsets.x_units);
+    p.h = reinterpret_cast<uint4*>(base + offsets.h);
+    p.h_units = static_cast<std::uint32_t>(offsets.h_units);
+    p.h_zeros = n % kTileCols == 0 ? 0 : kTileCols / 8;
+    const std::uint64_t units = std::max(args.m * p.x_units, std::uint64_t{num_pairs} * p.h_zeros);
+    const std::uint64_t blocks =
+        std::min<std::uint64_t>((units + kRouteThreads - 1) / kRouteThreads,
+                                2 * static_cast<std::uint64_t>(device.num_sms));
+    return launch_sm90(device, route_experts,
+                       {1 + blocks, kRouteThreads, 0, stream, cuda::Start::kEarly}, p);
+  }
+
+  // What both kernels are told of gate_up or of down.
+  template <class Params>
+  Params product(bool is_gate_up) const {
+    Params p{};
+    p.bank = banks[is_gate_up ? 0 : 1];
+    p.routing = routing;
+    p.experts = experts;
+    p.row_units = static_cast<std::uint32_t>(is_gate_up ? offsets.x_units : offsets.h_units);
+    p.rows = reinterpret_cast<const uint4*>(base + (is_gate_up ? offsets.x : offsets.h));
+    p.per_row = is_gate_up ? args.top_k : 1;
+    p.weights = args.weights;
+    p.out = base + (is_gate_up ? offsets.h : offsets.parts);
+    p.out_row_bytes = (is_gate_up ? offsets.h_units : offsets.part_units) * 16;
+    p.items = is_gate_up ? p.bank.part_strips : (p.bank.strips + 1) / 2;
+    return p;
+  }
+  cudaError_t multiply(bool is_gate_up) const {
+    if (!fit.many_rows) {
+      auto p = product<FewExpertRowsParams>(is_gate_up);
+      p.split = fit.split[is_gate_up ? 0 : 1];
+      p.stages = fit.stages;
+      return launch_few_expert_rows(device, p, down.shape.kind, is_gate_up, fit, stream);
+    }
+    auto p = product<ManyExpertRowsParams>(is_gate_up);
+    p.items = (p.items + 7) / 8;
+    p.present_units = p.row_units;
+    if (is_gate_up) {
+      p.rows = static_cast<const uint4*>(args.x);
+      p.row_units = static_cast<std::uint32_t>(ldx / 8);
+      p.present_units = static_cast<std::uint32_t>(k / 8);
+    }
+    return launch_many_expert_rows(device, p, down.shape.kind, is_gate_up, fit.chunk_rows, stream);
+  }
+  cudaError_t sum() const {
+    const std::uint64_t ldy = args.m > 1 ? args.ldy : align_up(k, 8);
+    const SumParams p{.ids = args.ids,
+                      .parts = reinterpret_cast<const uint4*>(base + offsets.parts),
+                      .part_units = offsets.part_units,
+                      .m = static_cast<std::uint32_t>(args.m),
+                      .k = static_cast<std::uint32_t>(k),
+                      .top_k = args.top_k,
+                      .experts = experts,
+                      .y = static_cast<std::uint16_t*>(args.y),
+                      .ldy = ldy,
+                      .y_wide = is_aligned(args.y, 16) && ldy % 8 == 0};
+    const std::uint64_t threads = args.m * ((k + 7) / 8);
+    return launch_sm90(device, sum_experts,
+                       {(threads + 255) / 256, 256, 0, stream, cuda::Start::kEarly}, p);
+  }
+};
+
+}  // namespace
+
+std::size_t experts_workspace_bytes(const BankShape& gate_up, const BankShape& down,
+                                    std::uint32_t top_k, std::uint64_t max_m) noexcept {
+  if (bank_bytes(gate_up) == 0 || bank_bytes(down) == 0 || top_k > kMaxTopK) return 0;
+  return ExpertsWorkspace(gate_up.experts, down.k, down.n, max_m, top_k).total;
+}
+
+Status experts(const Bank& gate_up, const Bank& down, const ExpertsArgs& args,
+               cuda::Target workspace, const ExpertsPlan& wish, Stream stream) noexcept {
+  if (Status s = check_banks(gate_up, down); !s.ok()) return s;
+  const std::uint64_t experts = down.shape.experts, n = down.shape.k, k = down.shape.n;
+  if (Status s = check_args(args, k); !s.ok()) return s;
+  if (Status s = check_plan(wish); !s.ok()) return s;
+  const ExpertsWorkspace offsets(experts, n, k, args.m, args.top_k);
+  if (Status s = cuda::check_workspace(workspace.data, workspace.num_bytes, offsets.total); !s.ok())
+    return s;
+  const Device& device = current_device();
+  if (!device.hopper()) return {Code::kNoDevice, "experts need a Hopper GPU"};
+  if (args.m == 0) return {};
+  const LayerCall call(device, gate_up, down, args, offsets, wish, workspace.data, stream);
+  for (const cudaError_t error : {call.route(), call.multiply(true), call.multiply(false)})
+    if (error != cudaSuccess) return from_cuda(error);
+  return from_cuda(call.sum());
+}
+
+}  // namespace snug::gemm

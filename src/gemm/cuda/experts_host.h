@@ -1,0 +1,29 @@
+// gemm/cuda/experts_host.h - what the host side of a mixture of experts shares.
+#pragma once
+#include "gemm/cuda/experts_params.h"
+#include "gemm/cuda/linear_host.h"
+
+namespace snug::gemm {
+
+// ExpertsPlan::kernel.
+inline constexpr std::int32_t kFewExpertRows = 1, kManyExpertRows = 2;
+
+// How the kernels divide the two products.
+struct ExpertsFit {
+  bool many_rows;
+  std::uint32_t chunk_rows;  // rows that read the weights of an expert together
+  // Few rows: warps that share two strips, in gate_up and in down; stages of a ring.
+  std::uint32_t split[2], stages;
+};
+
+ExpertsFit fit_experts(const Device& device, const BankShape& gate_up, const BankShape& down,
+                       std::uint64_t m, std::uint32_t top_k, const ExpertsPlan& wish) noexcept;
+cudaError_t launch_few_expert_rows(const Device& device, const FewExpertRowsParams& params,
+                                   Kind kind, bool gate_up, const ExpertsFit& fit,
+                                   cudaStream_t stream) noexcept;
+
+cudaError_t launch_many_expert_rows(const Device& device, const ManyExpertRowsParams& params,
+                                    Kind kind, bool gate_up, std::uint32_t chunk_rows,
+                                    cudaStream_t stream) noexcept;
+
+}  // namespace snug::gemm
