@@ -47,9 +47,8 @@ bool can_run(const Device& device, const Problem& p, const CompletePlan& complet
 }
 
 double predicted_us(const Device& device, const Problem& p, const CompletePlan& complete) {
-  return complete.plan.kernel == Kernel::kBatch
-             ? batch_us(device, p, complete.plan)
-             : few_rows_us(device, p, complete.fit.split_k, complete.fit.warps);
+  return complete.plan.kernel == Kernel::kBatch ? batch_us(device, p, complete.plan)
+                                                : few_rows_us(device, p, complete.fit);
 }
 
 // Calls f with the batch kernel's plans: for each number of tiles that m may be divided into, the
@@ -90,9 +89,9 @@ FewRowsFit fit_few_rows(const Device& device, const Problem& p, const Plan& plan
   const bool asked = plan.split_k != 0;
   const std::uint32_t first = asked ? static_cast<std::uint32_t>(plan.split_k) : 1;
   const std::uint32_t last = std::min({asked ? first : tiles, tiles, num_sms / 2});
-  // All m of one bucket of the tuning table share a fit, so that rows of y do not depend on m.
   const auto m = static_cast<std::uint32_t>(p.m);
-  const auto rows = asked ? m : static_cast<std::uint32_t>(m_bucket(m));
+  // All m of one bucket of the tuning table share a fit, so that rows of y do not depend on m.
+  const Problem largest{p.n, p.k, asked ? p.m : m_bucket(p.m), p.kind};
   double least_cost = 0;
   for (const std::uint32_t warps : {16u, 8u}) {
     if (plan.warps != 0 && warps != static_cast<std::uint32_t>(plan.warps)) continue;
@@ -100,14 +99,14 @@ FewRowsFit fit_few_rows(const Device& device, const Problem& p, const Plan& plan
     for (std::uint32_t split_k = first; split_k <= last; ++split_k) {
       if (split_k > 1 && layout.strips * 4 > kCounterBytes) break;
       const std::uint32_t split_tiles = (tiles + split_k - 1) / split_k;
-      const std::uint32_t stages = smem.stages(device.max_smem, rows, split_tiles);
-      const std::uint32_t in_flight = stages * warps * layout.tile_bytes;
-      // Fewer bytes in flight do not keep the memory busy.
-      if (stages < 2 || (!asked && in_flight < (48u << 10))) continue;
-      const double cost = few_rows_us(device, p, split_k, warps);
+      FewRowsFit fit{split_k, warps, 0, split_tiles};
+      fit.stages = smem.stages(device.max_smem, static_cast<std::uint32_t>(largest.m), split_tiles);
+      if (fit.stages < 2) continue;
+      const double cost = few_rows_us(device, largest, fit);
       if (best.split_k != 0 && cost >= least_cost) continue;
       least_cost = cost;
-      best = {split_k, warps, smem.stages(device.max_smem, m, split_tiles), split_tiles};
+      best = fit;
+      best.stages = smem.stages(device.max_smem, m, split_tiles);
     }
   }
   return best;

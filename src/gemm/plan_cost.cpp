@@ -32,6 +32,17 @@ struct BatchCost {
   static constexpr double kClusterStart = 0.909, kCluster = 0.00117, kClusterOf4 = 0.335;
 };
 
+// A round of the few-rows kernel is one tile of W for each warp.
+struct FewRowsCost {
+  static constexpr double kMemoryShare = 0.9128, kLatency = 0.528, kLatencySharpness = 1.451;
+  static constexpr double kSharpness = 3.25, kXByte = 4.85e-6, kSplit = 0.291, kMoreSplits = 0.675;
+  double start, round;
+};
+constexpr FewRowsCost few_rows_cost(std::uint64_t m, std::uint32_t warps) {
+  if (few_rows_token_tiles(m) == 1) return {1.13, 0.586};
+  return {2.55, warps == 8 ? 0.505 : 0.7065};
+}
+
 // Teams for stream-K: a few less than fit on the GPU where no tile is divided then, or all of
 // them evenly.
 std::uint32_t even_teams(std::uint64_t tiles, std::uint32_t most) {
@@ -108,15 +119,24 @@ double batch_us(const Device& device, const Problem& p, const Plan& plan) noexce
 }
 
 // Each warp takes its tiles of a strip in rounds.
-double few_rows_us(const Device& device, const Problem& p, std::uint32_t split_k,
-                   std::uint32_t warps) noexcept {
-  const std::uint64_t tiles = ceil_div(ceil_div(p.k, kTileCols), split_k);
-  const std::uint64_t strips =
-      ceil_div(ceil_div(p.n, kStripRows), static_cast<std::uint32_t>(device.num_sms) / split_k);
-  const double read = static_cast<double>(strips * tiles * tile_bytes_of(Kind::kFixed)) *
-                      device.num_sms / (device.memory_gb_s * 1.7 * 1e3);
-  return 1.85 + read + 0.58 * static_cast<double>(strips * ceil_div(tiles, warps)) +
-         (split_k > 1 ? 1.2 + 0.2 * split_k : 0.0) + (p.m > 8 ? 0.9 : 0.0);
+double few_rows_us(const Device& device, const Problem& p, const FewRowsFit& fit) noexcept {
+  const FewRowsCost cost = few_rows_cost(p.m, fit.warps);
+  const auto num_sms = static_cast<std::uint32_t>(device.num_sms);
+  const auto strips =
+      static_cast<double>(ceil_div(ceil_div(p.n, kStripRows), num_sms / fit.split_k));
+  const double tiles = fit.max_split_tiles;
+  // An SM gets its share of the bandwidth only with enough bytes in flight.
+  const double share = device.memory_gb_s * 1e3 * FewRowsCost::kMemoryShare / num_sms;
+  const double in_flight =
+      static_cast<double>(fit.stages) * fit.warps * tile_bytes_of(Kind::kFixed);
+  const double us_per_byte =
+      overlapped(1 / share, FewRowsCost::kLatency / in_flight, 0, FewRowsCost::kLatencySharpness);
+  const double read = strips * tiles * tile_bytes_of(Kind::kFixed) * us_per_byte;
+  const double rounds = strips * static_cast<double>(ceil_div(fit.max_split_tiles, fit.warps));
+  const double x_bytes = static_cast<double>(p.m) * tiles * kTileCols * 2;
+  return cost.start + overlapped(read, rounds * cost.round, 0, FewRowsCost::kSharpness) +
+         x_bytes * FewRowsCost::kXByte +
+         (fit.split_k > 1 ? FewRowsCost::kSplit + FewRowsCost::kMoreSplits * fit.split_k : 0.0);
 }
 
 double unpack_us(const Device& device, const Problem& p) noexcept {

@@ -22,8 +22,7 @@ std::uint64_t max_clusters(const Device& device, int size) noexcept;
 
 // Microseconds.
 double batch_us(const Device& device, const Problem& problem, const Plan& plan) noexcept;
-double few_rows_us(const Device& device, const Problem& problem, std::uint32_t split_k,
-                   std::uint32_t warps) noexcept;
+double few_rows_us(const Device& device, const Problem& problem, const FewRowsFit& fit) noexcept;
 double dense_us(const Device& device, const Problem& problem) noexcept;
 double unpack_us(const Device& device, const Problem& problem) noexcept;
 
