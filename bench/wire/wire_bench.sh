@@ -4,21 +4,22 @@
 # table. Files lie in memory, so that no disk is measured.
 #
 #   bench/wire/wire_bench.sh [SNUG] [--runs N] [--rates "1gbit 2500mbit 5gbit"]
-#                            [--data DIR] [--kinds "real gaussian random"]
+#                            [--data DIR] [--kinds "real gaussian random"] [--mib 512]
 #                            [--chunks "256KiB 1MiB" | --encryption]
 #
-# Data, each about 512 MiB of BF16: `real`, the safetensors of DIR with every tensor repeated
+# Data, each about --mib MiB of BF16: `real`, the safetensors of DIR with every tensor repeated
 # (only with --data); `gaussian`, what `snug sample` makes; `random`, random bits. With
 # --chunks a table of chunk sizes is printed instead, with --encryption one of the time with and
 # without it.
 set -euo pipefail
-SNUG=build/snug RUNS=5 RATES="1gbit 2500mbit 5gbit" DATA="" KINDS="" CHUNKS="" ENCRYPTION=""
+SNUG=build/snug RUNS=5 RATES="1gbit 2500mbit 5gbit" DATA="" KINDS="" CHUNKS="" ENCRYPTION="" MIB=512
 while [ $# -gt 0 ]; do
   case $1 in
     --runs) RUNS=$2 && shift ;;
     --rates) RATES=$2 && shift ;;
     --data) DATA=$2 && shift ;;
     --kinds) KINDS=$2 && shift ;;
+    --mib) MIB=$2 && shift ;;
     --chunks) CHUNKS=$2 && shift ;;
     --encryption) ENCRYPTION=1 ;;
     -*) echo "unknown option $1" >&2 && exit 2 ;;
@@ -48,7 +49,7 @@ ip -n $A link set snug-a up
 ip -n $B link set snug-b up
 
 make_real() {  # a model of the same tensors, each as many times higher as it takes
-  python3 - "$DATA" "$1" <<'PY'
+  python3 - "$DATA" "$1" "$MIB" <<'PY'
 import glob, json, sys
 tensors = []
 for path in sorted(glob.glob(sys.argv[1] + "/*.safetensors")):
@@ -58,7 +59,7 @@ for path in sorted(glob.glob(sys.argv[1] + "/*.safetensors")):
         if name != "__metadata__":
             first, last = entry["data_offsets"]
             tensors.append((name, entry, data[start + first:start + last]))
-times = -(-(512 << 20) // sum(len(t[2]) for t in tensors))
+times = -(-(int(sys.argv[3]) << 20) // sum(len(t[2]) for t in tensors))
 head, at = {}, 0
 for name, entry, data in tensors:
     shape = [entry["shape"][0] * times] + entry["shape"][1:]
@@ -73,16 +74,17 @@ with open(sys.argv[2], "wb") as f:
             f.write(data)
 PY
 }
-make_gaussian() { "$SNUG" sample "$1" --size 512MiB >/dev/null; }
+make_gaussian() { "$SNUG" sample "$1" --size "${MIB}MiB" >/dev/null; }
 make_random() {
-  python3 - "$1" <<'PY'
+  python3 - "$1" "$MIB" <<'PY'
 import json, os, sys
-n = 512 << 20
+mib = int(sys.argv[2])
+n = mib << 20
 head = json.dumps({"x": {"dtype": "BF16", "shape": [n // 2], "data_offsets": [0, n]}}).encode()
 head += b" " * (-len(head) % 8)
 with open(sys.argv[1], "wb") as f:
     f.write(len(head).to_bytes(8, "little") + head)
-    for _ in range(512):
+    for _ in range(mib):
         f.write(os.urandom(1 << 20))
 PY
 }
