@@ -9,9 +9,7 @@ serde made smaller: it asks a file for as many bytes as the serde might have wri
 Frames carry checksums: damage is a miss, never wrong KV.
 """
 
-import ctypes
 import os
-from ctypes import byref
 
 try:
     import numpy
@@ -23,44 +21,30 @@ except ModuleNotFoundError as error:
         raise
     raise ImportError("snug.lmcache needs LMCache: pip install lmcache") from None
 
-from . import inspect
-from ._library import (CODECS, DTYPES, TORCH_DTYPES, EncodeOptions, SnugError, Status, check,
-                       library, number_of, threads_of)
-
-_SMALLEST_BLOCK = 12  # log2; of all block sizes it has the largest bound
+from ._library import CODECS, number_of, threads_of
+from .kv import frames
 
 
 class SnugSerializer(Serializer):
     """One Snug frame a chunk, made by one thread: LMCache serializes several chunks at a time."""
 
     def __init__(self, codec="entropy"):
-        self._codec = number_of(CODECS, codec, "codec")
+        number_of(CODECS, codec, "codec")
+        self._codec = codec
 
     def serialize(self, src, dst, key):
-        raw, room = _bytes_of(src), _bytes_of(dst)
-        num_bytes, status = ctypes.c_size_t(), Status()
-        options = EncodeOptions(_dtype_of(src.get_dtypes()), self._codec, 0, 1)
-        check(library.snug_encode(raw.ctypes.data, raw.nbytes, room.ctypes.data, room.nbytes,
-                                  byref(options), byref(num_bytes), byref(status)), status)
-        return num_bytes.value
+        return frames.encode(_bytes_of(src), _bytes_of(dst), frames.dtype_name(src.get_dtypes()),
+                             self._codec)
 
     def estimate_serialized_size(self, layout_desc):
         raw_bytes = sum(shape.numel() * dtype.itemsize
                         for shape, dtype in zip(layout_desc.shapes, layout_desc.dtypes))
-        options = EncodeOptions(_dtype_of(layout_desc.dtypes), self._codec, _SMALLEST_BLOCK, 1)
-        return library.snug_encode_bound_bytes(raw_bytes, byref(options))
+        return frames.bound_bytes(raw_bytes, frames.dtype_name(layout_desc.dtypes), self._codec)
 
 
 class SnugDeserializer(Deserializer):
     def deserialize(self, src, dst, key):
-        frame, raw = _bytes_of(src), _bytes_of(dst)
-        info = inspect(frame)
-        if info.raw_bytes != raw.nbytes or DTYPES[info.dtype] != _dtype_of(dst.get_dtypes()):
-            raise SnugError(5, f"a stored KV chunk has {info.raw_bytes} bytes of {info.dtype}, and "
-                               f"{raw.nbytes} of {dst.get_dtypes()} are wanted")
-        status = Status()
-        check(library.snug_decode(frame.ctypes.data, frame.nbytes, raw.ctypes.data, raw.nbytes, 1,
-                                  None, byref(status)), status)
+        frames.decode(_bytes_of(src), _bytes_of(dst), frames.dtype_name(dst.get_dtypes()))
 
 
 class SnugFolder(FSL2Adapter):
@@ -94,12 +78,6 @@ def _make_serde(options):
 
 def _bytes_of(memory):
     return numpy.frombuffer(memory.byte_array, numpy.uint8)
-
-
-def _dtype_of(dtypes):
-    """One number for all parts of a chunk; parts of several types are bytes."""
-    names = {TORCH_DTYPES.get(str(dtype).removeprefix("torch."), "bytes") for dtype in dtypes}
-    return DTYPES[names.pop() if len(names) == 1 else "bytes"]
 
 
 if "snug" not in get_registered_serde_types():

@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from vllm.logger import init_logger
 
-from .._library import TORCH_DTYPES
 from ..kv.channel import Options, check_options
 from ..kv.client import PageClient, PullError
+from ..kv.frames import dtype_name
 from ..kv.held import HeldRequests
 from ..kv.pages import CacheLayout
 from ..kv.server import PageServer
@@ -45,7 +45,7 @@ class WorkerSide:
         if len(kinds) > 1:
             raise ValueError("SnugConnector needs one dtype and one device for all layers' KV "
                              f"caches, not {sorted(map(str, kinds))}")
-        dtype = TORCH_DTYPES.get(str(tensor.dtype).removeprefix("torch."), "bytes")
+        dtype = dtype_name([tensor.dtype])
         layout = CacheLayout(caches, num_blocks, block_tokens, dtype)
         layout.caches = caches  # keeps the memory as long as a transfer uses the layout
         options = self._options._replace(
