@@ -26,6 +26,7 @@ from snug.kv.pages import CacheLayout
 from snug.kv.server import PageServer
 
 LAYERS, HEADS, DIM = 32, 8, 128
+MAX_RUNS = 60  # pairs, as far as 1.5 s last
 
 
 def sample_of(path):
@@ -115,11 +116,13 @@ def measure(arguments):
                    for mode in ("raw", "auto")}
         for tokens in arguments.tokens:
             count = tokens // arguments.page
-            runs = arguments.warm + arguments.runs
-            names = [f"{rate}-{tokens}-{i}" for i in range(runs)]
+            names = [f"{rate}-{tokens}-{i}" for i in range(arguments.warm + MAX_RUNS)]
             child.ask("hold", count, names)
             blocks, seconds = order_of(num_blocks)[::-1][:count], {"raw": [], "auto": []}
+            until = time.perf_counter() + 1.5
             for i, name in enumerate(names):
+                if i >= arguments.warm + arguments.runs and time.perf_counter() > until:
+                    break
                 pairs = list(zip(("raw", "auto"), addresses))
                 for mode, address in pairs if i % 2 else pairs[::-1]:
                     start = time.perf_counter()
@@ -136,11 +139,11 @@ def measure(arguments):
 def report(arguments, rate, link, tokens, seconds, moved):
     raw, auto = (seconds[mode][arguments.warm:] for mode in ("raw", "auto"))
     gains = sorted(a / b for a, b in zip(raw, auto))
-    row = {"gbits": rate, "link": link, "page": arguments.page, "tokens": tokens,
+    row = {"gbits": rate, "link": link, "pairs": len(gains), "page": arguments.page, "tokens": tokens,
            "raw_ms": round(1e3 * statistics.median(raw), 3),
            "snug_ms": round(1e3 * statistics.median(auto), 3),
-           "gain": round(statistics.median(gains), 3), "low": round(gains[0], 3),
-           "high": round(gains[-1], 3),
+           "gain": round(statistics.median(gains), 3),
+           "quartiles": [round(gains[len(gains) // 4], 3), round(gains[3 * len(gains) // 4], 3)],
            "wire_ratio": round(moved["auto"].wire_bytes / max(1, moved["auto"].raw_bytes), 4)}
     print(json.dumps(row), flush=True)
 

@@ -21,6 +21,7 @@ def main():
     def generate(jobs):
         """Jobs are [prompt, number of tokens, kv_transfer_params]; all run at the same time."""
         sampling = [SamplingParams(max_tokens=count, temperature=0, ignore_eos=True,
+                                   detokenize=False,
                                    extra_args={"kv_transfer_params": params} if params else None)
                     for _, count, params in jobs]
         outs = llm.generate([{"prompt_token_ids": prompt} for prompt, _, _ in jobs], sampling,

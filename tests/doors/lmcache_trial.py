@@ -1,9 +1,8 @@
-"""LMCache's storage manager with Snug's serde and adapter, chunks of a trained model's KV cache:
+"""LMCache's storage manager with Snug's serde and adapter: python lmcache_trial.py [KV.safetensors]
 
-    python lmcache_trial.py KV.safetensors
-
-Chunks are stored in a folder, dropped from memory and fetched again: every bit is compared. Then
-one bit of one file is flipped, and one file is cut.
+Chunks of KV caches (k.* and v.* of the file, or Gaussians) are stored in a folder, dropped from
+memory and fetched again: every bit is compared. Then one bit of one file is flipped, and one file
+is cut.
 """
 
 import json
@@ -31,8 +30,12 @@ def check(what, is_true, note=""):
 
 
 def chunks(path, count=4):
-    parts = [t.reshape(-1) for name, t in sorted(load_file(path).items()) if name[0] in "kv"]
-    pool = torch.cat(parts).repeat(8)
+    if path is None:
+        torch.manual_seed(0)
+        pool = torch.randn(1 << 20).to(torch.bfloat16)
+    else:
+        pool = torch.cat([tensor.reshape(-1) for name, tensor in sorted(load_file(path).items())
+                          if name[0] in "kv"]).repeat(8)
     return [pool[i * 100_003:][:SHAPE.numel()].view(SHAPE).clone() for i in range(count)]
 
 
@@ -105,4 +108,4 @@ def trial(codec, path):
 
 if __name__ == "__main__":
     for name in ("entropy", "fixed"):
-        trial(name, sys.argv[1])
+        trial(name, sys.argv[1] if len(sys.argv) > 1 else None)

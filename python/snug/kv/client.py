@@ -94,11 +94,11 @@ class _Peer:
     def pull(self, request, first, blocks, ready):
         channel, id, answer = self._channel, next(self._ids), Future()
         num_bytes = len(blocks) * self._layout.block_bytes
-        table = self._layout.table(blocks)
         self._answers[id] = answer
         try:
             channel.connection.send_note(messages.pack("pull", id=id, request=request, first=first,
                                                        count=len(blocks)))
+            table = self._layout.table(blocks)  # while the peer makes its own
             kind, fields = answer.result(self._options.timeout)
             if kind == "no":
                 raise ValueError(fields["why"])

@@ -107,9 +107,9 @@ class PageServer:
             elif count == 0 or first + count > len(blocks):
                 self._refuse(channel, id, f"the request has {len(blocks)} blocks")
             else:
-                table = self._layout.table(blocks[first:first + count])
                 num_bytes = count * self._layout.block_bytes
                 channel.connection.send_note(messages.pack("send", id=id, bytes=num_bytes))
+                table = self._layout.table(blocks[first:first + count])
                 channel.finish(channel.send(id, table), num_bytes)
                 moved = channel.take_moved(is_sender=True)
         except (SnugError, ValueError) as problem:
