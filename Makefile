@@ -10,7 +10,7 @@ CUDA_ARCHS ?= all
 CONFIGURE = cmake -S . -B $(BUILD) -DCMAKE_BUILD_TYPE=Release $(CMAKE_FLAGS)
 COMPILE   = cmake --build $(BUILD) -j $(JOBS)
 
-.PHONY: all setup build demo test door-test fault-test mutation-test transformers-test wheel wheel-test bench gpu-test gpu-bench format install clean
+.PHONY: all setup build demo test door-test doors-test fault-test mutation-test transformers-test wheel wheel-test bench gpu-test gpu-bench format install clean
 all: build
 
 setup:
@@ -42,6 +42,13 @@ transformers-test: setup  # in a virtual environment of its own, several GB with
 	@$(BUILD)/venv/bin/pip install -q torch transformers accelerate
 	@SNUG_LIBRARY=$(BUILD)/libsnug_c.so PYTHONPATH=python $(BUILD)/venv/bin/python \
 	  tests/python/transformers_test.py
+
+doors-test: setup  # compressed models in a real vLLM, on the CPU; VLLM_VENV: an environment with it
+	@$(CONFIGURE)
+	@$(COMPILE) --target snug_c snug-cli
+	@[ -n "$(VLLM_VENV)" ] || tests/vllm/make_venv.sh $(BUILD)/venv_vllm
+	@SNUG_LIBRARY=$(BUILD)/libsnug_c.so SNUG_CLI=$(BUILD)/snug PYTHONPATH=python \
+	  $(or $(VLLM_VENV),$(BUILD)/venv_vllm)/bin/python tests/vllm/doors_test.py
 
 fault-test: setup  # every system call and allocation fails once; takes about an hour
 	@$(CONFIGURE)

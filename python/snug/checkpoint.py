@@ -61,6 +61,20 @@ class safe_open:
             tensors.update(_load(reader, names, self._arrays))
         return tensors
 
+    def tensors_in_turn(self, group_bytes=256 << 20):
+        """Yields (name, tensor) in the order of the data. Reads as many at once as group_bytes
+        hold, or one that is larger."""
+        for reader in self._readers_in_use():
+            group, size = [], 0
+            for name in [name for name, owner in self._tensors.items() if owner is reader]:
+                raw_bytes = reader.info(name).raw_bytes
+                if group and size + raw_bytes > group_bytes:
+                    yield from _load(reader, group, self._arrays).items()
+                    group, size = [], 0
+                group.append(name)
+                size += raw_bytes
+            yield from _load(reader, group, self._arrays).items()
+
     def _readers_in_use(self):
         return dict.fromkeys(self._open_tensors().values())
 

@@ -18,7 +18,6 @@ class Tensor(NamedTuple):
     shape: Tuple[int, ...]
     raw_bytes: int
     stored_bytes: int  # raw_bytes in a plain file
-    file_offset: int  # of the stored bytes
 
 
 class Reader(Handle):
@@ -124,7 +123,7 @@ class Reader(Handle):
         info, status = TensorInfo(), Status()
         check(library.snug_reader_tensor(self._pointer, idx, byref(info), byref(status)), status)
         tensor = Tensor(info.dtype_name.decode(), tuple(info.shape[:info.num_dims]),
-                        info.raw_bytes, info.stored_bytes, info.file_offset)
+                        info.raw_bytes, info.stored_bytes)
         return _text(ctypes.string_at(info.name, info.name_bytes)), (idx, tensor)
 
     def _metadata(self, idx):

@@ -192,12 +192,6 @@ class Slices(unittest.TestCase):
                          for rank in range(ranks)]
                 self.assertEqual(b"".join(parts), self.values)
 
-    def test_place_of_frames(self):
-        with snug.Reader(self.path) as reader:
-            info = reader.info("w")
-        frame = self.path.read_bytes()[info.file_offset:info.file_offset + info.stored_bytes]
-        self.assertEqual(snug.decompress(frame), self.values)
-
     @needs("torch")
     def test_lazy_rows(self):
         import torch

@@ -17,9 +17,8 @@ from .._library import SnugError
 from ..checkpoint import safe_open
 from . import engine
 from .lazy import Rows
-from .upload import Uploader
 
-_LAZY_BYTES = 1 << 20  # smaller tensors are read whole
+_LAZY_BYTES = 1 << 16  # smaller tensors are read whole
 
 
 def register():
@@ -53,18 +52,19 @@ def is_compressed(path):
 def tensors_of(files):
     """(name, tensor) of all tensors. On a GPU they are decoded there."""
     check_shards(files)
+    device = "cpu"
     if engine.has_nvidia_gpu() and _library.has_cuda:
-        device = torch.device("cuda", torch.cuda.current_device())
-        with Uploader(device) as uploader:
-            for path in sorted(files):
-                yield from uploader.tensors(path)
-        return
-    is_divided = engine.num_ranks() > 1
+        device = f"cuda:{torch.cuda.current_device()}"
     for path in sorted(files):
-        with safe_open(path, framework="pt") as file:
-            for name in file.offset_keys():
-                part = file.get_slice(name)
-                yield name, _rows(part) if is_divided else _whole(part, path, name)
+        with safe_open(path, framework="pt", device=device) as file:
+            try:
+                if device == "cpu" and engine.num_ranks() > 1:
+                    yield from ((name, _rows(file.get_slice(name))) for name in file.offset_keys())
+                else:
+                    yield from file.tensors_in_turn()
+            except SnugError as error:
+                raise SnugError(error.code, f"{error}; copy the file again, `snug verify` checks "
+                                            "it") from None
 
 
 def _rows(part):
@@ -73,19 +73,6 @@ def _rows(part):
     if len(shape) < 2 or dtype != "BF16" or 2 * torch.Size(shape).numel() < _LAZY_BYTES:
         return part[...]
     return Rows(lambda first, last: part[first:last], shape, torch.bfloat16)
-
-
-def _whole(part, path, name):
-    try:
-        return part[...]
-    except SnugError as error:
-        raise damaged(path, name, error) from None
-
-
-def damaged(path, name, error):
-    text = str(error)
-    where = "" if name in text else f"{path}: {name}: "
-    return SnugError(error.code, f"{where}{text}; copy the file again, `snug verify` checks it")
 
 
 def check_shards(files):

