@@ -10,7 +10,7 @@ CUDA_ARCHS ?= all
 CONFIGURE = cmake -S . -B $(BUILD) -DCMAKE_BUILD_TYPE=Release $(CMAKE_FLAGS)
 COMPILE   = cmake --build $(BUILD) -j $(JOBS)
 
-.PHONY: all setup build demo test door-test doors-test fault-test mutation-test transformers-test wheel wheel-test bench gpu-test gpu-bench format install clean
+.PHONY: all setup build demo test door-test doors-test fault-test mutation-test reader-test transformers-test wheel wheel-test bench gpu-test gpu-bench format install clean
 all: build
 
 setup:
@@ -60,6 +60,10 @@ mutation-test: setup  # 100,000 mutated files under sanitizers; takes some ten m
 	@cmake --build --preset asan -j $(JOBS) --target store_mutation_test
 	@SNUG_MUTATIONS=100000 ASAN_OPTIONS=quarantine_size_mb=16:max_allocation_size_mb=256 \
 	  UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 build-asan/tests/store_mutation_test
+
+reader-test: build  # safe_open on 500 slices and 2,000 damaged files; needs numpy and safetensors
+	@PYTHONPATH=python SNUG_LIBRARY=$(BUILD)/libsnug_c.so SNUG_TEST_SLICES=500 \
+	  SNUG_TEST_DAMAGED=2000 python3 tests/python/checkpoint_test.py
 
 wheel: setup  # build/wheel/snug_llm-*.whl; CUDA_ARCHS=none or =90a-real takes minutes less
 	@scripts/wheel.sh $(BUILD) $(JOBS) $(CUDA_ARCHS)

@@ -147,7 +147,7 @@ def bench(options, pacing):
     if not os.path.isdir(plain):
         make_model(plain, options.layers, options.vocabulary, options.device)
     if not os.path.isdir(packed):
-        subprocess.run([options.snug, "compress", "-o", packed, plain], check=True,
+        subprocess.run([options.snug, "compress", plain, packed], check=True,
                        stdout=subprocess.DEVNULL)
     size = {folder: sum(entry.stat().st_size for entry in os.scandir(folder))
             for folder in (plain, packed)}

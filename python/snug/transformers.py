@@ -15,8 +15,6 @@ import dataclasses
 import functools
 import inspect
 import os
-import re
-import tempfile
 
 try:
     import torch
@@ -36,9 +34,8 @@ except (ImportError, AttributeError) as error:
     raise ImportError("snug.transformers needs torch and transformers 5.17 or newer: "
                       f"pip install -U torch transformers ({error})") from None
 
-from . import saving
 from ._arrays import DTYPES
-from ._library import CODECS, number_of, threads_of
+from ._save_model import save_pretrained, without_mark
 from .checkpoint import safe_open
 from .torch.linear import Layer, Report, compress_model, decompress_model, dense_state_dict
 
@@ -46,7 +43,6 @@ __all__ = ["SnugConfig", "save_pretrained"]
 
 MODES = ("load", "run")
 _FORMAT = 1
-_WEIGHTS = r"model({0}(-\d{{5}}-of-\d{{5}})?\.safetensors|\.safetensors\.index{0}\.json)"
 _RUN_ON = {"cuda"}  # devices whose layers mode="run" keeps compressed
 
 
@@ -269,9 +265,11 @@ def _load_dtypes(checkpoint_file, map_location="cpu", *args, **kwargs):
 
 # transformers lets quantizers change tensors, but not where they come from (it asks only that of
 # GGUF). So the first function asks Snug's quantizer. The second finds the dtypes of a file, if
-# config.json has none. Both do as before for all other files.
+# config.json has none. Both do as before for all other files. The third takes the mark out of a
+# config whose model has not been loaded through the quantizer: what it writes is plain.
 PreTrainedModel._load_pretrained_model = staticmethod(_load_through_quantizer)
 modeling_utils.load_state_dict = _load_dtypes
+PreTrainedModel.save_pretrained = without_mark(PreTrainedModel.save_pretrained)
 
 
 def _is_safetensors(path):
@@ -318,37 +316,3 @@ def _check_shape(name, tensor, shape):
     if tensor.shape != shape:
         raise RuntimeError(f"{name} has shape {tuple(tensor.shape)} in the folder and "
                            f"{tuple(shape)} in the model: config.json belongs to another model")
-
-
-def save_pretrained(model, save_directory, codec="entropy", threads=0, **options):
-    """What model.save_pretrained(save_directory, **options) does, but compressed.
-
-    The plain folder is written into save_directory first, under a temporary name, so the disk must
-    have room for both.
-    """
-    settings = number_of(CODECS, codec, "codec"), threads_of(threads)
-    if options.get("push_to_hub"):
-        raise ValueError("save_pretrained of Snug writes to a folder only: upload it afterwards")
-    if getattr(model, "_hf_peft_config_loaded", False):
-        raise ValueError("the model has adapters: use model.save_pretrained, which writes these "
-                         "alone")
-    if getattr(model.config, "quantization_config", None) is not None:
-        raise ValueError("the model is quantized, and transformers could not load it compressed: "
-                         "use model.save_pretrained")
-    if os.path.isfile(save_directory):
-        raise NotADirectoryError(f"{save_directory} is a file: give the name of a folder")
-    os.makedirs(save_directory, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".snug-", dir=save_directory) as scratch:
-        plain, packed = os.path.join(scratch, "plain"), os.path.join(scratch, "packed")
-        model.save_pretrained(plain, **options)
-        if not options.get("is_main_process", True) or not os.listdir(plain):
-            return  # the main process writes the folder
-        saving.compress_path(os.fsencode(plain), os.fsencode(packed), *settings)
-        names = os.listdir(packed)
-        for name in sorted(names, key=lambda name: name == "config.json"):  # it names the method
-            os.replace(os.path.join(packed, name), os.path.join(save_directory, name))
-    own = re.compile(_WEIGHTS.format(re.escape("." + options["variant"])
-                                     if options.get("variant") else ""))
-    for name in os.listdir(save_directory):
-        if own.fullmatch(name) and name not in names:  # of an earlier model
-            os.remove(os.path.join(save_directory, name))

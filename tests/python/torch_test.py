@@ -300,6 +300,11 @@ class Models(unittest.TestCase):
                 with self.assertRaisesRegex(snug.SnugError, "rows 48 to 63"):
                     model.load_state_dict(state)
                 state["o_proj.sums"][3] -= 1
+                other = {**state, "o_proj.sums": state["o_proj.sums"].float()}
+                with self.assertRaisesRegex(TypeError, "int64"):
+                    model.load_state_dict(other, assign=True)
+                self.assertEqual(model.o_proj.sums.dtype, torch.int64)
+                self.assertTrue(same_bits(model(x), y))
                 model.load_state_dict(state)
                 del state["o_proj.sums"]
                 with self.assertRaisesRegex(RuntimeError, "o_proj.sums"):

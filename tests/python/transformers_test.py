@@ -231,6 +231,15 @@ class Save(Case):
             self.assertNotIn("quantization_config", (folder / "config.json").read_text())
             self.assert_same(load(folder), load(models[name]))
 
+    def test_a_model_made_from_a_marked_config(self):
+        config = AutoConfig.from_pretrained(models["llama.snug"])
+        model = AutoModelForCausalLM.from_config(config)
+        model.save_pretrained(self.work / "plain")
+        self.assertNotIn("quantization_config", (self.work / "plain/config.json").read_text())
+        snug.transformers.save_pretrained(model, self.work / "packed")
+        self.assertIn("quantization_config", (self.work / "packed/config.json").read_text())
+        self.assert_same(load(self.work / "packed"), load(self.work / "plain"))
+
     def test_compressed(self):
         for name in ("llama", "tied", "qwen_moe"):
             folder = self.work / name

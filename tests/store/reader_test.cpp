@@ -37,6 +37,31 @@ std::string read_bytes(const Reader& reader, const TensorEntry& tensor, std::uin
   return bytes;
 }
 
+TEST_F(ReaderTest, ReadsManyTensorsAtOnce) {
+  for (const std::string& path : both()) {
+    const auto reader = Reader::open(path);
+    ASSERT_TRUE(reader.ok());
+    for (const int num_threads : {1, 3}) {
+      std::vector<std::string> data(reader->num_tensors());
+      std::vector<TensorTarget> targets;
+      for (std::size_t i = data.size(); i-- > 0;) {  // any order will do
+        data[i].assign(reader->tensor(i).raw_bytes, '?');
+        targets.push_back({i, std::as_writable_bytes(std::span(data[i]))});
+      }
+      const StoreStatus status = reader->read_all(targets, num_threads);
+      ASSERT_TRUE(status.ok()) << to_string(status);
+      for (const TestTensor& expected : tensors_)
+        EXPECT_EQ(data[reader->find(expected.name)->idx], expected.data) << expected.name;
+
+      targets[1].dst = targets[1].dst.first(0);
+      const bool is_empty = reader->tensor(targets[1].idx).raw_bytes == 0;
+      EXPECT_EQ(reader->read_all(targets, num_threads).ok(), is_empty);
+      targets = {{data.size(), {}}};
+      EXPECT_EQ(reader->read_all(targets, num_threads).status.code, Code::kUsage);
+    }
+  }
+}
+
 TEST_F(ReaderTest, ListsTheOriginalTensors) {
   for (const std::string& path : both()) {
     const auto reader = Reader::open(path);

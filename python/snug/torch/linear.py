@@ -120,7 +120,7 @@ class CompressedLinear(nn.Module):
         try:
             with _errors_name(prefix + "packed"):
                 self.verify()  # where the weights are used, after the last copy
-        except SnugError:
+        except (SnugError, TypeError):  # damaged, or checksums of another kind
             self.packed, self.sums, self.header = before
             raise
 
