@@ -73,7 +73,8 @@ class Held(unittest.TestCase):
 
 class Doors(unittest.TestCase):
     def test_missing_engines(self):
-        for package, module in (("vllm", "snug.vllm.kv_connector"), ("lmcache", "snug.lmcache")):
+        for package, module in (("vllm", "snug.vllm.kv_connector"), ("lmcache", "snug.lmcache"),
+                                ("sglang", "snug.hicache")):
             if importlib.util.find_spec(package):
                 continue
             with self.subTest(module), self.assertRaisesRegex(ImportError, "pip install"):
