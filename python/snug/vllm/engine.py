@@ -103,6 +103,11 @@ def is_dummy_load():
     return get_current_vllm_config().load_config.load_format == "dummy"  # noqa: F821
 
 
+def has_adapters():
+    """Whether the engine serves LoRA adapters."""
+    return get_current_vllm_config().lora_config is not None  # noqa: F821
+
+
 def compile_settings(name):
     """A dict that becomes part of the name of vLLM's cache of compiled graphs."""
     settings = getattr(get_current_vllm_config(), "additional_config", None)  # noqa: F821

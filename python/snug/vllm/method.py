@@ -62,6 +62,9 @@ class SnugConfig(QuantizationConfig):
         dense = UnquantizedEmbeddingMethod if is_head else UnquantizedLinearMethod
         if not self._runs() or self.options.skips(prefix):
             return dense()
+        if is_head and engine.has_adapters():
+            _log.info_once("Snug: the LM head stays dense, because vLLM's LoRA reads its weights")
+            return dense()
         if self._report is None:
             self._report = Report(_log, self.options.policy)
             self._report.settings = engine.compile_settings("snug")
