@@ -52,7 +52,7 @@ class Held(unittest.TestCase):
         self.now += 2
         self.assertEqual(self.held.take_ended(), {"r"})
         self.assertEqual(self.held.take_num_expired(), 1)
-        self.assertIsNone(self.held.borrow("r"))
+        self.assertIsNone(self.held.borrow("r", 3600))  # it has gone: there is nothing to wait for
 
     def test_blocks_in_use_outlive_their_deadline(self):
         self.held.hold("r", [4], 60)

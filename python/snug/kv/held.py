@@ -2,6 +2,9 @@
 
 import threading
 import time
+from collections import OrderedDict
+
+_MAX_GONE = 4096  # names of requests that have ended: nobody needs to wait for them
 
 
 class _Request:
@@ -16,19 +19,21 @@ class HeldRequests:
     def __init__(self, clock=time.monotonic):
         self._clock = clock
         self._changed = threading.Condition()
-        self._requests = {}
+        self._requests, self._gone = {}, OrderedDict()
         self._num_expired = 0
 
     def hold(self, request, blocks, seconds):
         with self._changed:
             self._requests[request] = _Request(list(blocks), self._clock() + seconds)
+            self._gone.pop(request, None)
             self._changed.notify_all()
 
     def borrow(self, request, patience=0.0):
         """Its blocks, which stay until `give_back`; None if it is not held within `patience`. The
         decode worker may ask before this worker is told that the request has ended."""
         with self._changed:
-            self._changed.wait_for(lambda: request in self._requests, patience)
+            self._changed.wait_for(
+                lambda: request in self._requests or request in self._gone, patience)
             held = self._requests.get(request)
             if held is None or held.is_over:
                 return None
@@ -56,6 +61,9 @@ class HeldRequests:
             self._num_expired += sum(not self._requests[name].is_over for name in ended)
             for name in ended:
                 del self._requests[name]
+                self._gone[name] = None
+            while len(self._gone) > _MAX_GONE:
+                self._gone.popitem(last=False)
             return ended
 
     def take_num_expired(self):
