@@ -51,12 +51,13 @@ set(CMAKE_CUDA_STANDARD 20)
 find_package(CUDAToolkit REQUIRED)
 set(SNUG_HAVE_CUDA ON)
 
+set(SNUG_CUDA_OPTIONS
+  "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-Xcompiler=-Wall,-Wextra;$<IF:$<BOOL:${SNUG_CUDA_SMALL}>,-compress-mode=size,-lineinfo>>")
+
 # snug_add_cuda_part(NAME SOURCES...): as snug_add_part, with kernels.
 function(snug_add_cuda_part name)
   snug_add_part(${name} ${ARGN})
-  target_compile_options(snug_${name} PRIVATE
-    $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra
-    $<IF:$<BOOL:${SNUG_CUDA_SMALL}>,-compress-mode=size,-lineinfo>>)
+  target_compile_options(snug_${name} PRIVATE ${SNUG_CUDA_OPTIONS})
   target_link_libraries(snug_${name} PRIVATE CUDA::cudart_static)
 endfunction()
 snug_add_cuda_part(cuda ${cuda_sources})

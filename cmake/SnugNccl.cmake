@@ -5,7 +5,8 @@ file(GLOB nccl_sources CONFIGURE_DEPENDS src/nccl/*.cpp)
 if(NOT SNUG_NCCL OR NOT nccl_sources OR NOT CMAKE_SYSTEM_NAME STREQUAL "Linux")
   return()
 endif()
-set(nccl_tables ${CMAKE_CURRENT_SOURCE_DIR}/src/nccl/plugin.cpp)
+set(nccl_tables ${CMAKE_CURRENT_SOURCE_DIR}/src/nccl/plugin.cpp
+                ${CMAKE_CURRENT_SOURCE_DIR}/src/nccl/profiler.cpp)
 set(nccl_exports ${CMAKE_CURRENT_SOURCE_DIR}/src/nccl/snug_nccl.map)
 list(REMOVE_ITEM nccl_sources ${nccl_tables})
 
@@ -30,3 +31,19 @@ endif()
 install(TARGETS nccl-net-snug LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 # `make build` builds what `make install` installs.
 cmake_language(DEFER CALL add_dependencies shipped nccl-net-snug)
+
+# The codec workers on the GPU. The plugin links no CUDA: it loads this library where NCCL launches
+# its kernels.
+if(SNUG_HAVE_CUDA)
+  file(GLOB worker_sources CONFIGURE_DEPENDS src/nccl/cuda/*.cu src/nccl/cuda/*.cpp)
+  add_library(nccl-snug-workers MODULE ${worker_sources})
+  set_target_properties(nccl-snug-workers PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}
+    CXX_VISIBILITY_PRESET hidden CUDA_VISIBILITY_PRESET hidden)
+  target_include_directories(nccl-snug-workers PRIVATE src include)
+  target_compile_options(nccl-snug-workers PRIVATE ${SNUG_CUDA_OPTIONS})
+  target_link_libraries(nccl-snug-workers PRIVATE CUDA::cudart_static Threads::Threads snug_warnings)
+  target_link_options(nccl-snug-workers PRIVATE -Wl,--exclude-libs,ALL -Wl,-z,nodelete
+    -Wl,--no-undefined -static-libstdc++ -static-libgcc)
+  install(TARGETS nccl-snug-workers LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  cmake_language(DEFER CALL add_dependencies shipped nccl-snug-workers)
+endif()

@@ -9,6 +9,7 @@
 #include <span>
 
 #include "nccl/net_abi.h"
+#include "nccl/worker_desk.h"
 
 namespace snug::nccl {
 
@@ -45,15 +46,21 @@ class RecvComm : public Comm {
   virtual ncclResult_t irecv(std::span<const RecvBuffer> buffers, Request** request) = 0;
 };
 
-// A communicator that reads and writes host memory itself: nothing to register.
+// A communicator that reads and writes host memory itself. What NCCL registers is noted for the
+// codec workers on the GPU.
 template <class Base>
 class HostMemory : public Base {
  public:
-  ncclResult_t register_memory(void*, std::size_t, int type, void** mhandle) override {
+  ncclResult_t register_memory(void* data, std::size_t size, int type, void** mhandle) override {
     *mhandle = nullptr;
-    return type == NCCL_PTR_HOST ? ncclSuccess : ncclInternalError;
+    if (type != NCCL_PTR_HOST) return ncclInternalError;
+    *mhandle = WorkerDesk::instance().add_region(data, size);
+    return ncclSuccess;
   }
-  ncclResult_t deregister_memory(void*) override { return ncclSuccess; }
+  ncclResult_t deregister_memory(void* mhandle) override {
+    if (mhandle != nullptr) WorkerDesk::instance().remove_region(static_cast<Region*>(mhandle));
+    return ncclSuccess;
+  }
 };
 
 class ListenComm {

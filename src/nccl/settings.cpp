@@ -66,6 +66,8 @@ Settings read_settings() {
   settings.chunk_bytes = settings.chunk_bytes / 4096 * 4096;  // whole elements of any type
   read_number("SNUG_NCCL_SOCKETS", 1, kMaxSockets, settings.num_sockets);
   read_number("SNUG_NCCL_THREADS", 1, 64, settings.num_threads);
+  read_number("SNUG_NCCL_SMS", 0, kMaxWorkerSms, settings.num_sms);
+  settings.worker_library = variable("SNUG_NCCL_WORKER_LIBRARY");
   read_number("SNUG_NCCL_PACE_GBPS", 0, 1e4, settings.pace_gbps);
   double seconds = std::chrono::duration<double>(settings.timeout).count();
   read_number("SNUG_NCCL_TIMEOUT", 0.1, 1e6, seconds);

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "nccl/log.h"
+#include "nccl/worker_desk.h"
 #include "snug/codec.h"
 
 namespace snug::nccl {
@@ -53,19 +54,30 @@ void append_row(std::string& out, bool json, const char* peer, const char* direc
                codec_ms = static_cast<double>(c.codec_ns) / 1e6;
   const auto chunks = [&](Codec codec) { return ULL{c.chunks[static_cast<int>(codec)]}; };
   const ULL raw = chunks(Codec::kRaw), fixed = chunks(Codec::kFixed),
-            entropy = chunks(Codec::kEntropy);
+            entropy = chunks(Codec::kEntropy), gpu = ULL{c.worker_chunks};
   if (json)
     append(
         out,
         "%s\n  {\"peer\": \"%s\", \"direction\": \"%s\", \"type\": \"%s\", \"data_bytes\": %llu, "
         "\"wire_bytes\": %llu, \"codec_ms\": %.3f, \"raw_chunks\": %llu, "
-        "\"fixed_chunks\": %llu, \"entropy_chunks\": %llu}",
+        "\"fixed_chunks\": %llu, \"entropy_chunks\": %llu, \"gpu_chunks\": %llu}",
         out.back() == '[' ? "" : ",", peer, direction, type_name(type), ULL{c.data_bytes},
-        ULL{c.wire_bytes}, codec_ms, raw, fixed, entropy);
+        ULL{c.wire_bytes}, codec_ms, raw, fixed, entropy, gpu);
   else
-    append(out, "%-24s %-8s %-5s %14llu %14llu %6.3f %9.1f %8llu %8llu %8llu\n", peer, direction,
-           type_name(type), ULL{c.data_bytes}, ULL{c.wire_bytes}, data > 0 ? wire / data : 1.0,
-           codec_ms, raw, fixed, entropy);
+    append(out, "%-24s %-8s %-5s %14llu %14llu %6.3f %9.1f %8llu %8llu %8llu %8llu\n", peer,
+           direction, type_name(type), ULL{c.data_bytes}, ULL{c.wire_bytes},
+           data > 0 ? wire / data : 1.0, codec_ms, raw, fixed, entropy, gpu);
+}
+
+// What the workers on the GPU did for the whole process.
+void append_workers(std::string& out, bool json) {
+  const auto totals = WorkerDesk::instance().totals();
+  if (!totals) return;
+  append(out,
+         json ? ",\n\"gpu_workers\": {\"launches\": %llu, \"chunks\": %llu, \"sm_ms\": %.3f, "
+                "\"left_idle\": %llu}"
+              : "GPU workers: %llu launches, %llu chunks, %.1f SM ms; %llu left for lack of work\n",
+         ULL{totals->crews}, ULL{totals->orders}, totals->block_ms, ULL{totals->idle_exits});
 }
 
 void write_report() {
@@ -108,12 +120,13 @@ void take_signal(int number) {
 }  // namespace
 
 void Traffic::add(std::uint64_t data_bytes, std::uint64_t wire_bytes, std::uint64_t codec_ns,
-                  Codec codec, DType dtype) noexcept {
+                  Codec codec, DType dtype, bool by_workers) noexcept {
   Counters& row = rows[codec == Codec::kRaw ? kRawRow : static_cast<int>(dtype)];
   row.data_bytes.fetch_add(data_bytes, std::memory_order_relaxed);
   row.wire_bytes.fetch_add(wire_bytes, std::memory_order_relaxed);
   row.codec_ns.fetch_add(codec_ns, std::memory_order_relaxed);
   row.chunks[static_cast<int>(codec)].fetch_add(1, std::memory_order_relaxed);
+  if (by_workers) row.worker_chunks.fetch_add(1, std::memory_order_relaxed);
 }
 
 PeerStats& stats_of_peer(const std::string& name) {
@@ -134,9 +147,10 @@ std::string format_stats(StatsFormat format) {
            simd_target());
   else
     append(out,
-           "snug: NCCL traffic of process %d (%s)\n%-24s %-8s %-5s %14s %14s %6s %9s %8s %8s %8s\n",
+           "snug: NCCL traffic of process %d (%s)\n%-24s %-8s %-5s %14s %14s %6s %9s %8s %8s %8s "
+           "%8s\n",
            static_cast<int>(::getpid()), simd_target(), "peer", "", "type", "data bytes",
-           "wire bytes", "ratio", "codec ms", "raw", "fixed", "entropy");
+           "wire bytes", "ratio", "codec ms", "raw", "fixed", "entropy", "by GPU");
   const std::lock_guard lock(registry().mutex);
   for (const auto& [name, peer] : registry().peers)
     for (const bool sent : {true, false})
@@ -145,7 +159,9 @@ std::string format_stats(StatsFormat format) {
         if (counters.data_bytes != 0)
           append_row(out, json, name.c_str(), sent ? "sent" : "received", type, counters);
       }
-  if (json) out += "\n]}\n";
+  if (json) out += "\n]";
+  append_workers(out, json);
+  if (json) out += "}\n";
   return out;
 }
 

@@ -18,15 +18,17 @@ struct Counters {
   std::atomic<std::uint64_t> wire_bytes{0};
   std::atomic<std::uint64_t> codec_ns{0};
   std::atomic<std::uint64_t> chunks[kNumCodecs] = {};
+  std::atomic<std::uint64_t> worker_chunks{0};  // of these, by workers on the GPU
 };
 
 // One direction, by element type.
 struct Traffic {
   Counters rows[kNumDTypes + 1];
 
-  // dtype and codec of a frame; kRaw: no frame.
+  // dtype and codec of a frame; kRaw: no frame. codec_ns: CPU time.
   void add(std::uint64_t data_bytes, std::uint64_t wire_bytes, std::uint64_t codec_ns = 0,
-           Codec codec = Codec::kRaw, DType dtype = DType::kBytes) noexcept;
+           Codec codec = Codec::kRaw, DType dtype = DType::kBytes,
+           bool by_workers = false) noexcept;
 };
 
 struct PeerStats {

@@ -48,8 +48,9 @@ ncclResult_t TcpRecvComm::irecv(std::span<const RecvBuffer> buffers, Request** r
     free_one->num_slots = buffers.size();
     for (std::size_t i = 0; i < buffers.size(); ++i) {
       const RecvBuffer& buffer = buffers[i];
-      free_one->slots[i] = Slot{static_cast<std::byte*>(buffer.data), buffer.size, buffer.tag,
-                                numbers_.next(buffer.tag)};
+      free_one->slots[i] =
+          Slot{static_cast<std::byte*>(buffer.data), buffer.size,
+               static_cast<const Region*>(buffer.mhandle), buffer.tag, numbers_.next(buffer.tag)};
     }
     free_one->slots_left.store(free_one->num_slots);
     free_one->in_use = true;
@@ -207,6 +208,7 @@ Status TcpRecvComm::receive_chunks(const net::Socket& socket, ChunkCodec& codec)
     // The claim keeps the request open, so the buffer is this thread's until finish().
     const std::span<std::byte> place(target.slot->data + header.offset, header.data_bytes);
     std::uint64_t nanoseconds = 0;
+    bool by_workers = false;
     if (header.kind == ChunkKind::kRaw) {
       if (Status status = socket.recv_all(place, deadline); !status.ok()) return status;
     } else {
@@ -215,11 +217,13 @@ Status TcpRecvComm::receive_chunks(const net::Socket& socket, ChunkCodec& codec)
         return {Code::kInternal, "out of memory for a chunk"};
       if (Status status = socket.recv_all(frame, deadline); !status.ok()) return status;
       const auto start = Clock::now();
-      if (Status status = codec.decode(frame, place); !status.ok()) return status;
-      nanoseconds = nanoseconds_since(start);
+      if (Status status = codec.decode(frame, place, target.slot->region); !status.ok())
+        return status;
+      by_workers = codec.was_by_workers();
+      if (!by_workers) nanoseconds = nanoseconds_since(start);
     }
     stats_.received.add(header.data_bytes, sizeof header + header.payload_bytes, nanoseconds,
-                        header.codec, header.dtype);
+                        header.codec, header.dtype, by_workers);
     finish(target, header.data_bytes);
   }
 }

@@ -31,6 +31,7 @@ class TcpRecvComm final : public HostMemory<RecvComm> {
   struct Slot {
     std::byte* data = nullptr;
     std::size_t size = 0;
+    const Region* region = nullptr;
     int tag = 0;
     std::uint32_t number = 0;
     std::uint64_t message_bytes = 0;

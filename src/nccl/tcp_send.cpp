@@ -49,9 +49,13 @@ TcpSendComm::~TcpSendComm() {
   }
   work_.notify_all();
   for (std::thread& thread : threads_) thread.join();
+  for (const SendRequest& request : requests_)
+    if (request.in_use && request.data.size() > settings_.min_bytes)
+      WorkerDesk::instance().count_send(-1);
 }
 
-ncclResult_t TcpSendComm::isend(void* data, std::size_t size, int tag, void*, Request** request) {
+ncclResult_t TcpSendComm::isend(void* data, std::size_t size, int tag, void* mhandle,
+                                Request** request) {
   *request = nullptr;
   if (ncclResult_t error = error_.get()) return error;
   const auto free_one = std::ranges::find(requests_, false, &SendRequest::in_use);
@@ -59,6 +63,7 @@ ncclResult_t TcpSendComm::isend(void* data, std::size_t size, int tag, void*, Re
   SendRequest& message = *free_one;
   message.in_use = true;
   message.data = {static_cast<const std::byte*>(data), size};
+  message.region = static_cast<const Region*>(mhandle);
   message.tag = tag;
   message.number = numbers_.next(tag);
   message.taken = 0;
@@ -85,6 +90,7 @@ ncclResult_t TcpSendComm::isend(void* data, std::size_t size, int tag, void*, Re
         return error_.get();
       }
     }
+    WorkerDesk::instance().count_send(1);
     size <= settings_.chunk_bytes ? work_.notify_one() : work_.notify_all();
   }
   send_through_control();
@@ -130,6 +136,7 @@ ncclResult_t TcpSendComm::test(SendRequest& request, int* done, int* sizes) {
   if (!is_sent) return ncclSuccess;
   *done = 1;
   if (sizes != nullptr) sizes[0] = static_cast<int>(request.data.size());
+  if (!is_small) WorkerDesk::instance().count_send(-1);
   request.in_use = false;
   return ncclSuccess;
 }
@@ -232,12 +239,18 @@ Status TcpSendComm::send_chunk(Chunk& chunk, const net::Socket& socket, ChunkCod
     plan.dtype = guess.dtype;
     plan.codec = codec_for(guess, plan.codec, settings_.codec);
   }
+  // The entropy codec makes smaller frames, and on the GPU it costs no CPU time.
+  if (plan.codec == Codec::kFixed && settings_.codec == CodecChoice::kAuto &&
+      WorkerDesk::instance().is_manned())
+    plan.codec = Codec::kEntropy;
   std::span<std::byte> frame;
+  bool by_workers = false;
   if (plan.codec != Codec::kRaw) {
     frame = codec.frame_buffer(chunk_frame_bound(settings_.chunk_bytes));
-    frame = frame.first(codec.encode(data, frame, plan.dtype, plan.codec));
+    frame = frame.first(codec.encode(data, frame, plan.dtype, plan.codec, chunk.request->region));
+    by_workers = codec.was_by_workers();
   }
-  const std::uint64_t nanoseconds = nanoseconds_since(start);
+  const std::uint64_t nanoseconds = by_workers ? 0 : nanoseconds_since(start);
 
   const bool is_frame = !frame.empty();
   ChunkHeader header = header_of(is_frame ? ChunkKind::kFrame : ChunkKind::kRaw, chunk.request->tag,
@@ -248,7 +261,8 @@ Status TcpSendComm::send_chunk(Chunk& chunk, const net::Socket& socket, ChunkCod
   header.data_bytes = static_cast<std::uint32_t>(chunk.size);
   header.payload_bytes = static_cast<std::uint32_t>(is_frame ? frame.size() : chunk.size);
   chunk.wire_bytes = sizeof header + header.payload_bytes;
-  stats_.sent.add(chunk.size, chunk.wire_bytes, nanoseconds, header.codec, header.dtype);
+  stats_.sent.add(chunk.size, chunk.wire_bytes, nanoseconds, header.codec, header.dtype,
+                  by_workers);
 
   pacer_.wait(chunk.wire_bytes);
   iovec pieces[] = {

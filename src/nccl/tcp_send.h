@@ -36,6 +36,7 @@ class TcpSendComm final : public HostMemory<SendComm> {
     TcpSendComm* comm = nullptr;
     bool in_use = false;
     std::span<const std::byte> data;
+    const Region* region = nullptr;
     int tag = 0;
     std::uint32_t number = 0;
     std::size_t taken = 0;             // bytes given to threads
