@@ -160,6 +160,19 @@ class Rank:
         torch.cuda.synchronize()
         return {"digests": digests}
 
+    # Sums of these BF16 values are exact: they are the same in every order.
+    def exact(self, n, rank):
+        torch = self.torch
+        return ((torch.arange(n, device="cuda") * 7 + rank * 3) % 64).to(torch.bfloat16)
+
+    def hostile(self, habit, num_bytes, times):
+        """All-reduces while the program does what has made plugins hang that call CUDA."""
+        n = num_bytes // 2
+        total = sum(self.exact(n, r).float() for r in range(self.size)).to(self.torch.bfloat16)
+        wrong = getattr(Habits(self), habit)(n, total, times)
+        self.torch.cuda.synchronize()
+        return {"wrong": wrong}
+
     def train(self, steps):
         """A small network under DistributedDataParallel; every bit of it counts."""
         torch = self.torch
@@ -224,6 +237,108 @@ class Rank:
             if i >= warm_up:
                 seconds.append(float(mine))
         return {"seconds": seconds}
+
+
+class Habits:
+    """What a program does beside an operation. Each returns how many results were wrong."""
+
+    def __init__(self, rank):
+        self.rank, self.torch, self.dist = rank, rank.torch, rank.dist
+
+    def _reduce(self, n, total, times, meanwhile):
+        wrong = 0
+        for i in range(times):
+            x = self.rank.exact(n, self.rank.rank)
+            work = self.dist.all_reduce(x, async_op=True)
+            meanwhile(i, x, work)
+            work.wait()
+            self.torch.cuda.synchronize()
+            wrong += not self.torch.equal(x, total)
+        return wrong
+
+    def item(self, n, total, times):
+        return self._reduce(n, total, times, lambda i, x, work: (work.wait(), x[:8].float().sum().item(), x[-4:].cpu()))
+
+    def empty_cache(self, n, total, times):
+        torch = self.torch
+
+        def meanwhile(i, x, work):
+            y = torch.empty(1 << 28, device="cuda", dtype=torch.uint8)
+            del y
+            torch.cuda.empty_cache()  # cudaFree
+            torch.empty(3 << 24, device="cuda", dtype=torch.uint8)
+            torch.empty(1 << 22, pin_memory=True)
+        return self._reduce(n, total, times, meanwhile)
+
+    def new_kernels(self, n, total, times):
+        """Operations that nobody has used before: their kernels are loaded now."""
+        torch = self.torch
+        a = torch.rand(256, 256, device="cuda") + 0.1
+        news = [torch.erf, torch.special.i0, torch.fft.fft, lambda t: torch.sort(t)[0], lambda t: torch.cumsum(t, 0),
+                lambda t: torch.topk(t, 5)[0], lambda t: t.half() @ t.half(), torch.digamma, torch.histc, torch.linalg.inv]
+        return self._reduce(n, total, times, lambda i, x, work: news[i % len(news)](a))
+
+    def queue(self, n, total, times):
+        def meanwhile(i, x, work):
+            work.wait()  # the stream waits for NCCL
+            y = x[:1024]
+            for _ in range(3000):
+                y = y + 0
+        return self._reduce(n, total, min(times, 5), meanwhile)
+
+    def gemm(self, n, total, times):
+        a = self.torch.randn(4096, 4096, device="cuda", dtype=self.torch.bfloat16)
+        return self._reduce(n, total, times, lambda i, x, work: [a @ a for _ in range(10)])
+
+    def many_streams(self, n, total, times):
+        torch = self.torch
+        streams = [torch.cuda.Stream() for _ in range(40)]
+        y = torch.zeros(1 << 16, device="cuda")
+
+        def meanwhile(i, x, work):
+            for stream in streams:
+                with torch.cuda.stream(stream):
+                    y + 1
+        return self._reduce(n, total, times, meanwhile)
+
+    def two_groups(self, n, total, times):
+        dist, wrong = self.dist, 0
+        if not hasattr(self.rank, "second"):
+            self.rank.second = dist.new_group(list(range(self.rank.size)))
+        for _ in range(times):
+            x, y = self.rank.exact(n, self.rank.rank), self.rank.exact(n, self.rank.rank)
+            works = [dist.all_reduce(x, async_op=True), dist.all_reduce(y, group=self.rank.second, async_op=True)]
+            for work in works:
+                work.wait()
+            self.torch.cuda.synchronize()
+            wrong += (not self.torch.equal(x, total)) + (not self.torch.equal(y, total))
+        return wrong
+
+    def graph(self, n, total, times):
+        torch, dist, wrong = self.torch, self.dist, 0
+        start = self.rank.exact(n, self.rank.rank)
+        x, y = start.clone(), start.clone()
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            dist.all_reduce(x.clone())
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            x.copy_(start)
+            dist.all_reduce(x)
+        for i in range(times):
+            graph.replay()
+            if i % 4 == 3:  # one outside beside it
+                y.copy_(start)
+                dist.all_reduce(y)
+            torch.cuda.synchronize()
+            wrong += not torch.equal(x, total)
+            wrong += i % 4 == 3 and not torch.equal(y, total)
+            x.zero_()
+        return wrong
+
+
+HABITS = ("item", "empty_cache", "new_kernels", "queue", "gemm", "many_streams", "two_groups", "graph")
 
 
 def serve():

@@ -48,7 +48,7 @@ def compare(ranks, plain, snug, steps, sizes=SIZES):
 
 
 def bytes_through_plugin(folder):
-    total = {"data_bytes": 0, "wire_bytes": 0}
+    total = {"data_bytes": 0, "wire_bytes": 0, "entropy_chunks": 0, "gpu_chunks": 0}
     for path in glob.glob(folder + "/stats.*.json"):
         with open(path) as file:
             for row in json.load(file)["peers"]:
@@ -71,6 +71,7 @@ def main():
     parser.add_argument("plugin_folder")
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--codec", default="auto", help="SNUG_NCCL_CODEC; entropy uses the GPU's workers most")
     arguments = parser.parse_args()
     if not have_torch():
         print("skipped: needs torch with NCCL and a GPU")
@@ -78,14 +79,15 @@ def main():
     differences = 0
     with tempfile.TemporaryDirectory() as folder:
         for ranks in arguments.ranks:
-            groups = [Group(ranks, SOCKET_ENV), Group(ranks, plugin_env(arguments.plugin_folder, folder))]
+            groups = [Group(ranks, SOCKET_ENV), Group(ranks, dict(plugin_env(arguments.plugin_folder, folder), SNUG_NCCL_CODEC=arguments.codec))]
             for group in groups:
                 group.wait_until_ready()
             differences += compare(ranks, *groups, arguments.steps if ranks == arguments.ranks[0] else 0)
             for group in groups:
                 group.close()
         total = bytes_through_plugin(folder)
-    print(f"through the plugin: {total['data_bytes']} bytes of data as {total['wire_bytes']} on the wire")
+    print(f"through the plugin: {total['data_bytes']} bytes of data as {total['wire_bytes']} on the wire, "
+          f"{total['gpu_chunks']} of {total['entropy_chunks']} entropy-coded chunks by the GPU")
     return 1 if differences or total["data_bytes"] == 0 else 0
 
 
