@@ -11,7 +11,8 @@
 // The same code runs on the GPU (cuda/workers.cu) and on CPU threads that play the workers (tests).
 // A Team is the threads of the dispatcher: a warp, or one CPU thread. It also says how memory is
 // read and written: *_host for memory that host and GPU share, the others within the GPU. Loads
-// acquire and stores release; peek does not, and acquire_host makes up for it.
+// acquire and stores release. A peek does not acquire until acquire_host; store_after_fence
+// releases what came before the last fence.
 #pragma once
 #include <cstdint>
 
@@ -177,8 +178,8 @@ class Dispatcher {
   }
 
   SNUG_WORKER_CODE void put_ticket(std::uint32_t ticket, std::uint32_t box, std::uint32_t block) {
-    Team::store(&floor_.tickets[ticket % kTicketRing],
-                std::uint64_t{ticket} << 32 | box << 16 | block);
+    Team::store_after_fence(&floor_.tickets[ticket % kTicketRing],
+                            std::uint64_t{ticket} << 32 | box << 16 | block);
   }
 
   SNUG_WORKER_CODE bool wants_to_leave() {

@@ -50,6 +50,10 @@ struct CpuTeam {
   static void store(T* p, T v) {
     __atomic_store_n(p, v, __ATOMIC_RELEASE);
   }
+  template <class T>
+  static void store_after_fence(T* p, T v) {
+    store(p, v);
+  }
   static std::uint32_t add(std::uint32_t* p, std::uint32_t v) {
     return __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL);
   }

@@ -78,6 +78,10 @@ struct GpuTeam {
   __device__ static void store(std::uint64_t* p, std::uint64_t v) {
     asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
   }
+  // A release is a fence, and an order has many tickets.
+  __device__ static void store_after_fence(std::uint64_t* p, std::uint64_t v) {
+    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+  }
   __device__ static std::uint32_t add(std::uint32_t* p, std::uint32_t v) {
     std::uint32_t before;
     asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;"

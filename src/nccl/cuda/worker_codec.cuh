@@ -63,16 +63,20 @@ struct Worker {
   u32 uniform;  // address of the uniform row in shared memory
 };
 
-// The compiler and caches must not know what the memory held before: it is used again and again.
+// The compiler must not know what the memory held before: it is used again and again.
 __device__ __forceinline__ u8* renewed(u8* p) {
-  __threadfence();
-  __syncwarp();
   asm volatile("mov.b64 %0, %0;" : "+l"(p)::"memory");
   return p;
 }
+// Nor may the L1 cache, after other lanes have written there.
+__device__ __forceinline__ u8* reloaded(u8* p) {
+  __threadfence();
+  __syncwarp();
+  return renewed(p);
+}
 
 __device__ __noinline__ void copy_in(const u8* host, u8* device, u32 num_bytes) {
-  constexpr u32 kUnroll = 8;
+  constexpr u32 kUnroll = 16;
   const auto* from = reinterpret_cast<const uint4*>(host);
   auto* to = reinterpret_cast<uint4*>(device);
   const u32 full = num_bytes / 16;
@@ -89,7 +93,7 @@ __device__ __noinline__ void copy_in(const u8* host, u8* device, u32 num_bytes) 
 }
 
 __device__ __noinline__ void copy_out(const u8* device, u8* host, u32 num_bytes) {
-  constexpr u32 kUnroll = 8;
+  constexpr u32 kUnroll = 16;
   const auto* from = reinterpret_cast<const uint4*>(device);
   auto* to = reinterpret_cast<uint4*>(host);
   const u32 full = num_bytes / 16;
@@ -105,16 +109,14 @@ __device__ __noinline__ void copy_out(const u8* device, u8* host, u32 num_bytes)
   for (u32 i = full * 16 + lane_id(); i < num_bytes; i += kWarpSize) host[i] = __ldcg(device + i);
 }
 
-// By all lanes when a block is done: true on lane 0 of the warp that finishes the order.
+// By all lanes when a block is done: true on lane 0 of the warp that finishes the order, which then
+// sees what the others wrote.
 __device__ __forceinline__ bool finish_block(ItemState& state, u64 head_sum, u32 num_blocks) {
   __threadfence_system();
   __syncwarp();
   if (lane_id() != 0) return false;
   atomicAdd(&state.head_sum, static_cast<unsigned long long>(head_sum));
-  __threadfence();
-  if (atomicAdd(&state.done, 1u) + 1 < num_blocks) return false;
-  __threadfence_system();
-  return true;
+  return GpuTeam::add(&state.done, 1u) + 1 == num_blocks;
 }
 
 // ---- encode ------------------------------------------------------------------------
@@ -123,7 +125,7 @@ __device__ __forceinline__ bool finish_block(ItemState& state, u64 head_sum, u32
 template <int kWidth>
 __device__ __forceinline__ DeviceEntry encode_staged(const Worker& w, u32 n) {
   const Work& work = w.room->work;
-  const DirectAccess src{renewed(w.scratch->in)};
+  const DirectAccess src{reloaded(w.scratch->in)};
   u8* const coded = renewed(w.scratch->coded);
   u8* const out = w.scratch->out;
   Encoded e{};
@@ -174,7 +176,6 @@ __device__ __noinline__ void encode_ticket(Worker w, u32 box, u32 block) {
   if (!finish_block(state, term, static_cast<u32>(job.num_blocks))) return;
   write_header(w.room->work, job, DirectAccess{nullptr}, atomicAdd(&state.head_sum, 0ull),
                atomicAdd(&state.frame_end, 0ull), atomicAdd(&state.first_error, 0ull));
-  __threadfence_system();
   const DeviceResult& result = w.floor->results[box];
   report<GpuTeam>(*w.board, w.floor->queue, box, result.code, static_cast<u32>(result.num_bytes));
 }
@@ -184,7 +185,7 @@ __device__ __noinline__ void encode_ticket(Worker w, u32 box, u32 block) {
 template <int kWidth>
 __device__ __forceinline__ BlockResult decode_staged(const Worker& w, const DeviceEntry& e, u32 n,
                                                      DType dtype) {
-  const u8* const payload = renewed(w.scratch->in);
+  const u8* const payload = reloaded(w.scratch->in);
   const DirectAccess dst{w.scratch->out};
   if constexpr (kWidth <= 2)
     if (dtype != DType::kBF16) {
