@@ -163,6 +163,9 @@ def bench(options, pacing):
         for name, load in loaders.DENSE.items():
             if options.loaders and name not in options.loaders:
                 continue
+            if pace > 0 and name in loaders.NOT_PACED:
+                rows[name] = {"not run": "its reads cannot be paced"}
+                continue
             try:
                 row = measure(load, plain, options.device, options.runs if pace == 0 else 1, want)
             except Exception as error:

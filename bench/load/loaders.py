@@ -61,3 +61,5 @@ DENSE = {
     "runai": runai_load,
     "instanttensor": instanttensor_load,
 }
+# They map files, or read by AIO, which paced_reads.c does not see.
+NOT_PACED = {"safetensors", "instanttensor"}

@@ -6,9 +6,8 @@
  *
  * A program calls paced_reads_set(bytes a second), 0 for no limit. All threads share one queue:
  * every MiB that is read takes its time in it, and is copied when that time is over. So a single
- * thread gets the full rate, many get no more, and copying overlaps with waiting. Mappings of such
- * files fail while there is a limit, since page faults cannot be paced here. io_uring and AIO are
- * not seen: compare a loader's rate with the limit.
+ * thread gets the full rate, many get no more, and copying overlaps with waiting. Page faults of
+ * mappings, io_uring and AIO are not paced.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -19,7 +18,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/types.h>
 #include <time.h>
 #include <unistd.h>
@@ -71,7 +69,6 @@ static void wait_for(size_t num_bytes) {
 
 typedef ssize_t (*pread_function)(int, void*, size_t, off_t);
 typedef ssize_t (*read_function)(int, void*, size_t);
-typedef void* (*mmap_function)(void*, size_t, int, int, int, off_t);
 
 static void* next_symbol(const char* name) {
   void* found = dlsym(RTLD_NEXT, name);
@@ -115,18 +112,4 @@ ssize_t read(int fd, void* dst, size_t num_bytes) {
     if ((size_t)got < part) break;
   }
   return (ssize_t)done;
-}
-
-void* mmap64(void* address, size_t length, int protection, int flags, int fd, off_t offset) {
-  static mmap_function next;
-  if (next == NULL) next = (mmap_function)next_symbol("mmap64");
-  if (fd >= 0 && is_paced(fd)) {
-    errno = ENODEV;
-    return MAP_FAILED;
-  }
-  return next(address, length, protection, flags, fd, offset);
-}
-
-void* mmap(void* address, size_t length, int protection, int flags, int fd, off_t offset) {
-  return mmap64(address, length, protection, flags, fd, offset);
 }

@@ -4,7 +4,7 @@
 // into the tensors. Reading, copying and decoding overlap.
 //
 // Memory:  at most two pieces a thread of pinned host memory, and as much of GPU memory, until the
-//          Loader is destroyed: 128 MiB of each with 16 threads. Whatever the size of the tensors.
+//          Loader is destroyed: 96 MiB of each with 12 threads. Whatever the size of the tensors.
 // Threads: calls of one Loader wait for each other.
 // Trust:   as snug/store.h: files may be hostile, and every checksum is checked.
 #pragma once
@@ -18,8 +18,10 @@
 namespace snug::cuda {
 
 struct LoadOptions {
-  int num_threads = 0;                             // 0: one per CPU, at most 16
-  std::size_t piece_bytes = std::size_t{4} << 20;  // of restored data
+  int num_threads = 0;  // 0: one per CPU, at most 12
+  // Restored data that a thread handles at a time. With header and index, the default fills two
+  // huge pages.
+  std::size_t piece_bytes = (std::size_t{4} << 20) - (std::size_t{64} << 10);
 };
 
 class Loader {

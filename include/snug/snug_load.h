@@ -28,7 +28,7 @@ int snug_reader_load(const snug_reader* reader, const snug_load_target* targets,
 /* Pinned memory and streams, which later calls use again. */
 typedef struct snug_cuda_loader snug_cuda_loader;
 
-/* For the device that is current in this call. num_threads 0: one per CPU, at most 16. piece_bytes,
+/* For the device that is current in this call. num_threads 0: one per CPU, at most 12. piece_bytes,
  * what a thread handles at a time, is 0 for the default. */
 int snug_cuda_loader_open(int num_threads, uint64_t piece_bytes, snug_cuda_loader** loader,
                           snug_status* status);

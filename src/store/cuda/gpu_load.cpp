@@ -11,7 +11,7 @@
 namespace snug::cuda {
 namespace {
 
-constexpr int kMaxThreads = 16;
+constexpr int kMaxThreads = 12;  // more are no faster
 constexpr std::size_t kMinPieceBytes = std::size_t{64} << 10,
                       kMaxPieceBytes = std::size_t{256} << 20;
 

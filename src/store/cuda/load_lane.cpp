@@ -46,10 +46,8 @@ frame::Header write_head(const frame::Header& whole, const codec::FrameReader& r
 
 StoreStatus LoadSlot::reserve(std::size_t num_bytes) {
   if (const cudaError_t error = stream_.ensure(); error != cudaSuccess) return named(error);
-  for (Memory* memory : {&host_, &device_})
-    if (const cudaError_t error = memory->ensure(kResultBytes + num_bytes); error != cudaSuccess)
-      return named(error);
-  return {};
+  return {from_cuda(
+      {host_.ensure(kResultBytes + num_bytes), device_.ensure(kResultBytes + num_bytes)})};
 }
 
 StoreStatus LoadSlot::start(const TensorFile& file, const LoadPiece& piece, std::size_t piece_bytes,
@@ -100,7 +98,7 @@ StoreStatus LoadSlot::decode_blocks(const TensorFile& file, const LoadPiece& pie
   options.dtype = whole.dtype;
   options.codec = main_codec(piece.head->stats);
   options.log2_block = whole.log2_block;
-  options.host_result = host_.as<DeviceResult>();
+  options.host_result = host_result();
   const auto raw_bytes = static_cast<std::size_t>(piece.to - piece.from);
   const std::size_t workspace_bytes = decode_workspace_bytes(raw_bytes, options);
   if (const cudaError_t error = workspace_.ensure(workspace_bytes); error != cudaSuccess)
@@ -121,7 +119,7 @@ StoreStatus LoadSlot::finish(const TensorFile& file) {
   is_busy_ = false;
   if (const cudaError_t error = stream_.wait(); error != cudaSuccess) return named(error);
   if (!is_decoding_) return {};
-  Status status = to_status(*host_.as<DeviceResult>());
+  Status status = to_status(*host_result());
   if (status.ok()) return {};
   if (status.block != kNowhere) status.block += piece_.from / piece_.head->header.block_bytes();
   status.byte = kNowhere;  // it counts from the start of the piece

@@ -5,6 +5,7 @@
 
 #include "gpu/owners.h"
 #include "snug/cuda.h"
+#include "store/cuda/pinned_memory.h"
 #include "store/load_queue.h"
 
 namespace snug::cuda {
@@ -23,12 +24,14 @@ class LoadSlot {
   StoreStatus reserve(std::size_t num_bytes);
   StoreStatus copy_unframed(const store::TensorFile& file, const store::LoadPiece& piece);
   StoreStatus decode_blocks(const store::TensorFile& file, const store::LoadPiece& piece);
-  std::byte* host_frame() const { return host_.as<std::byte>() + kResultBytes; }
+  DeviceResult* host_result() const { return reinterpret_cast<DeviceResult*>(host_.data()); }
+  std::byte* host_frame() const { return host_.data() + kResultBytes; }
   std::byte* device_frame() const { return device_.as<std::byte>() + kResultBytes; }
 
   // Memory starts with a DeviceResult. A frame follows.
   static constexpr std::size_t kResultBytes = 256;
-  Memory host_{Memory::Where::kHost}, device_, workspace_;
+  PinnedMemory host_;
+  Memory device_, workspace_;
   StreamOwner stream_;
   store::LoadPiece piece_;  // in work
   bool is_busy_ = false, is_decoding_ = false;
