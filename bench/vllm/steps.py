@@ -40,7 +40,8 @@ def decode(llm, batch, repeats):
 def prefill(llm, rows, repeats):
     import torch
     from torch.profiler import ProfilerActivity, profile
-    requests = prompts(max(1, rows // 256), min(rows, 256))
+    length = next(length for length in (256, 128, 64, 32, 16) if rows % length == 0)
+    requests = prompts(rows // length, length)
     for _ in range(2):
         generate(llm, requests, 1)
     wall = min(generate(llm, requests, 1)[0] for _ in range(repeats))
@@ -55,6 +56,11 @@ def prefill(llm, rows, repeats):
         linear.append(sum(time for name, time in events if is_linear(name)) / 1e3)
     best = min(range(2), key=kernels.__getitem__)
     return {"kernel_ms": kernels[best], "linear_ms": linear[best], "wall_ms": wall * 1e3}
+
+
+def model_bytes(llm):
+    model = llm.llm_engine.model_executor.driver_worker.worker.model_runner.model
+    return sum(p.numel() * p.element_size() for p in model.parameters())
 
 
 def is_linear(kernel):
@@ -75,8 +81,7 @@ def main():
     llm = start(args.mode, num_layers=args.layers,
                 **{"gpu_memory_utilization": 0.6, **json.loads(args.options)})
     results = {"mode": args.mode, "gpu": torch.cuda.get_device_name(), "decode": {}, "prefill": {}}
-    worker = llm.llm_engine.model_executor.driver_worker.worker
-    results["model_bytes"] = int(worker.model_runner.model_memory_usage)
+    results["model_bytes"] = model_bytes(llm)
     print(f"{args.mode}: weights {results['model_bytes'] / 1e9:.3f} GB", flush=True)
     for batch in filter(None, args.batches.split(",")):
         results["decode"][batch] = decode(llm, int(batch), args.repeats)

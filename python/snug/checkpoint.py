@@ -61,18 +61,20 @@ class safe_open:
             tensors.update(_load(reader, names, self._arrays))
         return tensors
 
-    def tensors_in_turn(self, group_bytes=256 << 20):
-        """Yields (name, tensor) in the order of the data. Reads as many at once as group_bytes
-        hold, or one that is larger."""
-        for reader in self._readers_in_use():
-            group, size = [], 0
-            for name in [name for name, owner in self._tensors.items() if owner is reader]:
-                raw_bytes = reader.info(name).raw_bytes
-                if group and size + raw_bytes > group_bytes:
-                    yield from _load(reader, group, self._arrays).items()
-                    group, size = [], 0
-                group.append(name)
-                size += raw_bytes
+    def tensors_in_turn(self, names=None, group_bytes=256 << 20):
+        """Yields (name, tensor), in the order of `names` or else of the data. Reads as many at once
+        as group_bytes hold, or one that is larger."""
+        group, size, reader = [], 0, None
+        for name in self.offset_keys() if names is None else names:
+            owner = self._open_tensors()[name]
+            raw_bytes = owner.info(name).raw_bytes
+            if group and (owner is not reader or size + raw_bytes > group_bytes):
+                yield from _load(reader, group, self._arrays).items()
+                group, size = [], 0
+            reader = owner
+            group.append(name)
+            size += raw_bytes
+        if group:
             yield from _load(reader, group, self._arrays).items()
 
     def _readers_in_use(self):

@@ -24,7 +24,7 @@ from snug._library import Status, check, library
 from snug.vllm import plugin
 from snug.vllm.options import Options
 from snug.vllm.report import Layer, Report
-from snug.vllm.room import packed_bytes, room_bytes
+from snug.vllm.room import Arena, packed_bytes, room_bytes
 
 ROOT = Path(__file__).parents[2]
 
@@ -88,6 +88,26 @@ class Room(unittest.TestCase):
         used, _ = self.pack(bytes(values), n, k)
         self.assertEqual(used, packed_bytes(n, k, 1))
         self.assertLessEqual(used, room_bytes(n, k))
+
+    @needs("torch")
+    def test_arena(self):
+        import torch
+        arena, like = Arena(), torch.empty(1, dtype=torch.uint8)
+        for size in (1000, 256, 5000, 700):
+            arena.expect(size)
+        arena.forget(700)
+        parts = [arena.take(size, like) for size in (1000, 256, 5000)]
+        for i, part in enumerate(parts):
+            part.fill_(i + 1)
+        self.assertEqual([(part.numel(), int(part[0]), int(part[-1])) for part in parts],
+                         [(1000, 1, 1), (256, 2, 2), (5000, 3, 3)])
+        self.assertEqual(len({part.untyped_storage().data_ptr() for part in parts}), 1)
+        self.assertEqual(parts[0].untyped_storage().nbytes(), 1024 + 256 + 5120)
+        self.assertEqual([part.storage_offset() % 256 for part in parts], [0, 0, 0])
+        more = arena.take(300, like)  # more than was expected
+        self.assertEqual((more.numel(), more.untyped_storage().nbytes()), (300, 300))
+        arena.expect(512)  # another model
+        self.assertEqual(arena.take(512, like).untyped_storage().nbytes(), 512)
 
     def test_costs_little(self):
         n, k = 28672, 4096

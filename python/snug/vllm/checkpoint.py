@@ -15,6 +15,7 @@ import torch
 from .. import _library
 from .._library import SnugError
 from ..checkpoint import safe_open
+from ..torch.linear import SIDE_BY_SIDE
 from . import engine
 from .lazy import Rows
 
@@ -61,10 +62,21 @@ def tensors_of(files):
                 if device == "cpu" and engine.num_ranks() > 1:
                     yield from ((name, _rows(file.get_slice(name))) for name in file.offset_keys())
                 else:
-                    yield from file.tensors_in_turn()
+                    yield from file.tensors_in_turn(_by_layer(file.offset_keys()))
             except SnugError as error:
                 raise SnugError(error.code, f"{error}; copy the file again, `snug verify` checks "
                                             "it") from None
+
+
+def _by_layer(names):
+    """The names, those of matrices that vLLM joins to one side by side: it packs a layer when all
+    of it is there, and warns where it has to wait for several."""
+    groups = {}
+    for name in names:
+        *parent, leaf, _ = ["", "", *name.split(".")]
+        joined = next((group for group in SIDE_BY_SIDE if leaf in group), None)
+        groups.setdefault((*parent, joined) if joined else name, []).append(name)
+    return [name for group in groups.values() for name in group]
 
 
 def _rows(part):

@@ -14,7 +14,7 @@ from .engine import (LinearBase, LinearMethodBase, ModelWeightParameter, Paralle
                      UnquantizedLinearMethod)
 from .options import Options
 from .report import Layer, Report
-from .room import room_bytes
+from .room import Arena, room_bytes
 
 _log = engine.init_logger("vllm.plugins.snug")
 _SPEED = packing.POLICIES["speed"]
@@ -33,7 +33,7 @@ class SnugConfig(QuantizationConfig):
     def __init__(self, options=None):
         super().__init__()
         self.options = options or Options.read({})
-        self._report = None
+        self._report = self._arena = None
 
     def get_name(self):
         return "snug"
@@ -66,11 +66,12 @@ class SnugConfig(QuantizationConfig):
             _log.info_once("Snug: the LM head stays dense, because vLLM's LoRA reads its weights")
             return dense()
         if self._report is None:
-            self._report = Report(_log, self.options.policy)
+            self._report, self._arena = Report(_log, self.options.policy), Arena()
             self._report.settings = engine.compile_settings("snug")
             if engine.has_nvidia_gpu() and tuning.default_tuning_file().exists():
                 tuning.load_tuning(tuning.default_tuning_file())
-        return (PackedHead if is_head else PackedLinear)(prefix, self.options, self._report)
+        method = PackedHead if is_head else PackedLinear
+        return method(prefix, self.options, self._report, self._arena)
 
     def _expert_method(self, layer, prefix):
         """None: vLLM's own method, from dense weights. A bank of packed experts belongs here."""
@@ -97,8 +98,8 @@ class PackedLinear(LinearMethodBase):
 
     uses_meta_device = True  # no memory is reserved for dense weights
 
-    def __init__(self, name, options, report):
-        self._name, self._options, self._report = name, options, report
+    def __init__(self, name, options, report, arena):
+        self._name, self._options, self._report, self._arena = name, options, report, arena
         self._kind = packing.RAW if options.policy == "twin" else packing.FIXED
         self._is_dummy = engine.is_dummy_load()
         self._room = None  # bytes, once the first weights are packed; 0: dense
@@ -111,6 +112,16 @@ class PackedLinear(LinearMethodBase):
         self._register(layer, torch.empty(shape, dtype=params_dtype, device="meta"), loader)
         engine.set_weight_attrs(layer.weight, extra_weight_attrs)
         engine.initialize_online_processing(layer)
+        self._arena.expect(self._expected_bytes(layer.weight))
+
+    def _expected_bytes(self, weight):
+        """Of its packed form; 0 if it will stay dense."""
+        n, k = weight.shape
+        if weight.dtype != torch.bfloat16 or self._is_slow(n, k):
+            return 0
+        if self._kind == packing.RAW:
+            return library.snug_gemm_packed_bound_bytes(n, k, packing.RAW)
+        return room_bytes(n, k) if room_bytes(n, k) < 2 * n * k else 0
 
     def _register(self, layer, weight, loader):
         parameter = ModelWeightParameter(data=weight, input_dim=1, output_dim=0,
@@ -164,12 +175,8 @@ class PackedLinear(LinearMethodBase):
         if weight.dtype != torch.bfloat16:
             return None, (f"its weights are {weight.dtype}, and Snug packs bfloat16; serve with "
                           "--dtype bfloat16")
-        if self._options.policy == "speed" and weight.is_cuda:
-            choice, status = GemmChoice(), Status()
-            check(library.snug_gemm_choose(n, k, self._options.batch, _SPEED, byref(choice),
-                                           byref(status)), status)
-            if not choice.packed:
-                return None, f"faster dense (packed {choice.gain:.2f}x)"
+        if self._is_slow(n, k):
+            return None, f"faster dense at {self._options.batch} rows"
         try:
             made = packing.pack(weight, self._kind)
         except SnugError as error:
@@ -177,18 +184,25 @@ class PackedLinear(LinearMethodBase):
                              f"{self._name} to leave it dense") from None
         return made, "" if made else "its values do not compress"
 
+    def _is_slow(self, n, k):
+        if self._options.policy != "speed" or not engine.has_nvidia_gpu():
+            return False
+        choice, status = GemmChoice(), Status()
+        check(library.snug_gemm_choose(n, k, self._options.batch, _SPEED, byref(choice),
+                                       byref(status)), status)
+        return not choice.packed
+
     def _place(self, packed, n, k):
         """The packed bytes in a buffer whose size new weights will have, too."""
         used = packed.numel()
         if self._room is None:
-            room = used if self._kind == packing.RAW else room_bytes(n, k)
-            self._room = max(room, used)
-        if used > self._room:
+            self._room = used if self._kind == packing.RAW else max(room_bytes(n, k), used)
+            place = self._arena.take(self._room, packed)
+        elif used > self._room:
             raise ValueError(f"{self._name}: the new weights need {used} bytes in packed form, and "
                              f"there is room for {self._room}; restart the engine with them")
-        if used == self._room:
-            return packed
-        place = torch.zeros(self._room, dtype=torch.uint8, device=packed.device)
+        else:
+            place = packed.new_zeros(self._room)
         place[:used] = packed
         return place
 
@@ -215,6 +229,7 @@ class PackedHead(PackedLinear):
 
     def tie_weights(self, layer, embed_tokens):
         engine.get_layerwise_info(layer).reset()
+        self._arena.forget(self._expected_bytes(layer.weight))
         layer.quant_method = TiedHead()
         self._report.forget()
         return layer.quant_method.tie_weights(layer, embed_tokens)
