@@ -22,11 +22,11 @@ def register():
         from . import checkpoint, method
         method.register()
         checkpoint.register()
-    except ImportError as error:
+    except Exception as error:  # of any kind, in a vLLM that nobody has tried
         _log.warning("Snug's plugin cannot run, compressed models cannot be served: %s", error)
         return
     try:
         from . import weight_transfer
         weight_transfer.register()
-    except ImportError as error:
-        _log.debug("no weight transfer: %s", error)
+    except Exception as error:
+        _log.warning("Snug's weight transfer cannot run: %s", error)

@@ -1,6 +1,7 @@
 """What became of the layers: one line in the log, one a layer at debug level, and gauges."""
 
 import zlib
+from collections import Counter
 from typing import NamedTuple
 
 
@@ -19,6 +20,7 @@ class Report:
         self._log, self._policy = log, policy
         self._num_expected = 0
         self._layers = {}
+        self._reasons = Counter()  # why layers stay dense; the log has one layer of each at first
         self._is_told = False
         self.settings = {}  # what compiled graphs depend on: see engine.compile_settings
 
@@ -34,8 +36,11 @@ class Report:
             return  # an update of the weights
         self._layers[layer.name] = layer
         if layer.kept_dense:
-            self._log.info("Snug: %s (%d x %d) stays dense: %s", layer.name, layer.n, layer.k,
-                           layer.kept_dense)
+            is_first = layer.kept_dense not in self._reasons
+            self._reasons[layer.kept_dense] += 1
+            tell = self._log.info if is_first else self._log.debug
+            tell("Snug: %s (%d x %d) stays dense: %s", layer.name, layer.n, layer.k,
+                 layer.kept_dense)
         else:
             self._log.debug("Snug: %s (%d x %d): %d bytes, %.2f bits a weight", layer.name, layer.n,
                             layer.k, layer.num_bytes, 8 * layer.num_bytes / (layer.n * layer.k))
@@ -54,7 +59,8 @@ class Report:
         saved = 1 - self.num_bytes / self.dense_bytes if self.dense_bytes else 0
         return (f"Snug: {packed} of {len(self._layers)} linear layers packed (policy "
                 f"{self._policy}): {self.dense_bytes / 1e9:.3f} GB -> {self.num_bytes / 1e9:.3f} GB "
-                f"({100 * saved:.1f} % less)")
+                f"({100 * saved:.1f} % less)"
+                + "".join(f"; {count} dense: {why}" for why, count in self._reasons.items()))
 
     def _tell_if_complete(self):
         if self._is_told or not self._layers or len(self._layers) < self._num_expected:
