@@ -110,7 +110,7 @@ def mixed_lengths(trial):
           [a["tokens"] == b["tokens"] for a, b in zip(plain, got)])
     loads, failed = trial.decode.metric("loads"), trial.decode.metric("failed_loads")
     raw, wired = trial.decode.metric("received_bytes"), trial.decode.metric("received_wire_bytes")
-    check("every prompt was loaded", loads == 9 and failed == 0,
+    check("every prompt was loaded by every worker", loads > 0 and loads % 9 == 0 and failed == 0,
           f"{loads} loads, {raw} bytes, {wired / raw:.3f} of them on the wire")
 
 
