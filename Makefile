@@ -49,6 +49,8 @@ doors-test: setup  # compressed models in a real vLLM, on the CPU; VLLM_VENV: an
 	@[ -n "$(VLLM_VENV)" ] || tests/vllm/make_venv.sh $(BUILD)/venv_vllm
 	@SNUG_LIBRARY=$(BUILD)/libsnug_c.so SNUG_CLI=$(BUILD)/snug PYTHONPATH=python \
 	  $(or $(VLLM_VENV),$(BUILD)/venv_vllm)/bin/python tests/vllm/doors_test.py
+	@SNUG_LIBRARY=$(BUILD)/libsnug_c.so PYTHONPATH=python tests/doors/kv_trials.sh \
+	  $(or $(VLLM_VENV),$(BUILD)/venv_vllm)/bin/python "$(LMCACHE_PYTHON)" "$(SGLANG_PYTHON)"
 
 fault-test: setup  # every system call and allocation fails once; takes about an hour
 	@$(CONFIGURE)
