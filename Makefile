@@ -51,6 +51,9 @@ doors-test: setup  # compressed models in a real vLLM, on the CPU; VLLM_VENV: an
 	  $(or $(VLLM_VENV),$(BUILD)/venv_vllm)/bin/python tests/vllm/doors_test.py
 	@SNUG_LIBRARY=$(BUILD)/libsnug_c.so PYTHONPATH=python tests/doors/kv_trials.sh \
 	  $(or $(VLLM_VENV),$(BUILD)/venv_vllm)/bin/python "$(LMCACHE_PYTHON)" "$(SGLANG_PYTHON)"
+	@SNUG_LIBRARY=$(BUILD)/libsnug_c.so PYTHONPATH=python \
+	  $(or $(VLLM_VENV),$(BUILD)/venv_vllm)/bin/python tests/vllm/weight_transfer_trial.py \
+	  $(SNUG_TEST_MODEL) $(SNUG_TEST_RL)
 
 fault-test: setup  # every system call and allocation fails once; takes about an hour
 	@$(CONFIGURE)

@@ -16,8 +16,9 @@ import snug.torch
 import snug.wire
 from snug.vllm import weight_plan
 from snug.vllm.trainer import Trainer
+from snug.vllm.weight_receiver import Receiver
 from snug.vllm.weight_store import Weights
-from snug.vllm.weight_update import Stage, receive, recv_text, send_text
+from snug.vllm.weight_update import Refused
 
 DEVICES = ["cpu"] + (["cuda"] if snug._library.has_cuda and torch.cuda.is_available() else [])
 
@@ -75,45 +76,29 @@ class Layers:
 
 
 class Worker:
-    """What weight_engine.py does, without vLLM; also the trainer's client."""
+    """A worker of an engine; also the trainer's client."""
 
     def __init__(self, model, layers):
-        self.model, self.layers, self.weights = model, layers, None
-        self.connection = self.staged = None
+        self.layers, self.weights = layers, None
+
+        def make(tensors):
+            pieces = weight_plan.record(model, tensors, model.load_weights)
+            self.weights = Weights(pieces, layers, torch.device("cpu"))
+            return self.weights
+
+        self.receiver = Receiver(make)
 
     def init_weight_transfer_engine(self, info):
-        self.connection = snug.wire.connect(info["address"])
-        send_text(self.connection, {"hello": info["protocol"]})
-        tensors = [(name, getattr(torch, dtype), shape)
-                   for name, dtype, shape in recv_text(self.connection, 60)]
-        if self.weights is None:
-            pieces = weight_plan.record(self.model, tensors, self.model.load_weights)
-            self.weights = Weights(pieces, self.layers, torch.device("cpu"))
-        self.weights.read_hashes()
-        send_text(self.connection, {"taken": self.weights.taken, "pieces": [
-            [p.tensor, *p.source, str(p.dtype).removeprefix("torch."), known]
-            for p, known in zip(self.weights.pieces, self.weights.hashes)]})
-        recv_text(self.connection, 60)
+        self.receiver.connect(**info)
 
     def start_weight_update(self):
-        self.staged = None
+        pass
 
     def update_weights(self, info):
-        try:
-            if info["step"] == "stage":
-                stage = Stage(self.weights.raw_bytes, self.weights.hashes)
-                received = receive(self.connection, stage,
-                                   lambda n: torch.empty(n, dtype=torch.uint8), 60)
-                self.weights.verify(received)
-                self.staged = received, stage.new_hashes()
-            else:
-                self.weights.commit(*self.staged)
-        except BaseException:
-            self.connection.close()
-            raise
+        self.receiver.commit(info["commit"])
 
     def finish_weight_update(self):
-        self.staged = None
+        pass
 
 
 class Both:
@@ -224,7 +209,7 @@ class Updates(unittest.TestCase):
         before = [state(model) for model in models]
         holder.update(second)
         workers[1].weights.verify = lambda received: 1 / 0
-        with self.assertRaises(ZeroDivisionError):
+        with self.assertRaisesRegex(Refused, "division by zero"):
             trainer.send_weights()
         for model, old in zip(models, before):
             self.assertTrue(all(torch.equal(old[n], t) for n, t in model.state_dict().items()))
@@ -272,7 +257,7 @@ class Updates(unittest.TestCase):
         before = state(model)
         holder.update(second)
         trainer._workers[0].hashes[0] ^= 1
-        with self.assertRaisesRegex(ValueError, "but this engine serves version"):
+        with self.assertRaisesRegex(Refused, "but this engine serves version"):
             trainer.send_weights()
         self.assertTrue(all(torch.equal(before[n], t) for n, t in model.state_dict().items()))
 
@@ -299,6 +284,30 @@ class Updates(unittest.TestCase):
         model.load_weights = lambda weights: None
         with self.assertRaisesRegex(ValueError, "no place for 5 of the tensors, such as q"):
             Trainer(worker, lambda: iter(first.items()))
+
+    def test_a_plan_that_fails_is_told_to_the_trainer(self):
+        first = next(versions(1))
+        model, worker = self.pair(first)
+        model.load_weights = lambda weights: 1 / 0
+        with self.assertRaisesRegex(Refused, "division by zero"):
+            Trainer(worker, lambda: iter(first.items()))
+
+    def test_a_trainer_that_never_commits(self):
+        first, second = versions(2)
+        holder = dict(first)
+        model, worker = self.pair(first)
+        trainer = self.trainer(worker, holder)
+        before = state(model)
+        holder.update(second)
+        commit, worker.update_weights = worker.update_weights, lambda info: 1 / 0
+        with self.assertRaises(ZeroDivisionError):
+            trainer.send_weights()
+        self.assertTrue(all(torch.equal(before[n], t) for n, t in model.state_dict().items()))
+        with self.assertRaisesRegex(Refused, "not staged"):
+            worker.receiver.commit("another")
+        worker.update_weights = commit
+        self.assertEqual(trainer.send_weights().num_whole, 0)
+        self.same(model, second)
 
     def test_weights_that_are_computed_with(self):
         model = Model()

@@ -24,7 +24,7 @@ class Versions(unittest.TestCase):
 class Staging(unittest.TestCase):
     def stage(self):
         stage = Stage([100, 200, 300], [1, 2, None])
-        stage.begin({"update": 1, "base": version_of([1, 2, None])})
+        stage.begin({"update": 1, "number": "a", "base": version_of([1, 2, None])})
         return stage
 
     def refuses(self, words, function, *arguments):
@@ -42,11 +42,11 @@ class Staging(unittest.TestCase):
     def test_another_version(self):
         stage = Stage([100], [1])
         self.refuses("is for version 0123, but this engine serves version", stage.begin,
-                     {"update": 1, "base": "0123"})
+                     {"update": 1, "number": "a", "base": "0123"})
         self.refuses("where a batch belongs", stage.batch, {"batch": []})
 
     def test_another_protocol(self):
-        for header in ({"update": 2, "base": ""}, {}, [], "update", None):
+        for header in ({"update": 2, "number": "a", "base": ""}, {"update": 1}, {}, [], "update", None):
             self.refuses("another protocol", Stage([100], [1]).begin, header)
 
     def test_entries_that_do_not_fit(self):
@@ -90,7 +90,9 @@ class OverTheWire(unittest.TestCase):
 
         def run():
             try:
-                outcome.append(weight_update.receive(self.worker, Stage([100, 50], [1, 2]),
+                stage = Stage([100, 50], [1, 2])
+                stage.begin(weight_update.recv_text(self.worker, 60))
+                outcome.append(weight_update.receive(self.worker, stage,
                                                      lambda n: memoryview(bytearray(n)), 60))
             except Exception as error:
                 outcome.append(error)
@@ -100,7 +102,8 @@ class OverTheWire(unittest.TestCase):
         return thread, outcome
 
     def begin(self):
-        weight_update.send_text(self.trainer, {"update": 1, "base": version_of([1, 2])})
+        weight_update.send_text(self.trainer, {"update": 1, "number": "a",
+                                               "base": version_of([1, 2])})
         weight_update.send_text(self.trainer, {"batch": [[0, "delta", 70, 8], [1, "whole", 3, 9]]})
 
     def test_an_update_arrives(self):

@@ -11,32 +11,16 @@ keep_on="cpu", in that of the host: as many bytes as the workers hold, 2 a param
 """
 
 import secrets
-import struct
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
-
-import torch
 
 from .. import SnugError, wire
-from ..torch import apply_delta, compress, delta, tensor_hash
+from ..torch import apply_delta, tensor_hash
 from .clients import HTTPClient, LLMClient
-from .weight_update import BATCH_TAG, PROTOCOL, padded, recv_text, send_text, version_of
+from .weight_sender import Sent, Update, Worker, holders_of
+from .weight_update import PROTOCOL
 
 __all__ = ["HTTPClient", "LLMClient", "Sent", "Trainer"]
-
-_BATCH_BYTES = 16 << 20
-_DELTA_HEADER = struct.Struct("<24xQQQ")  # base hash, target hash, number of changes
-
-
-class Sent(NamedTuple):
-    """What one update took."""
-    raw_bytes: int          # of the weights, as all workers hold them
-    wire_bytes: int         # sent for them
-    num_deltas: int
-    num_whole: int
-    encode_seconds: float
-    seconds: float
 
 
 class Trainer:
@@ -84,7 +68,7 @@ class Trainer:
         if not self._workers:
             self._connect()
         try:
-            return self._send(_Update(self._workers, self._known), start)
+            return self._send(Update(self._workers, self._known), start)
         except BaseException:
             self._disconnect()
             raise
@@ -107,7 +91,7 @@ class Trainer:
                         connection = self._listener.accept(0.2)
                     except TimeoutError:
                         continue
-                    self._workers.append(_Worker(connection, self._tensors, self._seconds))
+                    self._workers.append(Worker(connection, self._tensors, self._seconds))
                 ready.result()
             except BaseException:
                 self._disconnect()
@@ -129,7 +113,7 @@ class Trainer:
 
     def _compare(self):
         """Keeps what the workers have already: the next update of these is a delta."""
-        held = _holders(self._workers)
+        held = holders_of(self._workers)
         for name, tensor in self._source():
             tensor = _full(tensor)
             for key, holders in held.get(name, {}).items():
@@ -143,19 +127,13 @@ class Trainer:
 
     def _send(self, update, start):
         client, number = self._client, secrets.token_hex(8)
-        _start(client)
-        with ThreadPoolExecutor(1) as thread:
-            staged = thread.submit(client.update_weights, {"step": "stage", "update": number})
-            try:
-                update.send((name, _full(tensor)) for name, tensor in self._source())
-            except BaseException as error:
-                self._disconnect()  # ends the wait of workers
-                # A worker that refuses closes its end: it knows why.
-                if isinstance(error, (SnugError, TimeoutError)) and staged.exception() is not None:
-                    raise staged.exception() from None
-                raise
-            staged.result()
-        client.update_weights({"step": "commit", "update": number})
+        try:
+            update.send(number, ((name, _full(tensor)) for name, tensor in self._source()))
+            update.expect({"staged": number})
+        except (SnugError, TimeoutError) as error:
+            raise next(filter(None, (worker.reason() for worker in self._workers)), error) from None
+        client.start_weight_update()
+        client.update_weights({"commit": number})
         client.finish_weight_update()
         for worker in self._workers:
             worker.hashes = worker.new_hashes
@@ -165,166 +143,6 @@ class Trainer:
                 whole = apply_delta(base.to(change.device), change)
             self._known[key] = target_hash, whole.to(self._keep_on or whole.device)
         return update.summary(time.monotonic() - start)
-
-
-class _Key(NamedTuple):
-    """The part of a tensor that some workers hold."""
-    name: str
-    offset: int
-    size: tuple
-    stride: tuple
-    dtype: torch.dtype
-
-    def of(self, tensor):
-        part = tensor.detach().contiguous().view(-1).as_strided(self.size, self.stride, self.offset)
-        return part.to(self.dtype).contiguous()
-
-
-class _Worker:
-    """One worker and what it holds."""
-
-    def __init__(self, connection, tensors, seconds):
-        self.connection, self.seconds = connection, seconds
-        if recv_text(connection, seconds) != {"hello": PROTOCOL}:
-            raise RuntimeError("a worker speaks another protocol: install the same Snug on both "
-                               "sides")
-        send_text(connection, tensors)
-        answer = recv_text(connection, seconds)
-        self.taken, pieces = set(answer["taken"]), answer["pieces"]
-        self.keys = [_Key(tensors[number][0], offset, tuple(size), tuple(stride),
-                          getattr(torch, dtype))
-                     for number, offset, size, stride, dtype, _ in pieces]
-        self.hashes = [piece[-1] for piece in pieces]
-        self.new_hashes = None
-        send_text(connection, "ok")
-
-
-class _Update:
-    """One update on its way to all workers."""
-
-    def __init__(self, workers, known):
-        self._workers, self._known = workers, known
-        self._num_entries = [0] * len(workers)
-        self._batches, self._num_bytes = [[] for _ in workers], 0
-        self._under_way = []
-        self._counts = {"delta": 0, "whole": 0}
-        self._wire_bytes, self._encode_seconds = 0, 0.0
-        self.changes = {}  # key -> (target hash, delta or None, new values or None)
-
-    def send(self, tensors):
-        held = _holders(self._workers)
-        for worker in self._workers:
-            worker.new_hashes = list(worker.hashes)
-            send_text(worker.connection, {"update": PROTOCOL, "base": version_of(worker.hashes)})
-        for name, tensor in tensors:
-            for key, holders in held.get(name, {}).items():
-                self._add(key, key.of(tensor), holders)
-        self._flush()
-        self._wait()
-        for worker, count in zip(self._workers, self._num_entries):
-            send_text(worker.connection, {"end": count, "target": version_of(worker.new_hashes)})
-
-    def summary(self, seconds):
-        raw_bytes = sum(torch.Size(key.size).numel() * key.dtype.itemsize
-                        for worker in self._workers for key in worker.keys)
-        return Sent(raw_bytes, self._wire_bytes, self._counts["delta"], self._counts["whole"],
-                    self._encode_seconds, seconds)
-
-    def _add(self, key, new, holders):
-        start = time.monotonic()
-        base_hash, base = self._known.get(key, (None, None))
-        forms = {"delta" if worker.hashes[i] == base_hash and base is not None else "whole"
-                 for worker, i in holders}
-        payloads = {form: _PAYLOADS[form](base, new) for form in sorted(forms)}
-        first = next(iter(payloads.values()))
-        if first.target_hash != base_hash:
-            kept = new.clone() if first.change is None else None
-            self.changes[key] = first.target_hash, first.change, kept
-        self._encode_seconds += time.monotonic() - start
-        for worker, i in holders:
-            has_base = worker.hashes[i] == base_hash and base is not None
-            payload = payloads["delta" if has_base else "whole"]
-            if worker.hashes[i] != payload.target_hash:
-                self._append(worker, i, payload)
-        if self._num_bytes >= _BATCH_BYTES:
-            self._flush()
-
-    def _append(self, worker, i, payload):
-        number = self._workers.index(worker)
-        self._batches[number].append((i, payload))
-        self._num_entries[number] += 1
-        self._num_bytes += payload.on_host.numel()
-        self._wire_bytes += padded(payload.on_host.numel())
-        self._counts[payload.form] += 1
-        worker.new_hashes[i] = payload.target_hash
-
-    def _flush(self):
-        """Sends what has been collected; encoding goes on meanwhile."""
-        self._wait()
-        for worker, batch in zip(self._workers, self._batches):
-            if not batch:
-                continue
-            send_text(worker.connection, {"batch": [
-                [i, payload.form, payload.on_host.numel(), payload.target_hash]
-                for i, payload in batch]})
-            segments = []
-            for _, payload in batch:
-                num_bytes = payload.on_host.numel()
-                segments += [payload.on_host, bytes(padded(num_bytes) - num_bytes)]
-            self._under_way.append((worker, worker.connection.send(BATCH_TAG, segments)))
-        self._batches, self._num_bytes = [[] for _ in self._workers], 0
-
-    def _wait(self):
-        for worker, transfer in self._under_way:
-            transfer.wait(worker.seconds)
-        self._under_way = []
-
-
-class _Payload(NamedTuple):
-    form: str
-    on_host: torch.Tensor  # what is sent
-    target_hash: int
-    change: object         # the delta on the tensor's device, or None
-
-
-def _whole(_, new):
-    return _Payload("whole", compress(new).cpu(), tensor_hash(new), None)
-
-
-def _delta(base, new):
-    if new.element_size() > 2:
-        base, new = base.cpu(), new.cpu()  # deltas on GPUs have elements of one or two bytes
-    change = delta(base.to(new.device), new)
-    on_host = change.cpu()
-    _, target_hash, _ = _DELTA_HEADER.unpack_from(on_host.numpy())
-    if on_host.numel() > new.numel() * new.element_size() // 2:
-        whole = _whole(None, new)
-        if whole.on_host.numel() < on_host.numel():
-            return whole
-    return _Payload("delta", on_host, target_hash, change)
-
-
-_PAYLOADS = {"delta": _delta, "whole": _whole}
-
-
-def _holders(workers):
-    """name -> key -> [(worker, number of its piece)]"""
-    held = {}
-    for worker in workers:
-        for i, key in enumerate(worker.keys):
-            held.setdefault(key.name, {}).setdefault(key, []).append((worker, i))
-    return held
-
-
-def _start(client):
-    try:
-        client.start_weight_update()
-    except Exception as error:
-        try:  # another trainer began an update and died; what it staged is forgotten by now
-            client.finish_weight_update()
-        except Exception:
-            raise error from None
-        client.start_weight_update()
 
 
 def _full(tensor):

@@ -3,7 +3,6 @@
 Fits vLLM 0.24, which calls receive_weights only, and 0.32, which hands an engine the whole cycle.
 """
 
-import logging
 from dataclasses import dataclass
 
 import torch
@@ -16,14 +15,12 @@ from vllm.model_executor.model_loader.reload.layerwise import (_layerwise_proces
 from vllm.model_executor.model_loader.reload.meta import materialize_layer, restore_layer_on_meta
 from vllm.model_executor.model_loader.reload.utils import get_layer_params_buffers
 
-from .. import wire
 from ..torch import matrix as packing
 from . import operator, weight_plan
 from .method import PackedLinear
+from .weight_receiver import Receiver
 from .weight_store import Weights
-from .weight_update import PROTOCOL, Refused, Stage, receive, recv_text, send_text, version_of
-
-_log = logging.getLogger("vllm.plugins.snug")
+from .weight_update import Refused
 
 
 @dataclass
@@ -36,55 +33,31 @@ class InitInfo(WeightTransferInitInfo):
 
 @dataclass
 class UpdateInfo(WeightTransferUpdateInfo):
-    step: str = ""         # "stage", then "commit"
-    update: str = ""       # which one
+    commit: str = ""       # number of the update that all workers have staged
 
 
 class SnugWeightTransferEngine(WeightTransferEngine):
-    """Stages an update, verifies all of it, and commits it when every worker has done so."""
+    """Commits updates that Receiver has staged and verified while the engine served."""
 
     init_info_cls, update_info_cls = InitInfo, UpdateInfo
     supports_draft_weight_update = False
 
     def __init__(self, config, *rest):
         super().__init__(config, *rest)  # 0.24: parallel_config, model; 0.32: vllm_config, device
-        self._connection = self._weights = self._staged = None
-        self._seconds = 300
+        self._receiver = Receiver(self._weights)
+
+    def _weights(self, tensors):
+        layers = _Layers(self.model)
+        return Weights(layers.pieces(tensors), layers, next(self.model.parameters()).device)
 
     def init_transfer_engine(self, init_info):
-        self._forget()
-        if init_info.protocol != PROTOCOL:
-            raise ValueError("the trainer speaks another protocol: install the same Snug on both "
-                             "sides")
-        self._seconds = init_info.seconds
-        self._connection = wire.connect(init_info.address, insecure=init_info.insecure)
-        try:
-            send_text(self._connection, {"hello": PROTOCOL})
-            tensors = [(name, getattr(torch, dtype), shape)
-                       for name, dtype, shape in recv_text(self._connection, self._seconds)]
-            if self._weights is None or self._tensors != tensors:
-                self._tensors, self._weights = tensors, self._planned(tensors)
-            weights = self._weights
-            weights.read_hashes()  # somebody else may have loaded other weights
-            send_text(self._connection, {"taken": weights.taken, "pieces": [
-                [piece.tensor, *piece.source, str(piece.dtype).removeprefix("torch."), known]
-                for piece, known in zip(weights.pieces, weights.hashes)]})
-            if recv_text(self._connection, self._seconds) != "ok":
-                raise RuntimeError("the trainer ended the handshake")
-        except BaseException:
-            self._forget()
-            raise
-        _log.info("Snug weight transfer: %d pieces, version %s", len(weights.pieces),
-                  version_of(weights.hashes))
+        self._receiver.connect(**vars(init_info))
 
     def start_weight_update(self):
-        self._staged = None
+        pass
 
     def finish_weight_update(self):
-        if self._staged is not None:
-            self._staged = None
-            raise RuntimeError("a weight update was staged and never committed: the trainer calls "
-                               "update_weights with step=commit first")
+        pass
 
     def update_weights(self, update_info):
         # The method of 0.32 ends with torch.accelerator.synchronize(), which a CPU lacks.
@@ -93,52 +66,10 @@ class SnugWeightTransferEngine(WeightTransferEngine):
             torch.accelerator.synchronize()
 
     def receive_weights(self, update_info, load_weights=None):
-        try:
-            if update_info.step == "stage":
-                self._stage(update_info.update)
-            elif update_info.step == "commit":
-                self._commit(update_info.update)
-            else:
-                raise ValueError(f"unknown step {update_info.step!r} of a weight update")
-        except BaseException:
-            self._forget()  # the trainer notices, and connects again
-            raise
-
-    def _stage(self, update):
-        if self._connection is None:
-            raise RuntimeError("no trainer is connected: call init_weight_transfer_engine first")
-        self._staged = None
-        weights = self._weights
-        stage = Stage(weights.raw_bytes, weights.hashes)
-        is_gpu = weights.device.type == "cuda"
-        received = receive(
-            self._connection, stage,
-            lambda num_bytes: torch.empty(num_bytes, dtype=torch.uint8, device="cpu",
-                                          pin_memory=is_gpu), self._seconds)
-        weights.verify(received)
-        self._staged = received, stage.new_hashes(), update
-
-    def _commit(self, update):
-        if self._staged is None or self._staged[2] != update:
-            raise Refused("an update is to be committed that is not staged: its trainer lost the "
-                          "connection; the weights are unchanged")
-        received, hashes, _ = self._staged
-        self._staged = None
-        self._weights.commit(received, hashes)
-
-    def _forget(self):
-        self._staged = None
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-    def _planned(self, tensors):
-        layers = _Layers(self.model)
-        device = next(self.model.parameters()).device
-        return Weights(layers.pieces(tensors), layers, device)
+        self._receiver.commit(update_info.commit)
 
     def shutdown(self):
-        self._forget()
+        self._receiver.forget()
 
     @staticmethod
     def trainer_send_weights(iterator, trainer_args):

@@ -11,7 +11,7 @@ How a parameter is read and written depends on what vLLM made of it:
     derived  vLLM made something else of it, which cannot be read back. A copy of what was loaded
              stays in host memory. vLLM's own code makes the new parameter and copies it in place.
 
-A parameter is taken as direct only if its hashes are those of the trainer's tensors.
+On a CPU, a parameter is taken as direct only if its hashes are those of the trainer's tensors.
 """
 
 import struct
@@ -49,6 +49,12 @@ class Parameter:
                         and tensor.dtype == self.dtype and tuple(tensor.shape) == self.whole.size
                         and tensor.stride() == self.whole.stride)
         return tensor.detach() if is_as_loaded else None
+
+    def is_on_gpu(self):
+        """There vLLM changes nothing of a direct parameter. On a CPU it may have moved the values
+        about, which only a delta's hash would show."""
+        tensor = self.tensor()
+        return tensor is not None and tensor.is_cuda and self.dense() is not None
 
     def empty(self, device):
         """Memory like that of the loaded parameter; zeros, as vLLM fills padding."""
@@ -214,7 +220,8 @@ def _reloaded(groups):
     """The modules that vLLM has to process anew."""
     return {id(parameter.module) for parameter, items in groups
             if parameter.kind == "derived" or parameter.host_copy is not None
-            or parameter.kind == "direct" and any(entry.form == "whole" for entry, _ in items)}
+            or parameter.kind == "direct" and not parameter.is_on_gpu()
+            and any(entry.form == "whole" for entry, _ in items)}
 
 
 def _on_host(parameter):

@@ -4,9 +4,10 @@ A *piece* is the part of one checkpoint tensor that one worker holds. The worker
 in an order of its own, with the hash of what it holds (docs/delta.md), or None where it cannot
 read that back. Both sides name the state of all pieces by one *version*.
 
-    trainer -> worker   {"update": 1, "base": version}
+    trainer -> worker   {"update": 1, "number": of the update, "base": version}
                         {"batch": [[piece, form, bytes, target hash], ...]}, then their bytes; ...
                         {"end": number of entries, "target": version}
+    worker -> trainer   {"staged": number}, or {"error": why not} and the end of the connection
 
 `form` is "delta", for the piece whose hash the trainer knows, or "whole", a frame (docs/format.md).
 """
@@ -81,7 +82,8 @@ class Stage:
         self._has_begun = False
 
     def begin(self, header):
-        if not isinstance(header, dict) or header.get("update") != PROTOCOL:
+        if (not isinstance(header, dict) or header.get("update") != PROTOCOL
+                or not isinstance(header.get("number"), str)):
             raise Refused("the trainer speaks another protocol: install the same Snug on both "
                           "sides")
         mine = version_of(self.hashes)
@@ -133,12 +135,11 @@ class Stage:
 
 
 def receive(connection, stage, memory, seconds):
-    """Fills `stage`; returns [(entry, its bytes)].
+    """Fills `stage`, which has begun; returns [(entry, its bytes)].
 
     memory(num_bytes) allocates a writable buffer that can be cut into slices.
     """
     received = []
-    stage.begin(recv_text(connection, seconds))
     while True:
         message = recv_text(connection, seconds)
         if isinstance(message, dict) and "end" in message:
