@@ -243,5 +243,72 @@ class Slices(unittest.TestCase):
                 self.assertTrue(torch.equal(across, whole[:, rank * columns:][:, :columns]))
 
 
+@needs("torch")
+class Operator(unittest.TestCase):
+    """`snug::packed_linear` gives what `snug::linear` gives, from a buffer with room to spare."""
+
+    def setUp(self):
+        import torch
+        from snug._library import has_cuda
+        from snug.torch import matrix
+        from snug.vllm import operator
+        self.torch, self.matrix, self.operator = torch, matrix, operator
+        self.device = "cuda" if has_cuda and torch.cuda.is_available() else "cpu"
+        torch.manual_seed(1)
+
+    def packed(self, n, k, kind):
+        weight = (self.torch.randn(n, k) * 0.02).to(self.torch.bfloat16).to(self.device)
+        packed, header = self.matrix.pack(weight, kind)
+        place = packed.new_zeros(packed.numel() if kind == self.matrix.RAW else room_bytes(n, k))
+        place[:packed.numel()] = packed
+        return place, packed, header
+
+    def test_products(self):
+        torch = self.torch
+        for n, k, kind in ((256, 384, self.matrix.FIXED), (96, 1000, self.matrix.RAW),
+                           (1536, 512, self.matrix.FIXED)):
+            place, packed, header = self.packed(n, k, kind)
+            bias = torch.randn(n, device=self.device).to(torch.bfloat16)
+            for m in (1, 5, 16, 40, 300):
+                x = torch.randn(m, k, device=self.device).to(torch.bfloat16)
+                for b in (None, bias):
+                    self.assertTrue(torch.equal(torch.ops.snug.packed_linear(x, place, b, n),
+                                                torch.ops.snug.linear(x, packed, b, *header)))
+            y = torch.ops.snug.packed_linear(x[:0], place, None, n)
+            self.assertEqual(y.shape, (0, n))
+
+    def test_fake(self):
+        from torch._subclasses.fake_tensor import FakeTensorMode
+        with FakeTensorMode():
+            x = self.torch.empty(3, 64, dtype=self.torch.bfloat16)
+            packed = self.torch.empty(1000, dtype=self.torch.uint8)
+            self.assertEqual(self.torch.ops.snug.packed_linear(x, packed, None, 48).shape, (3, 48))
+
+    def test_graphs(self):
+        """Graphs recorded on one stream share a workspace, and see new weights."""
+        torch = self.torch
+        if self.device == "cpu":
+            self.skipTest("no GPU")
+        place, packed, header = self.packed(512, 1024, self.matrix.FIXED)
+        stream, graphs = torch.cuda.Stream(), []
+        with torch.cuda.stream(stream):
+            for m in (64, 8, 1):
+                x = torch.randn(m, 1024, device=self.device).to(torch.bfloat16)
+                torch.ops.snug.packed_linear(x, place, None, 512)
+                stream.synchronize()
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph, stream=stream):
+                    y = torch.ops.snug.packed_linear(x, place, None, 512)
+                graphs.append((graph, x, y))
+        for _ in range(2):
+            for graph, x, y in graphs:
+                graph.replay()
+                torch.cuda.synchronize()
+                self.assertTrue(torch.equal(y, torch.ops.snug.linear(x, packed, None, *header)))
+            other, packed, header = self.packed(512, 1024, self.matrix.FIXED)
+            place.copy_(other)
+            torch.cuda.synchronize()
+
+
 if __name__ == "__main__":
     unittest.main()
