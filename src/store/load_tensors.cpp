@@ -14,13 +14,17 @@ namespace {
 constexpr std::size_t kMaxIdle = 16;  // 80 MiB
 
 // Has the system give fresh memory its pages in one call: one fault a page takes longer than to
-// decode it. Where that cannot be done, pages come when they are written to.
+// decode it. Where that cannot be done, pages come when they are written to. Memory whose last page
+// is there is not fresh.
 void populate(std::byte* data, std::uint64_t num_bytes) noexcept {
 #ifdef MADV_POPULATE_WRITE
-  static const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+  static const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
   const auto begin = (reinterpret_cast<std::uintptr_t>(data) + page - 1) / page * page;
   const auto end = (reinterpret_cast<std::uintptr_t>(data) + num_bytes) / page * page;
-  if (begin < end) (void)madvise(reinterpret_cast<void*>(begin), end - begin, MADV_POPULATE_WRITE);
+  unsigned char has_last = 1;
+  if (begin < end && ::mincore(reinterpret_cast<void*>(end - page), page, &has_last) == 0 &&
+      (has_last & 1) == 0)
+    (void)::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_POPULATE_WRITE);
 #else
   (void)data, (void)num_bytes;
 #endif
