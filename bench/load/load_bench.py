@@ -140,6 +140,28 @@ def are_equal(plain, packed, device):
         for name, tensor in theirs.items())
 
 
+def codec_rate(snug, plain):
+    """Of the CPU's codec, memory to memory, with as many threads as a load has."""
+    path = min(entry.path for entry in os.scandir(plain) if entry.name.endswith(".safetensors"))
+    done = subprocess.run([snug, "bench", path, "--json", "--runs", "3", "--limit", "64MiB", "-t",
+                           str(len(os.sched_getaffinity(0)))], check=True, capture_output=True)
+    row = next(row for row in json.loads(done.stdout)["results"] if row["name"] == "snug entropy")
+    return round(row["decompress_bytes_per_s"][1] / 1e9, 2)
+
+
+def reload_rate(packed, runs):
+    """The same without fresh memory, whose pages cost more than to decode them."""
+    from loaders import snug_load, snug_reload
+    tensors, best = snug_load(packed, "cpu"), None
+    for _ in range(runs):
+        start = time.perf_counter()
+        snug_reload(packed, tensors)
+        seconds = time.perf_counter() - start
+        best = min(best or seconds, seconds)
+    num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+    return round(num_bytes / best / 1e9, 2)
+
+
 def bench(options, pacing):
     import loaders
     import torch
@@ -156,6 +178,9 @@ def bench(options, pacing):
     if options.device == "cuda":
         result["machine"]["GPU"] = torch.cuda.get_device_name()
     result["equal"] = are_equal(plain, packed, options.device)  # also brings files into the cache
+    if options.device == "cpu":
+        result["codec in memory, GB/s"] = codec_rate(options.snug, plain)
+        result["to memory that has its pages, GB/s"] = reload_rate(packed, options.runs)
     want = {name: tensor.shape for name, tensor in loaders.safetensors_load(plain, "cpu").items()}
     for pace in options.pace:
         pacing.paced_reads_set(ctypes.c_double(pace * 1e9))

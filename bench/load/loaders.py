@@ -16,6 +16,15 @@ def snug_load(folder, device):
     return snug.torch.load_file(folder, device=device)
 
 
+def snug_reload(folder, tensors):
+    """Into tensors that are in memory already."""
+    import snug
+    import torch
+    for path in _files(folder):
+        with snug.Reader(path) as reader:
+            reader.load({name: tensors[name].view(torch.uint8) for name in reader.keys()})
+
+
 def safetensors_load(folder, device):
     from safetensors.torch import load_file
     tensors = {}
