@@ -1,5 +1,7 @@
 """Weight updates for vLLM without torch and vLLM: versions, staging, what is refused."""
 
+import http.server
+import json
 import sys
 import threading
 import unittest
@@ -7,7 +9,7 @@ import unittest.mock
 
 import snug
 import snug.wire
-from snug.vllm import weight_transfer, weight_update
+from snug.vllm import clients, weight_transfer, weight_update
 from snug.vllm.weight_update import Entry, Refused, Stage, padded, version_of
 
 TOKEN = "a long enough secret"
@@ -135,6 +137,43 @@ class OverTheWire(unittest.TestCase):
         thread.start()
         self.assertEqual(weight_update.recv_text(self.worker, 60), value)
         thread.join()
+
+
+class Server(http.server.BaseHTTPRequestHandler):
+    """Answers as vLLM does, and notes what it was asked."""
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.calls.append((self.path, body))
+        is_known = self.path != "/update_weights"
+        self.send_response(200 if is_known else 500)
+        self.end_headers()
+        self.wfile.write(b"{}" if is_known else b"nothing is staged")
+
+    def log_message(self, *_):
+        pass
+
+
+class OverHttp(unittest.TestCase):
+    def test_all_servers_are_called(self):
+        servers = [http.server.HTTPServer(("127.0.0.1", 0), Server) for _ in range(2)]
+        for server in servers:
+            server.calls = []
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+        client = clients.HTTPClient(*(f"http://127.0.0.1:{s.server_port}/" for s in servers))
+        client.init_weight_transfer_engine({"address": "here"})
+        client.start_weight_update()
+        with self.assertRaisesRegex(RuntimeError, "update_weights: nothing is staged"):
+            client.update_weights({"commit": "7"})
+        client.finish_weight_update()
+        for server in servers:
+            self.assertEqual(server.calls, [
+                ("/init_weight_transfer_engine", {"init_info": {"address": "here"}}),
+                ("/start_weight_update", {"is_checkpoint_format": False}),
+                ("/update_weights", {"update_info": {"commit": "7"}}),
+                ("/finish_weight_update", {})])
+            server.shutdown()
+            server.server_close()
 
 
 class WithoutVllm(unittest.TestCase):

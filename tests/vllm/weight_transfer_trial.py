@@ -12,14 +12,14 @@ log-probabilities are compared with those of a new engine that loads the same we
     parallel derived, tensor parallel over two processes
 """
 
-import json
 import multiprocessing
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+
+from trial_model import Optimizer, load_model, make_model, save_model
 
 NUM_UPDATES = int(os.environ.get("SNUG_TRIAL_UPDATES", "20"))
 PROMPT = list(range(5, 85))
@@ -30,84 +30,6 @@ VARIABLES = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_
 def check(condition, what):
     if not condition:
         raise SystemExit(f"FAILED: {what}")
-
-
-def load_model(folder):
-    from safetensors.torch import load_file
-    tensors = {}
-    for name in sorted(os.listdir(folder)):
-        if name.endswith(".safetensors"):
-            tensors.update(load_file(os.path.join(folder, name)))
-    return tensors
-
-
-def save_model(tensors, folder, like, **config):
-    from safetensors.torch import save_file
-    os.makedirs(folder, exist_ok=True)
-    for name in os.listdir(like):
-        if "safetensors" not in name:
-            shutil.copy(os.path.join(like, name), folder)
-    path = os.path.join(folder, "config.json")
-    with open(path) as file:
-        settings = {**json.load(file), **config}
-    os.chmod(path, 0o644)
-    with open(path, "w") as file:
-        json.dump(settings, file)
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()},
-              os.path.join(folder, "model.safetensors"), {"format": "pt"})
-
-
-def make_model(folder):
-    """A Llama of random weights."""
-    import torch
-    generator = torch.Generator().manual_seed(5)
-    hidden, inner, vocab, heads = 256, 640, 1024, {"q": 256, "k": 128, "v": 128, "o": 256}
-    shapes = {"model.embed_tokens.weight": (vocab, hidden), "model.norm.weight": (hidden,)}
-    for i in range(2):
-        prefix = f"model.layers.{i}."
-        shapes.update({f"{prefix}self_attn.{x}_proj.weight": (rows, hidden)
-                       for x, rows in heads.items()})
-        shapes.update({f"{prefix}mlp.{x}_proj.weight": (inner, hidden) for x in ("gate", "up")})
-        shapes[f"{prefix}mlp.down_proj.weight"] = (hidden, inner)
-        for norm in ("input_layernorm", "post_attention_layernorm"):
-            shapes[f"{prefix}{norm}.weight"] = (hidden,)
-    tensors = {name: (torch.ones(shape) if len(shape) == 1 else
-                      0.05 * torch.randn(shape, generator=generator)).bfloat16()
-               for name, shape in shapes.items()}
-    os.makedirs(folder)
-    with open(os.path.join(folder, "config.json"), "w") as file:
-        json.dump({}, file)
-    like = folder + ".like"
-    shutil.copytree(folder, like)
-    save_model(tensors, folder, like, architectures=["LlamaForCausalLM"], model_type="llama",
-               hidden_size=hidden, intermediate_size=inner, num_attention_heads=4, head_dim=64,
-               num_key_value_heads=2, num_hidden_layers=2, vocab_size=vocab, rms_norm_eps=1e-5,
-               max_position_embeddings=1024, torch_dtype="bfloat16", tie_word_embeddings=True,
-               hidden_act="silu", bos_token_id=0, eos_token_id=1, rope_theta=10000.0)
-
-
-class Optimizer:
-    """Moves FP32 masters, so that 2 to 3 % of the BF16 weights change in a step."""
-
-    def __init__(self, tensors, rl):
-        import torch
-        self.tensors = {name: tensor.clone() for name, tensor in tensors.items()}
-        self._masters = {name: tensor.float() for name, tensor in tensors.items()}
-        self._rl, self._random = rl, torch.Generator().manual_seed(7)
-
-    def step(self, number):
-        import torch
-        for name, master in self._masters.items():
-            real = {1: "after1.", 2: "after8."}.get(number)
-            if real is not None and real + name in self._rl:
-                master.copy_(self._rl[real + name])
-            else:
-                noise = torch.randn(master.shape, generator=self._random)
-                master.add_(noise, alpha=1.5e-4 * float(master.std()) if master.dim() > 1 else 0)
-            self.tensors[name].copy_(master)
-
-    def source(self):
-        return iter(self.tensors.items())
 
 
 def engine(folder, kind, transfer=False):
@@ -287,6 +209,30 @@ def killed_trainer(llm, optimizer):
     print("  killed trainer: the weights are unchanged")
 
 
+def through_factory(llm, optimizer):
+    """A trainer that starts again, behind vLLM's own interface for trainers."""
+    from snug.vllm.trainer import LLMClient
+    from snug.vllm.trainer_engine import SnugTrainerInitInfo
+    from vllm.distributed.weight_transfer.base import ParamMeta, WeightSource
+    from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
+
+    class Source(WeightSource):
+        def metadata(self):
+            return [ParamMeta(name, tensor.dtype, tuple(tensor.shape))
+                    for name, tensor in optimizer.source()]
+
+        def __iter__(self):
+            return optimizer.source()
+
+    trainer = WeightTransferTrainerFactory.trainer_init(
+        SnugTrainerInitInfo(rank=0), client=LLMClient(llm), source=Source())
+    optimizer.step(0)
+    before = answer(llm)
+    check(trainer.send_weights().num_whole == 0, "the new trainer did not send deltas")
+    check(answer(llm) != before, "nothing changed after the last update")
+    trainer.shutdown()
+
+
 def trial(kind, model, rl, folder):
     from snug.vllm.trainer import LLMClient, Trainer
     from safetensors.torch import load_file
@@ -303,11 +249,7 @@ def trial(kind, model, rl, folder):
     failures(llm, trainer, optimizer)
     trainer.close()
     killed_trainer(llm, optimizer)
-    with_new = Trainer(LLMClient(llm), optimizer.source)  # a trainer that starts again
-    optimizer.step(0)
-    sent = with_new.send_weights()
-    check(sent.num_whole == 0, "the new trainer did not send deltas")
-    with_new.close()
+    through_factory(llm, optimizer)
     check(max(shares) <= 3, f"an update took {max(shares):.2f} % of the weights")
     print(f"{kind}: {len(shares)} updates by deltas, {sum(shares) / len(shares):.2f} % of the "
           f"weights, at most {max(shares):.2f} %", flush=True)
