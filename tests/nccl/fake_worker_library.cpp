@@ -1,4 +1,5 @@
 // A worker library without a GPU: threads play the workers, with the CPU's codec.
+#include <cstdlib>
 #include <memory>
 #include <mutex>
 
@@ -32,7 +33,8 @@ CpuGpu* gpu = nullptr;
 std::mutex mutex;
 
 const char* open(int, std::size_t buffer_bytes, nccl::WorkerBoard** board, std::byte** buffers) {
-  gpu = new CpuGpu(work);
+  gpu = new CpuGpu(work, std::chrono::seconds(5));
+  std::atexit([] { gpu->join(); });  // crews that were told to leave
   *board = &gpu->board();
   *buffers = new (std::align_val_t{4096}) std::byte[buffer_bytes];
   return nullptr;

@@ -49,8 +49,8 @@ class Profiler {
   int mask_ = 0;
 };
 
-constexpr std::size_t kSize = 2 << 20;
-constexpr int kRounds = 6;
+constexpr std::size_t kSize = 1 << 20;
+constexpr int kRounds = 4;
 
 // NCCL registers its buffers when it connects, before the first kernel.
 void* regist(Rank& rank, void* comm, Bytes& bytes) {
