@@ -93,8 +93,14 @@ class Same(unittest.TestCase):
                 theirs_slice, ours_slice = theirs.get_slice(name), file.get_slice(name)
                 self.assertEqual(ours_slice.get_shape(), theirs_slice.get_shape())
                 self.assertEqual(ours_slice.get_dtype(), theirs_slice.get_dtype())
-            for name in self.readable(theirs, framework):
+            names = list(self.readable(theirs, framework))
+            for name in names:
                 self.assertEqual(raw_of(file.get_tensor(name)), raw_of(theirs.get_tensor(name)))
+            for group_bytes in (1, 100_000):
+                turns = list(file.tensors_in_turn(names, group_bytes))
+                self.assertEqual([name for name, _ in turns], names)
+                for name, tensor in turns:
+                    self.assertEqual(raw_of(tensor), raw_of(theirs.get_tensor(name)))
 
     def check_slices(self, framework):
         rng, count = random.Random(5), 0
