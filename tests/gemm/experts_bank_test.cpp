@@ -60,6 +60,19 @@ TEST(ExpertsBank, ASlotIsAPackedMatrix) {
   EXPECT_EQ(std::memcmp(bank.data() + gemm::slot_bytes(shape), alone.data(), *used), 0);
 }
 
+// Banks are kept in checkpoints: their bytes must not change.
+TEST(ExpertsBank, BytesStayAsTheyAre) {
+  const BankShape shape{2, 40, 200, 2, Kind::kFixed};
+  Weights w(2 * 40 * 200);
+  for (std::size_t i = 0; i < w.size(); ++i)
+    w[i] = static_cast<std::uint16_t>(0x3C00 + i * 2654435761u % 1500 + (i % 3 == 0 ? 0x8000 : 0));
+  std::uint64_t hash = 0xCBF29CE484222325ull;
+  for (const std::byte b : pack(w, shape))
+    hash = (hash ^ static_cast<std::uint64_t>(b)) * 0x100000001B3ull;
+  EXPECT_EQ(gemm::slot_bytes(shape), 27392u);
+  EXPECT_EQ(hash, 18134580058421747708u);
+}
+
 TEST(ExpertsBank, ABankTakesATwelveBitPart) {
   const BankShape qwen{128, 1536, 2048, 2, Kind::kFixed};
   const double bits = static_cast<double>(gemm::slot_bytes(qwen)) * 8 / (1536.0 * 2048);

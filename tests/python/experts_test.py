@@ -14,7 +14,7 @@ from torch import nn
 
 import snug.torch
 from snug._library import has_cuda
-from snug.torch.experts import CompressedExperts, compress_experts, why_not_experts
+from snug.torch.experts import CompressedExperts, why_not_experts
 
 try:
     from transformers import MixtralConfig, Qwen3MoeConfig
@@ -87,9 +87,9 @@ class Experts(unittest.TestCase):
 @unittest.skipIf(MixtralExperts is None, "transformers with banks of experts is not installed")
 class Transformers(unittest.TestCase):
     def test_a_model_keeps_its_logits(self):
-        config = Qwen3MoeConfig(vocab_size=64, hidden_size=64, intermediate_size=64,
+        config = Qwen3MoeConfig(vocab_size=64, hidden_size=128, intermediate_size=128,
                                 num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
-                                head_dim=32, moe_intermediate_size=48, num_experts=6,
+                                head_dim=64, moe_intermediate_size=128, num_experts=6,
                                 num_experts_per_tok=2, decoder_sparse_step=1, mlp_only_layers=[])
         for device in DEVICES:
             torch.manual_seed(1)
@@ -97,10 +97,17 @@ class Transformers(unittest.TestCase):
             tokens = torch.arange(12, device=device)[None]
             with torch.no_grad():
                 before = model(tokens).logits.float()
-                names = compress_experts(model)
+                dense = {name: weight.clone() for name, weight in model.state_dict().items()}
+                report = snug.torch.compress_model(model)
                 after = model(tokens).logits.float()
-            self.assertEqual(names, [f"model.layers.{i}.mlp.experts" for i in range(2)])
+            packed = [name for name, m in model.named_modules() if isinstance(m, CompressedExperts)]
+            self.assertEqual(packed, [f"model.layers.{i}.mlp.experts" for i in range(2)])
+            self.assertLess(report.num_bytes, report.dense_bytes)
             self.assertLess(float((after - before).norm() / before.norm()), 0.02)
+            restored = snug.torch.decompress_model(model).state_dict()
+            self.assertEqual(restored.keys(), dense.keys())
+            for name, weight in dense.items():
+                self.assertTrue(torch.equal(restored[name], weight), name)
 
     def test_other_modules_are_left_alone(self):
         config = MixtralConfig(hidden_size=32, intermediate_size=32, num_local_experts=2,

@@ -17,12 +17,13 @@ except ModuleNotFoundError as error:
 
 from .checkpoints import load_file, save_file
 from .deltas import apply_delta, delta, tensor_hash
+from .experts import CompressedExperts
 from .linear import (CompressedLinear, compress_model, decompress_model, load_compressed,
                      verify_model)
 from .matrix import explain
 from .tensors import compress, decompress
 from .tuning import load_tuning, tune
 
-__all__ = ["CompressedLinear", "apply_delta", "compress", "compress_model", "decompress",
+__all__ = ["CompressedExperts", "CompressedLinear", "apply_delta", "compress", "compress_model", "decompress",
            "decompress_model", "delta", "explain", "load_compressed", "load_file", "load_tuning",
            "save_file", "tensor_hash", "tune", "verify_model"]

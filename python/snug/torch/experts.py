@@ -212,6 +212,7 @@ class CompressedExperts(nn.Module):
 
     def __init__(self, gate_up, down, shape):
         super().__init__()
+        self._dense = ()  # the module that this one replaced, without its weights
         self.num_experts, self.n, self.k, self.kind = shape
         self.register_buffer("gate_up", gate_up)
         self.register_buffer("down", down)
@@ -241,6 +242,15 @@ class CompressedExperts(nn.Module):
         shapes = _shapes(self.num_experts, self.n, self.k, self.kind)
         return tuple(torch.stack([unpack_expert(bank, shape, e) for e in range(self.num_experts)])
                      for bank, shape in zip((self.gate_up, self.down), shapes))
+
+    def decompress(self):
+        """The module that compress_experts replaced, with its exact weights."""
+        if not self._dense:
+            raise ValueError("these experts replaced no module; weights() restores them")
+        dense = self._dense[0]
+        for name, weight in zip(("gate_up_proj", "down_proj"), self.weights()):
+            setattr(dense, name, nn.Parameter(weight, requires_grad=False))
+        return dense
 
     def extra_repr(self):
         return f"{self.num_experts} experts of {self.n} x {self.k}, {self.num_bytes / 1e6:.1f} MB"
@@ -278,13 +288,23 @@ def why_not_experts(module):
     return None
 
 
-def compress_experts(model, kind=FIXED):
-    """Replaces the experts of a model by compressed ones, in place; returns their names."""
-    names = []
+def compress_experts(model, kind=FIXED, skip=()):
+    """Replaces the experts of a model by compressed ones, in place: names and modules."""
+    made = []
     for parent_name, parent in list(model.named_modules()):
         for name, child in list(parent._modules.items()):
-            if child is not None and why_not_experts(child) is None:
-                packed = CompressedExperts.from_weights(child.gate_up_proj, child.down_proj, kind)
-                setattr(parent, name, packed.train(child.training))
-                names.append(f"{parent_name}.{name}" if parent_name else name)
-    return names
+            full = f"{parent_name}.{name}" if parent_name else name
+            if (child is None or any(full == other or full.startswith(other + ".")
+                                     for other in skip) or why_not_experts(child) is not None):
+                continue
+            packed = CompressedExperts.from_weights(child.gate_up_proj, child.down_proj, kind)
+            if kind != RAW and packed.num_bytes >= 2 * (child.gate_up_proj.numel()
+                                                        + child.down_proj.numel()):
+                continue  # tiny, or its values do not compress
+            for weight in ("gate_up_proj", "down_proj"):  # frees them
+                empty = torch.empty_like(getattr(child, weight), device="meta")
+                setattr(child, weight, nn.Parameter(empty, requires_grad=False))
+            packed._dense = (child,)
+            setattr(parent, name, packed.train(child.training))
+            made.append((full, packed))
+    return made

@@ -10,6 +10,7 @@ from torch import nn
 
 from .._library import GemmChoice, SnugError, Status, check, library, whole
 from .deltas import apply_delta, apply_to_packed
+from .experts import CompressedExperts, compress_experts
 from .matrix import (FIXED, POLICIES, RAW, multiply, pack, read_header, strip_sums, verify,
                      version_of)
 from .on_gpu import stream_of
@@ -225,7 +226,7 @@ class Report:
 
 
 def compress_model(model, policy="memory", batch=1, fuse=True, skip=()):
-    """Replaces the BF16 linear layers of a model by compressed ones, in place.
+    """Replaces the BF16 linear layers and experts of a model by compressed ones, in place.
 
     policy  "memory": every layer that gets smaller. "speed": of these, only layers
             that were measured to be faster compressed on this GPU. "twin": same
@@ -241,6 +242,10 @@ def compress_model(model, policy="memory", batch=1, fuse=True, skip=()):
     if type(model) is nn.Linear:
         reason = "it is the model itself; use CompressedLinear.from_linear"
         report.layers.append(_kept("", model, reason))
+    for name, experts in compress_experts(model, _kind(policy), skip):
+        weights = 3 * experts.num_experts * experts.n * experts.k
+        report.layers.append(Layer(name, weights // experts.k, experts.k, 2 * weights,
+                                   experts.num_bytes, ""))
     tied, places = _tied_weights(model), _places(model)
     replaced = {}  # id of a layer -> the layer and its replacement; one may be used in many places
     for parent_name, parent in list(model.named_modules()):
@@ -267,7 +272,7 @@ def decompress_model(model):
         if isinstance(parent, FusedPart):
             continue
         for name, child in list(parent._modules.items()):
-            if isinstance(child, (CompressedLinear, FusedPart)):
+            if isinstance(child, (CompressedLinear, FusedPart, CompressedExperts)):
                 if id(child) not in replaced:
                     replaced[id(child)] = (child, child.decompress().train(child.training))
                 setattr(parent, name, replaced[id(child)][1])
@@ -289,6 +294,12 @@ def dense_state_dict(model):
     """The state_dict of the dense model: compressed layers are restored, in CPU memory."""
     state = model.state_dict()
     for name, module in model.named_modules():
+        if isinstance(module, CompressedExperts):
+            for key, weight, old in zip(("gate_up_proj", "down_proj"), module.weights(),
+                                        ("gate_up", "down")):
+                del state[f"{name}.{old}"]
+                state[f"{name}.{key}"] = weight.cpu()
+            continue
         if isinstance(module, FusedLinear) or not isinstance(module, (CompressedLinear, FusedPart)):
             continue
         for key in module.state_dict():

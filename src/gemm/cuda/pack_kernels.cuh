@@ -11,6 +11,12 @@ namespace snug::gemm {
 
 inline constexpr int kPackThreads = 256;
 
+// A weight; the padding of a part is zeros that count as weights.
+__device__ __forceinline__ std::uint32_t load_weight(const PackParams& p, std::uint64_t row,
+                                                     std::uint64_t col) {
+  return row < p.row_end ? p.w[row * p.ld + col] : 0;
+}
+
 // Two adjacent weights; zero beyond the edge.
 __device__ __forceinline__ std::uint32_t load_pair(const PackParams& p, std::uint64_t row,
                                                    std::uint64_t col) {
@@ -24,7 +30,10 @@ __device__ __forceinline__ void count_strip(const PackParams& p, std::uint64_t s
                                             std::uint32_t* counts) {
   // A column of counters per lane, so that the lanes of a warp use different banks.
   const std::uint32_t lane = threadIdx.x % 32;
-  const std::uint64_t rows = min(std::uint64_t{kStripRows}, p.row_end - strip * kStripRows);
+  const std::uint64_t row0 = strip * kStripRows,
+                      rows = min(std::uint64_t{kStripRows}, p.row_end - row0),
+                      padding = min(std::uint64_t{kStripRows}, p.n - row0) - rows;
+  if (threadIdx.x == 0) atomicAdd(counts, static_cast<std::uint32_t>(padding * p.k));
   const std::uint64_t chunks = p.k / 8;
   const bool wide = p.ld % 8 == 0 && reinterpret_cast<std::uintptr_t>(p.w) % 16 == 0;
   for (std::uint64_t row = 0; row < rows; ++row) {
@@ -70,8 +79,8 @@ __device__ __forceinline__ void escape_tile(const PackParams& p, std::uint64_t r
   for (std::uint32_t bits = lane; bits < kTileWeights; bits += 32) {
     const Place place = place_from(bits);
     const std::uint64_t row = row0 + row_of(place), col = col0 + col_of(place);
-    if (row >= p.row_end || col >= p.k) continue;
-    const std::uint32_t value = p.w[row * p.ld + col] >> 8 & 0x7F;
+    if (row >= p.n || col >= p.k) continue;
+    const std::uint32_t value = load_weight(p, row, col) >> 8 & 0x7F;
     if (index_of[value] == kPaletteSize)
       *reinterpret_cast<std::uint32_t*>(tile + nibble_word_at(place)) |=
           nibble_bits(place, values.entry_for(value), 0);
@@ -87,8 +96,8 @@ __device__ __forceinline__ LaneValues lane_values(const PackParams& p, std::uint
   for (std::uint32_t bits = lane; bits < kTileWeights; bits += 32) {
     const Place place = place_from(bits);
     const std::uint64_t row = row0 + row_of(place), col = col0 + col_of(place);
-    if (row >= p.row_end || col >= p.k) continue;
-    const std::uint32_t value = p.w[row * p.ld + col] >> 8 & 0x7F, index = index_of[value];
+    if (row >= p.n || col >= p.k) continue;
+    const std::uint32_t value = load_weight(p, row, col) >> 8 & 0x7F, index = index_of[value];
     values.add(index, value);
     *num_missing += index == kPaletteSize;
   }
@@ -115,7 +124,7 @@ __device__ __forceinline__ TileResult pack_tile(const PackParams& p, std::uint64
         low[frag * 2 + reg / 2] = reg % 2 == 0 ? bytes : low[frag * 2 + reg / 2] | bytes << 16;
 #pragma unroll
         for (std::uint32_t elem = 0; elem < 2; ++elem) {
-          if (row >= p.row_end || col + elem >= p.k) continue;
+          if (row >= p.n || col + elem >= p.k) continue;
           const std::uint32_t value = pair >> 16 * elem & 0xFFFF, high = value >> 8 & 0x7F;
           const std::uint32_t index = index_of[high];
           indices |= 1u << index;
