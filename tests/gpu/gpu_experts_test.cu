@@ -150,7 +150,7 @@ TEST(GpuExperts, PackingEqualsTheCpus) {
     for (const auto& [n, k] : {std::pair{64, 256}, {34, 200}, {16, 1032}}) {
       const BankShape shape{3, static_cast<std::uint64_t>(n), static_cast<std::uint64_t>(k), parts,
                             Kind::kFixed};
-      const Weights w = normal_weights(3 * shape.n * shape.k, 0.02f, 500, 4);
+      const Weights w = normal_weights(3 * shape.n * shape.k, 0.02f, 3000, 4);
       const DeviceBank bank(w, shape);
       Bytes host(gemm::bank_bytes(shape));
       ASSERT_TRUE(gemm::pack_bank_host(w.data(), shape, host).ok());
