@@ -18,7 +18,7 @@ struct Settings {
   std::chrono::milliseconds timeout{600'000};  // SNUG_NCCL_TIMEOUT, in seconds
   std::string inner;                           // SNUG_NCCL_INNER
   int num_threads = 4;                         // SNUG_NCCL_THREADS, of a stacked plugin
-  int num_sms = 8;                             // SNUG_NCCL_SMS, of GPU workers; 0: none
+  int num_sms = 0;                             // SNUG_NCCL_SMS, of GPU workers; 0: none
   std::string worker_library;                  // SNUG_NCCL_WORKER_LIBRARY; empty: beside the plugin
   double pace_gbps = 0;                        // SNUG_NCCL_PACE_GBPS; 0: no pacing
   StatsFormat stats = StatsFormat::kNone;      // SNUG_NCCL_STATS

@@ -21,7 +21,7 @@ SETTINGS = {"defaults": {}, "one hardware queue": {"CUDA_DEVICE_MAX_CONNECTIONS"
 
 def run(folder, stats, name, extra, arguments):
     """Returns the number of failures."""
-    env = dict(plugin_env(folder, stats), SNUG_NCCL_CODEC="entropy", **extra)
+    env = dict(plugin_env(folder, stats), SNUG_NCCL_CODEC="entropy", SNUG_NCCL_SMS="8", **extra)
     group = Group(arguments.ranks, env)
     hung = []
     watch = threading.Timer(arguments.seconds, lambda: hung.append(True) or [rank.kill() for rank in group.ranks])

@@ -115,6 +115,7 @@ Counts run_pair(bool with_kernels, const std::string& library) {
   const std::string folder = ::testing::TempDir() + "/nccl_workers." + std::to_string(::getpid());
   std::filesystem::create_directories(folder);
   const Environment environment = {{"SNUG_NCCL_CODEC", "entropy"},
+                                   {"SNUG_NCCL_SMS", "8"},
                                    {"SNUG_NCCL_WORKER_LIBRARY", library},
                                    {"SNUG_NCCL_STATS", "json:" + folder + "/%p.json"}};
   EXPECT_TRUE(all_succeeded(run_ranks(2, environment, [&](int idx, Shared& shared) {
