@@ -86,7 +86,7 @@ struct ExpertsArgs {
 struct ExpertsPlan {
   std::int32_t kernel = 0;  // 1: few rows (mma), 2: many rows (wgmma)
   std::int32_t split = 0;   // few rows: warps that share two strips: 1, 2, 4 or 8
-  std::int32_t rows = 0;    // many rows: rows of an expert in a tile: 64, 96 or 128
+  std::int32_t rows = 0;    // many rows: rows of an expert in a tile: 16, 32, 64, 96 or 128
 };
 
 // Serves every m <= max_m.

@@ -59,7 +59,7 @@ typedef struct snug_experts_args {
 typedef struct snug_experts_plan {
   int32_t kernel; /* 1: few rows, 2: many rows; here and below, 0: choose for me */
   int32_t split;  /* few rows: warps that share two strips: 1, 2, 4 or 8 */
-  int32_t rows;   /* many rows: rows of an expert in a tile: 64, 96 or 128 */
+  int32_t rows;   /* many rows: rows of an expert in a tile: 16, 32, 64, 96 or 128 */
 } snug_experts_plan;
 
 /* A whole layer: gate_up is 2 N x K in two parts, down is K x N. A workspace of this size serves

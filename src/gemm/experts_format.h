@@ -5,7 +5,7 @@
 
 namespace snug::gemm {
 
-inline constexpr std::uint64_t kMaxExperts = 1024;
+inline constexpr std::uint64_t kMaxExperts = 512;
 
 // Offsets in a slot, and its size. They depend on the shape alone, so that a slot can be replaced
 // while a CUDA graph that reads the bank exists.

@@ -129,8 +129,9 @@ std::vector<std::int32_t> random_ids(std::uint64_t m, std::uint32_t top_k, std::
   return ids;
 }
 
-const std::vector<ExpertsPlan> kPlans = {{0, 0, 0}, {1, 1, 0},  {1, 2, 0},  {1, 4, 0},
-                                         {1, 8, 0}, {2, 0, 64}, {2, 0, 96}, {2, 0, 128}};
+const std::vector<ExpertsPlan> kPlans = {{0, 0, 0},  {1, 1, 0},  {1, 2, 0},  {1, 4, 0},
+                                         {1, 8, 0},  {2, 0, 16}, {2, 0, 32}, {2, 0, 64},
+                                         {2, 0, 96}, {2, 0, 128}};
 
 void expect_right(const Layer& layer, const std::vector<std::int32_t>& ids, std::uint32_t top_k,
                   const ExpertsPlan& plan, std::size_t misalign = 0, std::uint64_t pad = 0) {

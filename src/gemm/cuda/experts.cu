@@ -65,8 +65,8 @@ Status check_plan(const ExpertsPlan& plan) {
     return usage("not a kernel of experts", static_cast<std::uint64_t>(plan.kernel));
   if (!is_one_of(plan.split, {0, 1, 2, 4, 8}))
     return usage("split is not 1, 2, 4 or 8", static_cast<std::uint64_t>(plan.split));
-  if (!is_one_of(plan.rows, {0, 64, 96, 128}))
-    return usage("rows are not 64, 96 or 128", static_cast<std::uint64_t>(plan.rows));
+  if (!is_one_of(plan.rows, {0, 16, 32, 64, 96, 128}))
+    return usage("rows are not 16, 32, 64, 96 or 128", static_cast<std::uint64_t>(plan.rows));
   return {};
 }
 
@@ -119,16 +119,19 @@ struct LayerCall {
     // Many rows are gathered in pieces of 16 bytes.
     if (fit.many_rows && (!is_aligned(a.x, 16) || ldx % 8 != 0 || k % 8 != 0))
       fit = fit_experts(d, gate_up_.shape, down_.shape, a.m, a.top_k, {.kernel = kFewExpertRows});
+    // Reading x as it is takes whole tiles, in pieces of 4 bytes.
+    fit.local = fit.local && is_aligned(a.x, 4) && ldx % 2 == 0 && k % kTileCols == 0 &&
+                a.m * ldx < std::uint64_t{1} << 32;
   }
 
+  RouteShape shape() const { return {num_pairs, args.top_k, experts, fit.chunk_rows}; }
+
   cudaError_t route() const {
+    if (fit.local && !fit.many_rows) return cudaSuccess;
     RouteParams p{};
     p.to = routing;
     p.ids = args.ids;
-    p.num_pairs = num_pairs;
-    p.top_k = args.top_k;
-    p.experts = experts;
-    p.chunk_rows = fit.chunk_rows;
+    p.shape = shape();
     p.result = args.result;
     p.x = static_cast<const std::uint16_t*>(args.x);
     p.ldx = ldx;
@@ -137,24 +140,18 @@ struct LayerCall {
     p.x_pairs = is_aligned(args.x, 4) && ldx % 2 == 0;
     p.x_to = reinterpret_cast<uint4*>(base + offsets.x);
     p.x_units = fit.many_rows ? 0 : static_cast<std::uint32_t>(offsets.x_units);
-    p.h = reinterpret_cast<uint4*>(base + offsets.h);
-    p.h_units = static_cast<std::uint32_t>(offsets.h_units);
-    p.h_zeros = n % kTileCols == 0 ? 0 : kTileCols / 8;
-    const std::uint64_t units = std::max(args.m * p.x_units, std::uint64_t{num_pairs} * p.h_zeros);
     const std::uint64_t blocks =
-        std::min<std::uint64_t>((units + kRouteThreads - 1) / kRouteThreads,
+        std::min<std::uint64_t>((args.m * p.x_units + kRouteThreads - 1) / kRouteThreads,
                                 2 * static_cast<std::uint64_t>(device.num_sms));
     return launch_sm90(device, route_experts,
                        {1 + blocks, kRouteThreads, 0, stream, cuda::Start::kEarly}, p);
   }
 
-  // What both kernels are told of gate_up or of down.
-  template <class Params>
-  Params product(bool is_gate_up) const {
-    Params p{};
+  cudaError_t multiply(bool is_gate_up) const {
+    ExpertsProduct p{};
     p.bank = banks[is_gate_up ? 0 : 1];
     p.routing = routing;
-    p.experts = experts;
+    p.shape = shape();
     p.row_units = static_cast<std::uint32_t>(is_gate_up ? offsets.x_units : offsets.h_units);
     p.rows = reinterpret_cast<const uint4*>(base + (is_gate_up ? offsets.x : offsets.h));
     p.per_row = is_gate_up ? args.top_k : 1;
@@ -162,16 +159,15 @@ struct LayerCall {
     p.out = base + (is_gate_up ? offsets.h : offsets.parts);
     p.out_row_bytes = (is_gate_up ? offsets.h_units : offsets.part_units) * 16;
     p.items = is_gate_up ? p.bank.part_strips : (p.bank.strips + 1) / 2;
-    return p;
-  }
-  cudaError_t multiply(bool is_gate_up) const {
     if (!fit.many_rows) {
-      auto p = product<FewExpertRowsParams>(is_gate_up);
+      p.ids = args.ids;
+      p.x = static_cast<const std::uint32_t*>(args.x);
+      p.x_row_pairs = static_cast<std::uint32_t>(ldx / 2);
+      p.result = args.result;
       p.split = fit.split[is_gate_up ? 0 : 1];
       p.stages = fit.stages;
-      return launch_few_expert_rows(device, p, down.shape.kind, is_gate_up, fit, stream);
+      return launch_few_expert_rows(device, p, down.shape.kind, is_gate_up, fit.local, stream);
     }
-    auto p = product<ManyExpertRowsParams>(is_gate_up);
     p.items = (p.items + 7) / 8;
     p.present_units = p.row_units;
     if (is_gate_up) {

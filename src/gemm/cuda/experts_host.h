@@ -12,18 +12,19 @@ inline constexpr std::int32_t kFewExpertRows = 1, kManyExpertRows = 2;
 struct ExpertsFit {
   bool many_rows;
   std::uint32_t chunk_rows;  // rows that read the weights of an expert together
-  // Few rows: warps that share two strips, in gate_up and in down; stages of a ring.
+  // Few rows: whether thread blocks route for themselves; warps that share two strips, in gate_up
+  // and in down; stages of a ring.
+  bool local;
   std::uint32_t split[2], stages;
 };
 
 ExpertsFit fit_experts(const Device& device, const BankShape& gate_up, const BankShape& down,
                        std::uint64_t m, std::uint32_t top_k, const ExpertsPlan& wish) noexcept;
-cudaError_t launch_few_expert_rows(const Device& device, const FewExpertRowsParams& params,
-                                   Kind kind, bool gate_up, const ExpertsFit& fit,
-                                   cudaStream_t stream) noexcept;
+cudaError_t launch_few_expert_rows(const Device& device, const ExpertsProduct& product, Kind kind,
+                                   bool gate_up, bool local, cudaStream_t stream) noexcept;
 
-cudaError_t launch_many_expert_rows(const Device& device, const ManyExpertRowsParams& params,
-                                    Kind kind, bool gate_up, std::uint32_t chunk_rows,
+cudaError_t launch_many_expert_rows(const Device& device, const ExpertsProduct& params, Kind kind,
+                                    bool gate_up, std::uint32_t chunk_rows,
                                     cudaStream_t stream) noexcept;
 
 }  // namespace snug::gemm

@@ -25,47 +25,44 @@ struct Routing {
   std::uint32_t* pairs;  // sorted by expert
 };
 
+struct RouteShape {
+  std::uint32_t num_pairs, top_k, experts, chunk_rows;
+};
+
 struct RouteParams {
   Routing to;
   const std::int32_t* ids;
-  std::uint32_t num_pairs, top_k, experts, chunk_rows;
+  RouteShape shape;
   DeviceResult* result;
-  // Few rows: x in the order of operand B of mma, and zeros behind the columns of h.
+  // Few rows: x in the order of operand B of mma.
   const std::uint16_t* x;
   std::uint64_t ldx;
   std::uint32_t m, k;
   bool x_pairs;  // x can be read in pieces of 4 bytes
   uint4* x_to;
   std::uint32_t x_units;  // pieces of 16 bytes in a row of x_to; 0: leave x as it is
-  uint4* h;
-  std::uint32_t h_units, h_zeros;  // pieces of 16 bytes in a row of h, and at its end to clear
 };
 
-struct FewExpertRowsParams {
+// One product of a layer: gate_up or down.
+struct ExpertsProduct {
   BankParts bank;
   Routing routing;
-  std::uint32_t experts;
-  const uint4* rows;        // of x or h, in the order of operand B
-  std::uint32_t row_units;  // pieces of 16 bytes in a row
-  std::uint32_t per_row;    // pairs that share a row
-  const float* weights;     // down: of pairs
-  std::uint8_t* out;
-  std::uint64_t out_row_bytes;
-  std::uint32_t items;  // pairs of strips of an expert
-  std::uint32_t split, stages;
-};
-
-struct ManyExpertRowsParams {
-  BankParts bank;
-  Routing routing;
-  std::uint32_t experts;
-  const uint4* rows;  // of x or h
-  std::uint32_t row_units, per_row;
-  std::uint32_t present_units;  // pieces of 16 bytes that a row has; zeros follow
+  RouteShape shape;
+  const uint4* rows;            // of x or h
+  std::uint32_t row_units;      // pieces of 16 bytes in a row
+  std::uint32_t present_units;  // many rows: pieces that a row has; zeros follow
+  std::uint32_t per_row;        // pairs that share a row
   const float* weights;         // down: of pairs
   std::uint8_t* out;
   std::uint64_t out_row_bytes;
-  std::uint32_t items;  // groups of sixteen strips of an expert
+  std::uint32_t items;  // of an expert and a chunk of its rows
+  // Few rows. Thread blocks that route for themselves read ids, and x as it is, whose rows are
+  // x_row_pairs times 4 bytes apart.
+  const std::int32_t* ids;
+  const std::uint32_t* x;
+  std::uint32_t x_row_pairs;
+  DeviceResult* result;
+  std::uint32_t split, stages;
 };
 
 struct SumParams {

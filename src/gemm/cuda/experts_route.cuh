@@ -1,65 +1,12 @@
 // gemm/cuda/experts_route.cuh - before and after the products of a mixture of experts: sorting
 // pairs by expert, bringing x into the order of mma, the weighted sum.
 #pragma once
-#include "gemm/cuda/experts_params.h"
+#include "gemm/cuda/experts_sort.cuh"
 #include "gemm/cuda/linear_output.cuh"
 
 namespace snug::gemm {
 
 inline constexpr std::uint32_t kRouteThreads = 1024;
-static_assert(kMaxExperts <= kRouteThreads);
-
-// Sums over this thread and those below it, of all threads of the block.
-__device__ __forceinline__ uint3 block_inclusive_sum(uint3 v, uint3* warp_sums) {
-  v = {warp_inclusive_sum(v.x), warp_inclusive_sum(v.y), warp_inclusive_sum(v.z)};
-  if (lane_id() == 31) warp_sums[warp_id()] = v;
-  __syncthreads();
-  uint3 below{0, 0, 0};
-  for (std::uint32_t w = 0; w < warp_id(); ++w)
-    below = {below.x + warp_sums[w].x, below.y + warp_sums[w].y, below.z + warp_sums[w].z};
-  return {below.x + v.x, below.y + v.y, below.z + v.z};
-}
-
-// A counting sort by one block. The order of pairs within an expert varies from run to run; no
-// result depends on it.
-__device__ __forceinline__ void sort_pairs(const RouteParams& p) {
-  __shared__ std::uint32_t counts[kMaxExperts];
-  __shared__ uint3 warp_sums[kRouteThreads / 32];
-  __shared__ std::uint32_t first_bad;
-  const std::uint32_t thread = threadIdx.x;
-  if (thread < p.experts) counts[thread] = 0;
-  if (thread == 0) first_bad = ~0u;
-  __syncthreads();
-  for (std::uint32_t i = thread; i < p.num_pairs; i += kRouteThreads) {
-    const std::int32_t id = p.ids[i];
-    if (static_cast<std::uint32_t>(id) < p.experts)
-      atomicAdd(counts + id, 1u);
-    else if (id != -1)
-      atomicMin(&first_bad, i);
-  }
-  __syncthreads();
-  const std::uint32_t rows = thread < p.experts ? counts[thread] : 0,
-                      chunks = (rows + p.chunk_rows - 1) / p.chunk_rows;
-  const uint3 ends = block_inclusive_sum({rows, chunks, rows != 0 ? 1u : 0u}, warp_sums);
-  if (thread < p.experts) {
-    counts[thread] = ends.x - rows;
-    if (rows != 0) p.to.active[ends.z - 1] = {thread, ends.x - rows, rows, ends.y - chunks};
-  }
-  if (thread == kRouteThreads - 1) {
-    p.to.active[ends.z] = {0, ends.x, 0, ends.y};
-    *p.to.num_active = ends.z;
-    if (p.result != nullptr) {
-      const bool good = first_bad == ~0u;
-      *p.result = {0, static_cast<std::uint32_t>(good ? Code::kOk : Code::kUsage), 0,
-                   good ? kNowhere : first_bad / p.top_k};
-    }
-  }
-  __syncthreads();
-  for (std::uint32_t i = thread; i < p.num_pairs; i += kRouteThreads) {
-    const std::int32_t id = p.ids[i];
-    if (static_cast<std::uint32_t>(id) < p.experts) p.to.pairs[atomicAdd(counts + id, 1u)] = i;
-  }
-}
 
 __device__ __forceinline__ std::uint32_t x_pair(const RouteParams& p, std::uint64_t row,
                                                 std::uint32_t col) {
@@ -79,16 +26,19 @@ __device__ __forceinline__ void order_x(const RouteParams& p, std::uint64_t firs
     p.x_to[i] = {x_pair(p, row, col), x_pair(p, row, col + 8), x_pair(p, row, col + 16),
                  x_pair(p, row, col + 24)};
   }
-  const std::uint64_t zeros = std::uint64_t{p.num_pairs} * p.h_zeros;
-  for (std::uint64_t i = first; i < zeros; i += stride)
-    p.h[i / p.h_zeros * p.h_units + p.h_units - p.h_zeros + i % p.h_zeros] = {};
 }
 
 __global__ void __launch_bounds__(kRouteThreads)
     route_experts(const __grid_constant__ RouteParams p) {
   let_next_kernel_start();
   wait_for_previous_kernel();
-  if (blockIdx.x == 0) return sort_pairs(p);
+  if (blockIdx.x == 0) {
+    __shared__ SortScratch scratch;
+    const std::uint32_t num_active = sort_pairs<kRouteThreads, false>(
+        p.ids, p.shape, scratch, p.to.active, p.to.pairs, p.result);
+    if (threadIdx.x == 0) *p.to.num_active = num_active;
+    return;
+  }
   order_x(p, (blockIdx.x - 1) * std::uint64_t{kRouteThreads} + threadIdx.x,
           (gridDim.x - 1) * std::uint64_t{kRouteThreads});
 }

@@ -2,7 +2,7 @@
 // weights once.
 //
 // An item is two strips of an expert times a chunk of its rows: the strips of gate and up that make
-// the same columns of h, or two adjacent strips of down. Each of eight warps takes items (or, with
+// the same columns of h, or two adjacent strips of down. Each warp takes items (or, with
 // `split`, every split-th tile of an item) through its own ring of bulk copies, which runs ahead
 // into the next items. So loads never stop between experts, and there is no barrier between warps.
 // Rows of x or h come in the order of operand B (experts_route.cuh): a lane loads its part with
@@ -11,23 +11,32 @@
 #pragma once
 #include "gemm/cuda/experts_items.cuh"
 #include "gemm/cuda/experts_output.cuh"
+#include "gemm/cuda/experts_sort.cuh"
 
 namespace snug::gemm {
 
-// Shared memory: barriers, the list of experts, sums of split items, rings.
-struct FewExpertRowsSmem {
-  static constexpr std::uint32_t kWarps = 8, kMaxStages = 8;
-  static constexpr std::uint32_t kSumBytes = 2048;  // two strips by 16 rows, of a warp
-  std::uint32_t tile_bytes, stage_bytes, active, sums, rings;
+inline constexpr std::uint32_t kFewRows = 16, kSplitRows = 8;  // of a chunk
 
-  constexpr FewExpertRowsSmem(Kind kind, std::uint32_t experts, bool split)
-      : tile_bytes(tile_bytes_of(kind)),
+// Shared memory: barriers, the list of experts, their pairs, sums of split items, rings.
+struct FewExpertRowsSmem {
+  static constexpr std::uint32_t kMaxStages = 4;
+  static constexpr std::uint32_t kSumBytes = 1024;  // two strips by kSplitRows, of a warp
+  // Decoding takes a warp several times as long as reading raw weights.
+  std::uint32_t warps, max_stages;
+  std::uint32_t tile_bytes, stage_bytes, active, scratch, pairs, sums, rings;
+
+  constexpr FewExpertRowsSmem(Kind kind, std::uint32_t experts, bool local, bool split)
+      : warps(kind == Kind::kRaw ? 8 : 16),
+        max_stages(kind == Kind::kRaw ? 3 : 2),
+        tile_bytes(tile_bytes_of(kind)),
         stage_bytes(2 * tile_bytes + (kind == Kind::kRaw ? 0 : 128)),
-        active(kWarps * kMaxStages * 8),
-        sums((active + (experts + 1) * 16 + 127) / 128 * 128),
-        rings(sums + (split ? 2 * kWarps * kSumBytes : 0)) {}
+        active(warps * kMaxStages * 8),
+        scratch(active + (experts + 1) * 16),
+        pairs(scratch + (local ? sizeof(SortScratch) : 0)),
+        sums((pairs + (local ? kMaxLocalPairs * 4 : 0) + 127) / 128 * 128),
+        rings(sums + (split ? warps * kSumBytes : 0)) {}
   constexpr std::uint32_t bytes(std::uint32_t stages) const {
-    return rings + kWarps * stages * stage_bytes;
+    return rings + warps * stages * stage_bytes;
   }
 };
 
@@ -39,26 +48,34 @@ __device__ __forceinline__ uint4 load_row(const uint4* p) {
   return v;
 }
 
-template <Kind kKind, bool kGateUp, int kMaxTokenTiles>
+__device__ __forceinline__ std::uint32_t load_x(const std::uint32_t* p) {
+  std::uint32_t v;
+  asm volatile("ld.global.u32 %0, [%1];" : "=r"(v) : "l"(p));
+  return v;
+}
+
+// kLocal: every thread block sorts the pairs for itself, and gate_up reads x as it is. That saves a
+// kernel, and is faster where there are few pairs.
+template <Kind kKind, bool kGateUp, bool kLocal>
 struct FewExpertRows {
-  static constexpr std::uint32_t kWarps = FewExpertRowsSmem::kWarps;
+  static constexpr std::uint32_t kWarps = FewExpertRowsSmem(kKind, 1, false, false).warps;
   static constexpr std::uint32_t kTileBytes = tile_bytes_of(kKind);
 
-  const FewExpertRowsParams& p;
+  const ExpertsProduct& p;
   FewExpertRowsSmem smem;
   std::uint32_t base, lane, warp, group, member, groups;
   std::uint32_t ring, full;
-  std::uint32_t num_active, end_item;
+  std::uint32_t num_active, item_number, end_item;
   // Copies ahead.
   ItemWalk ahead;
   std::uint32_t ahead_item, ahead_tile;
   const std::uint8_t* ahead_from;  // of this lane's part
   // What is multiplied.
   ItemWalk here;
-  std::uint32_t slot = 0, phase = 0, sum_buffer = 0, turn = 0;
+  std::uint32_t slot = 0, phase = 0, turn = 0;
 
-  __device__ __forceinline__ FewExpertRows(const FewExpertRowsParams& params, std::uint32_t base_)
-      : p(params), smem(kKind, params.experts, params.split != 1), base(base_) {
+  __device__ __forceinline__ FewExpertRows(const ExpertsProduct& params, std::uint32_t base_)
+      : p(params), smem(kKind, params.shape.experts, kLocal, params.split != 1), base(base_) {
     lane = threadIdx.x % 32;
     warp = __shfl_sync(kAllLanes, threadIdx.x / 32, 0);
     group = warp / p.split, member = warp % p.split, groups = kWarps / p.split;
@@ -118,16 +135,19 @@ struct FewExpertRows {
     const std::uint32_t unknown_zero = p.stages >> 16;
 #pragma unroll 1
     for (std::uint32_t tile = member; tile < p.bank.tiles_per_strip; tile += p.split) {
-      const uint4* const x = p.rows + tile * 16;
-      uint4 b[2][kTokenTiles][2];
-      const auto load_x = [&](std::uint32_t half) {
+      uint4 b[2][kTokenTiles][2];  // loaded before weights are waited for
+#pragma unroll
+      for (std::uint32_t half = 0; half < 2; ++half)
 #pragma unroll
         for (int t = 0; t < kTokenTiles; ++t)
 #pragma unroll
-          for (int i = 0; i < 2; ++i) b[half][t][i] = load_row(x + rows[t] + half * 8 + i * 4);
-      };
-      load_x(0);
-      if (kTokenTiles <= 2) load_x(1);
+          for (int i = 0; i < 2; ++i)
+            if constexpr (kGateUp && kLocal) {
+              const std::uint32_t* const x = p.x + rows[t] + tile * 64 + half * 32 + i * 16;
+              b[half][t][i] = {load_x(x), load_x(x + 4), load_x(x + 8), load_x(x + 12)};
+            } else {
+              b[half][t][i] = load_row(p.rows + rows[t] + tile * 16 + half * 8 + i * 4);
+            }
       barrier_wait_hinted(full + slot * 8, phase);
       const std::uint32_t stage = ring + slot * smem.stage_bytes;
       LanePalette palettes[2];
@@ -141,7 +161,6 @@ struct FewExpertRows {
         input[0].load(stage + lane * 16, half);
         input[1].load(stage + kTileBytes + lane * 16, half);
         if (half == 1) {
-          if (kTokenTiles > 2) load_x(1);
           const std::uint32_t read = input[0].any() | input[1].any();
           __syncwarp();
           copy_next(slot, read & unknown_zero);
@@ -164,67 +183,108 @@ struct FewExpertRows {
   }
 
   // Adds what the warps of a group have, in their order. True for the one that has the sums.
-  template <int kTokenTiles>
-  __device__ __forceinline__ bool add_members(float (&sums)[2][kTokenTiles][4]) {
-    const std::uint32_t buffer = base + smem.sums + sum_buffer * kWarps * smem.kSumBytes +
-                                 group * p.split * smem.kSumBytes + lane * 16;
+  __device__ __forceinline__ bool add_members(float (&sums)[2][1][4]) {
+    const std::uint32_t buffer = base + smem.sums + group * p.split * smem.kSumBytes + lane * 16;
+    const auto sync = [&] {
+      asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "r"(p.split * 32) : "memory");
+    };
+    sync();  // the sums of the item before have been read
 #pragma unroll
-    for (int i = 0; i < 2 * kTokenTiles; ++i) {
-      const float(&v)[4] = sums[i / kTokenTiles][i % kTokenTiles];
-      store_shared(buffer + member * smem.kSumBytes + i * 512, float4{v[0], v[1], v[2], v[3]});
+    for (int s = 0; s < 2; ++s) {
+      const float(&v)[4] = sums[s][0];
+      store_shared(buffer + member * smem.kSumBytes + s * 512, float4{v[0], v[1], v[2], v[3]});
     }
-    asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "r"(p.split * 32) : "memory");
-    sum_buffer ^= 1;  // read until the warp comes to the next barrier
+    sync();
     const bool mine = member == turn;
     if (++turn == p.split) turn = 0;
     if (!mine) return false;
 #pragma unroll
-    for (int i = 0; i < 2 * kTokenTiles; ++i) {
-      float4 total = load_shared_f32x4(buffer + i * 512);
+    for (int s = 0; s < 2; ++s) {
+      float4 total = load_shared_f32x4(buffer + s * 512);
 #pragma unroll 1
       for (std::uint32_t w = 1; w < p.split; ++w)
-        total = add(total, load_shared_f32x4(buffer + w * smem.kSumBytes + i * 512));
-      float(&v)[4] = sums[i / kTokenTiles][i % kTokenTiles];
+        total = add(total, load_shared_f32x4(buffer + w * smem.kSumBytes + s * 512));
+      float(&v)[4] = sums[s][0];
       v[0] = total.x, v[1] = total.y, v[2] = total.z, v[3] = total.w;
     }
     return true;
   }
 
+  __device__ __forceinline__ std::uint32_t pair_at(std::uint32_t i) const {
+    if (kLocal) return load_shared_u32(base + smem.pairs + i * 4);
+    return __ldcg(p.routing.pairs + i);
+  }
+
+  // Items from this one on, as long as they have the same rows; returns the first other one.
   template <int kTokenTiles>
-  __device__ __forceinline__ void run_item(const ExpertItem& item) {
+  __device__ __forceinline__ ExpertItem run_items(ExpertItem item) {
     // Lanes beyond the last row read the first; their results are not stored.
+    const std::uint32_t first_row = item.first_row, num_rows = item.num_rows;
     std::uint32_t pairs[kTokenTiles], rows[kTokenTiles];
+    float weights[kTokenTiles];
 #pragma unroll
     for (int t = 0; t < kTokenTiles; ++t) {
       const std::uint32_t row = t * 8 + lane / 4;
-      pairs[t] = __ldcg(p.routing.pairs + item.first_row + (row < item.num_rows ? row : 0));
-      rows[t] = (p.per_row == 1 ? pairs[t] : pairs[t] / p.per_row) * p.row_units + lane % 4;
+      pairs[t] = pair_at(first_row + (row < num_rows ? row : 0));
+      const std::uint32_t at = p.per_row == 1 ? pairs[t] : pairs[t] / p.per_row;
+      rows[t] = at * (kGateUp && kLocal ? p.x_row_pairs : p.row_units) + lane % 4;
+      weights[t] = kGateUp ? 0.0f : __ldg(p.weights + pairs[t]);
     }
-    float sums[2][kTokenTiles][4] = {};
-    multiply<kTokenTiles>(sums, item, rows);
-    if constexpr (kMaxTokenTiles <= 2)
-      if (p.split != 1 && !add_members<kTokenTiles>(sums)) return;
+    do {
+      float sums[2][kTokenTiles][4] = {};
+      multiply<kTokenTiles>(sums, item, rows);
+      bool has_sums = true;
+      if constexpr (kTokenTiles == 1)
+        if (p.split != 1) has_sums = add_members(sums);
+      if (has_sums)
 #pragma unroll
-    for (int t = 0; t < kTokenTiles; ++t) {
-      const bool real = t * 8 + lane / 4 < item.num_rows;
-      std::uint8_t* const row = p.out + pairs[t] * p.out_row_bytes;
-      if constexpr (kGateUp)
-        store_h(row, swiglu(sums[0][t], sums[1][t]), item.strips, real, lane);
-      else
-        store_weighted(row, sums[0][t], sums[1][t], __ldg(p.weights + pairs[t]), item.strips, real,
-                       lane);
+        for (int t = 0; t < kTokenTiles; ++t) {
+          const bool real = t * 8 + lane / 4 < num_rows;
+          std::uint8_t* const row = p.out + pairs[t] * p.out_row_bytes;
+          if constexpr (kGateUp)
+            store_h(row, swiglu(sums[0][t], sums[1][t]), item.strips, real, lane);
+          else
+            store_weighted(row, sums[0][t], sums[1][t], weights[t], item.strips, real, lane);
+        }
+      item_number += groups;
+      if (item_number >= end_item) break;
+      item = here.next(item_number, p.items);
+    } while (item.first_row == first_row);
+    return item;
+  }
+
+  // Columns of h behind those that items write: the products with down read whole tiles.
+  __device__ __forceinline__ void clear_padding() const {
+    const std::uint32_t strips = static_cast<std::uint32_t>(p.out_row_bytes / 32),
+                        empty = strips - p.bank.part_strips;
+    for (std::uint32_t i = blockIdx.x * kWarps * 32 + threadIdx.x;
+         i < p.shape.num_pairs * empty * 4; i += gridDim.x * kWarps * 32) {
+      const std::uint32_t strip = p.bank.part_strips + i / 4 % empty;
+      *reinterpret_cast<uint2*>(p.out + i / 4 / empty * p.out_row_bytes + strip / 2 * 64 +
+                                i % 4 * 16 + strip % 2 * 8) = {};
     }
   }
 
-  __device__ __forceinline__ void run() {
+  __device__ __forceinline__ void route(std::uint8_t* memory) {
+    if constexpr (kLocal)
+      num_active = sort_pairs<kWarps * 32, true>(
+          p.ids, p.shape, *reinterpret_cast<SortScratch*>(memory + smem.scratch),
+          reinterpret_cast<ActiveExpert*>(memory + smem.active),
+          reinterpret_cast<std::uint32_t*>(memory + smem.pairs),
+          kGateUp && blockIdx.x == 0 ? p.result : nullptr);
+    else
+      num_active = here.load<kWarps * 32>(p.routing, p.shape.experts);
+    __syncthreads();
+  }
+
+  __device__ __forceinline__ void run(std::uint8_t* memory) {
     if (lane == 0) {
       for (std::uint32_t i = 0; i < p.stages; ++i) barrier_init(full + i * 8, 1);
       barrier_init_fence();
     }
-    // Routing is two kernels before down, and has ended when that starts.
+    // Routing, or whoever made the ids, is two kernels before down and has ended when that starts.
     if (kGateUp) wait_for_previous_kernel();
-    num_active = here.load<kWarps * 32>(p.routing, p.experts);
-    __syncthreads();
+    route(memory);
     let_next_kernel_start();
     const std::uint64_t total = here.num_items(num_active, p.items);
     const auto first = static_cast<std::uint32_t>(total * blockIdx.x / gridDim.x);
@@ -236,32 +296,24 @@ struct FewExpertRows {
       here.at = ahead.at;
       enter_ahead();
     }
-    std::uint32_t item_number = ahead_item;
+    item_number = ahead_item;
     if (member >= p.bank.tiles_per_strip) ahead_item = end_item;  // nothing to copy
     for (std::uint32_t i = 0; i < p.stages; ++i) copy_next(i, 0);
+    if (kGateUp) clear_padding();
     if (!kGateUp) wait_for_previous_kernel();
-    for (; item_number < end_item; item_number += groups) {
-      const ExpertItem item = here.next(item_number, p.items);
-      if (item.num_rows <= 8)
-        run_item<1>(item);
-      else if (kMaxTokenTiles == 2 || item.num_rows <= 16)
-        run_item<2>(item);
-      else if constexpr (kMaxTokenTiles > 2) {
-        if (item.num_rows <= 32)
-          run_item<4>(item);
-        else
-          run_item<8>(item);
-      }
-    }
+    if (item_number >= end_item) return;
+    ExpertItem item = here.next(item_number, p.items);
+    while (item_number < end_item)
+      item = item.num_rows <= 8 ? run_items<1>(item) : run_items<2>(item);
   }
 };
 
-template <Kind kKind, bool kGateUp, int kMaxTokenTiles>
-__global__ void __launch_bounds__(FewExpertRowsSmem::kWarps * 32, 1)
-    experts_few_rows(const __grid_constant__ FewExpertRowsParams p) {
+template <Kind kKind, bool kGateUp, bool kLocal>
+__global__ void __launch_bounds__(FewExpertRows<kKind, kGateUp, kLocal>::kWarps * 32, 1)
+    experts_few_rows(const __grid_constant__ ExpertsProduct p) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   extern __shared__ __align__(128) std::uint8_t memory[];
-  FewExpertRows<kKind, kGateUp, kMaxTokenTiles>(p, shared_address(memory)).run();
+  FewExpertRows<kKind, kGateUp, kLocal>(p, shared_address(memory)).run(memory);
 #endif
 }
 

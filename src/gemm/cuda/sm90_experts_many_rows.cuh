@@ -16,25 +16,27 @@ struct ManyExpertRows {
   static constexpr std::uint32_t kWarps = 8, kStrips = 2 * kWarps;
   static constexpr std::uint32_t kThreads = (kWarps + 4) * 32, kGatherThreads = 64;
   static constexpr std::uint32_t kTileBytes = tile_bytes_of(kKind);
-  static constexpr std::uint32_t kWStages = kKind == Kind::kRaw ? 2 : 3, kXStages = 4;
-  static constexpr int kInFlight = 2;  // stages of x that a thread has requested
+  static constexpr std::uint32_t kWStages = kKind == Kind::kRaw ? 2 : kMaxRows <= 32 ? 4 : 3;
+  static constexpr std::uint32_t kXStages = 4;
+  // Items whose rows are described: x runs up to two items ahead of what is stored.
+  static constexpr std::uint32_t kRowLists = 4;
   static constexpr std::uint32_t kWBytes = kStrips * kTileBytes, kXBytes = kMaxRows * 128;
   // Shared memory: x, weights, barriers, list of experts.
   static constexpr std::uint32_t kW = kXStages * kXBytes, kWFull = kW + kWStages * kWBytes,
                                  kWEmpty = kWFull + 8 * kWStages, kXFull = kWEmpty + 8 * kWStages,
                                  kXEmpty = kXFull + 8 * kXStages,
                                  kRows = (kXEmpty + 8 * kXStages + 127) / 128 * 128,
-                                 kActive = kRows + kGatherThreads * kMaxRows / 8 * 4;
+                                 kActive = kRows + kRowLists * kMaxRows * 16;
   static constexpr std::uint32_t smem_bytes(std::uint32_t experts) {
     return kActive + (experts + 1) * 16;
   }
 
-  const ManyExpertRowsParams& p;
+  const ExpertsProduct& p;
   std::uint32_t base, lane, warp;
   std::uint32_t num_active = 0, total = 0;
   ItemWalk walk;
 
-  __device__ __forceinline__ ManyExpertRows(const ManyExpertRowsParams& params, std::uint32_t base_)
+  __device__ __forceinline__ ManyExpertRows(const ExpertsProduct& params, std::uint32_t base_)
       : p(params), base(base_) {
     lane = threadIdx.x % 32;
     warp = __shfl_sync(kAllLanes, threadIdx.x / 32, 0);
@@ -78,21 +80,19 @@ struct ManyExpertRows {
   __device__ __forceinline__ void gather_rows() {
     const std::uint32_t thread = threadIdx.x % kGatherThreads, chunk = thread % 8,
                         first = thread / 8;
-    const std::uint32_t my_rows = base + kRows + thread * 4;
-    std::uint32_t slot = 0, phase = 1, num_requested = 0;
-    const auto deliver = [&](std::uint32_t number) {
-      fence_async_proxy();
-      barrier_arrive(base + kXFull + number % kXStages * 8);
-    };
+    std::uint32_t slot = 0, phase = 1, list = 0;
     for_each_item([&](const ExpertItem& item) {
-    // Where this thread's rows begin; in shared memory, since it has few registers.
-#pragma unroll 4
-      for (std::uint32_t row = first; row < kMaxRows; row += 8) {
+      // For each row its pair and weight, and where it begins. Rows beyond the last are its copies.
+      const std::uint32_t rows = base + kRows + list * kMaxRows * 16;
+      if (++list == kRowLists) list = 0;
+      for (std::uint32_t row = thread; row < kMaxRows; row += kGatherThreads) {
         const std::uint32_t pair =
-            __ldcg(p.routing.pairs + item.first_row + (row < item.num_rows ? row : 0));
-        store_shared(my_rows + row / 8 * kGatherThreads * 4,
-                     (p.per_row == 1 ? pair : pair / p.per_row) * p.row_units);
+            __ldcg(p.routing.pairs + item.first_row + min(row, item.num_rows - 1));
+        store_shared(rows + row * 16,
+                     uint4{pair, kGateUp ? 0 : __float_as_uint(__ldg(p.weights + pair)),
+                           (p.per_row == 1 ? pair : pair / p.per_row) * p.row_units, 0});
       }
+      asm volatile("bar.sync 1, %0;" ::"n"(kGatherThreads) : "memory");
       const std::uint32_t halves = 2 * p.bank.tiles_per_strip;
       for (std::uint32_t half = 0; half < halves; ++half) {
         barrier_wait_hinted(base + kXEmpty + slot * 8, phase);
@@ -102,23 +102,21 @@ struct ManyExpertRows {
 #pragma unroll 4
         for (std::uint32_t i = 0; i * 8 < item.num_rows; ++i)
           asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to + i * 1024),
-                       "l"(from + load_shared_u32(my_rows + i * kGatherThreads * 4)), "r"(bytes)
+                       "l"(from + load_shared_u32(rows + (first + i * 8) * 16 + 8)), "r"(bytes)
                        : "memory");
-        commit_copies();
-        if (++num_requested > kInFlight) {
-          wait_copies<kInFlight>();
-          deliver(num_requested - 1 - kInFlight);
-        }
+        // The first arrival is for the list of rows, the second happens when the copies are done.
+        barrier_arrive(base + kXFull + slot * 8);
+        asm volatile(
+            "cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(base + kXFull + slot * 8)
+            : "memory");
         if (++slot == kXStages) slot = 0, phase ^= 1;
       }
     });
     wait_copies<0>();
-    for (std::uint32_t left = min(num_requested, std::uint32_t{kInFlight}); left != 0; --left)
-      deliver(num_requested - left);
   }
 
   // Where the rings of a consumer stand.
-  std::uint32_t w_slot = 0, w_phase = 0, x_slot = 0, x_phase = 0;
+  std::uint32_t w_slot = 0, w_phase = 0, x_slot = 0, x_phase = 0, list = 0;
 
   __device__ __forceinline__ void multiply(const ExpertItem& item) {
     const std::uint32_t pair = item.strips * kWarps + warp, zero = warp >> 8;
@@ -150,6 +148,12 @@ struct ManyExpertRows {
     for (int i = 0; i < kMaxRows / 2; ++i) sums[0][i] = sums[1][i] = 0.0f;
     HalfFragments a[2];
     std::uint32_t last_x = 0;
+    const std::uint32_t my_codes = base + kW + warp * 2 * kTileBytes + lane * 16;
+    // Codes are loaded before the tensor cores start on those before them. A branch between the
+    // last write to operand A and wgmma would make the compiler wait for each wgmma.
+    HalfInput<kKind> input;
+    barrier_wait_hinted(base + kWFull + w_slot * 8, w_phase);
+    input.load(my_codes + w_slot * kWBytes, 0);
     for (std::uint32_t tile = 0; tile < p.bank.tiles_per_strip; ++tile) {
       LanePalette lane_palettes[2];
       if constexpr (kKind == Kind::kFixed) {
@@ -162,22 +166,28 @@ struct ManyExpertRows {
         for (int s = 0; s < 2; ++s)
           lane_palettes[s] = escapes[s].palette_of(tile % 8, palettes[s], overflows, lane);
       }
-      barrier_wait_hinted(base + kWFull + w_slot * 8, w_phase);
-      const std::uint32_t codes = base + kW + w_slot * kWBytes + warp * 2 * kTileBytes + lane * 16;
+      const std::uint32_t codes = my_codes + w_slot * kWBytes;
+      const bool is_last = tile + 1 == p.bank.tiles_per_strip;
 #pragma unroll
       for (std::uint32_t half = 0; half < 2; ++half) {
         const std::uint32_t x = wgmma_descriptor(base + x_slot * kXBytes);
 #pragma unroll
         for (std::uint32_t s = 0; s < 2; ++s) {
-          HalfInput<kKind> input;
-          input.load(codes + s * kTileBytes, half);
           input.decode(a[s], half, lane_palettes[s]);
-          if (half == 1 && s == 1) {
+          if (half == 0 || s == 0) {
+            input.load(codes + (s ^ 1) * kTileBytes, half + s);
+          } else {
             // The address depends on the loads, so that they are complete.
-            const std::uint32_t after = input.any() & zero;
+            const std::uint32_t after = (a[1].a[0][0] | a[1].a[2][0]) & zero;
             barrier_arrive_if(lane == 0, base + kWEmpty + w_slot * 8 + after);
+            if (++w_slot == kWStages) w_slot = 0, w_phase ^= 1;
+            barrier_wait_hinted(base + kWFull + w_slot * 8, w_phase, !is_last);
+            input.load(my_codes + w_slot * kWBytes, 0);  // unused after the last tile
           }
-          if (s == 0) barrier_wait_hinted(base + kXFull + x_slot * 8, x_phase);
+          if (s == 0) {
+            barrier_wait_hinted(base + kXFull + x_slot * 8, x_phase);
+            fence_async_proxy();  // x was not written by the copy engine
+          }
           wgmma_fence();
 #pragma unroll
           for (int i = 0; i < 4; ++i) Wgmma<kMaxRows>::multiply(sums[s], a[s].a[i], x + i * 2);
@@ -190,7 +200,6 @@ struct ManyExpertRows {
         last_x = x_slot;
         if (++x_slot == kXStages) x_slot = 0, x_phase ^= 1;
       }
-      if (++w_slot == kWStages) w_slot = 0, w_phase ^= 1;
     }
     wgmma_wait<0>();
     barrier_arrive_if(lane == 0, base + kXEmpty + last_x * 8);
@@ -198,7 +207,9 @@ struct ManyExpertRows {
   }
 
   __device__ __forceinline__ void store(const float (&sums)[2][kMaxRows / 2],
-                                        const ExpertItem& item, std::uint32_t pair) const {
+                                        const ExpertItem& item, std::uint32_t pair) {
+    const std::uint32_t rows = base + kRows + list * kMaxRows * 16;
+    if (++list == kRowLists) list = 0;
     if (kGateUp ? pair >= p.bank.part_strips : 2 * pair >= p.bank.strips) return;
 #pragma unroll
     for (int j = 0; j < kMaxRows / 8; j += 2) {
@@ -209,7 +220,7 @@ struct ManyExpertRows {
       if constexpr (kGateUp) {
         const std::uint32_t row = j * 8 + lane / 4 + lane % 4 / 2 * 8;
         const bool real = row < item.num_rows;
-        const std::uint32_t to = __ldcg(p.routing.pairs + item.first_row + (real ? row : 0));
+        const std::uint64_t to = load_shared_u32(rows + row * 16);
         store_h_in_order(p.out + to * p.out_row_bytes, swiglu(gate[0], other[0]),
                          swiglu(gate[1], other[1]), pair, real, lane);
       } else {
@@ -217,12 +228,22 @@ struct ManyExpertRows {
         for (int i = 0; i < 2; ++i) {
           const std::uint32_t row = (j + i) * 8 + lane / 4;
           const bool real = row < item.num_rows;
-          const std::uint32_t to = __ldcg(p.routing.pairs + item.first_row + (real ? row : 0));
-          store_weighted(p.out + to * p.out_row_bytes, gate[i], other[i], __ldg(p.weights + to),
+          const uint2 to = load_shared_b64(rows + row * 16);
+          store_weighted(p.out + to.x * p.out_row_bytes, gate[i], other[i], __uint_as_float(to.y),
                          pair, real, lane);
         }
       }
     }
+  }
+
+  // Columns of h behind those that items write: the products with down read whole tiles.
+  __device__ __forceinline__ void clear_padding() const {
+    const auto units = static_cast<std::uint32_t>(p.out_row_bytes / 16),
+               empty = units - 2 * p.bank.part_strips;
+    for (std::uint32_t i = blockIdx.x * 32 + lane; i < p.shape.num_pairs * empty;
+         i += gridDim.x * 32)
+      *reinterpret_cast<uint4*>(p.out + i / empty * p.out_row_bytes +
+                                (2 * p.bank.part_strips + i % empty) * 16) = {};
   }
 
   __device__ __forceinline__ void run() {
@@ -232,20 +253,21 @@ struct ManyExpertRows {
         barrier_init(base + kWEmpty + i * 8, kWarps);
       }
       for (std::uint32_t i = 0; i < kXStages; ++i) {
-        barrier_init(base + kXFull + i * 8, kGatherThreads);
+        barrier_init(base + kXFull + i * 8, 2 * kGatherThreads);
         barrier_init(base + kXEmpty + i * 8, kWarps);
       }
       barrier_init_fence();
     }
     // Routing is two kernels before down, and has ended when that starts.
     if (kGateUp) wait_for_previous_kernel();
-    num_active = walk.template load<kThreads>(p.routing, p.experts);
+    num_active = walk.template load<kThreads>(p.routing, p.shape.experts);
     __syncthreads();
     let_next_kernel_start();
     total = static_cast<std::uint32_t>(walk.num_items(num_active, p.items));
     if (warp >= kWarps) {
       asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
       if (warp == kWarps) copy_weights();
+      if (kGateUp && warp == kWarps + 1) clear_padding();
       if (warp >= kWarps + 2) {
         if (!kGateUp) wait_for_previous_kernel();
         gather_rows();
@@ -260,7 +282,7 @@ struct ManyExpertRows {
 
 template <Kind kKind, bool kGateUp, int kMaxRows>
 __global__ void __launch_bounds__(ManyExpertRows<kKind, kGateUp, kMaxRows>::kThreads, 1)
-    experts_many_rows(const __grid_constant__ ManyExpertRowsParams p) {
+    experts_many_rows(const __grid_constant__ ExpertsProduct p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) std::uint8_t memory[];
   if (shared_address(memory) % 1024 != 0) __trap();  // swizzled rows need it
