@@ -185,6 +185,22 @@ class Updates(unittest.TestCase):
             self.assertEqual([p.data_ptr() for p in model.parameters()], addresses)
             self.assertIn("tied", worker.layers.processed)
 
+    def test_tensors_that_are_parts_of_one_buffer(self):
+        first, second = versions(2)
+        holder = dict(first)
+        model, worker = self.pair(first)
+        trainer = self.trainer(worker, holder)
+        buffer = torch.cat([tensor.flatten() for tensor in second.values()
+                            if tensor.dtype == torch.bfloat16])
+        at = 0
+        for name, tensor in second.items():
+            if tensor.dtype == torch.bfloat16:
+                holder[name] = buffer[at:at + tensor.numel()].view(tensor.shape)
+                at += tensor.numel()
+        holder["norm"] = second["norm"]
+        trainer.send_weights()
+        self.same(model, second)
+
     def test_an_unchanged_model_sends_nothing(self):
         first = next(versions(1))
         _, worker = self.pair(first)

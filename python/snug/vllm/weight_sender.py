@@ -34,8 +34,10 @@ class _Key(NamedTuple):
     dtype: torch.dtype
 
     def of(self, tensor):
-        part = tensor.detach().contiguous().view(-1).as_strided(self.size, self.stride, self.offset)
-        return part.to(self.dtype).contiguous()
+        tensor = tensor.detach().contiguous()
+        # Trainers keep parameters as parts of one large buffer: offsets count from its start.
+        first = tensor.storage_offset() + self.offset
+        return tensor.as_strided(self.size, self.stride, first).to(self.dtype).contiguous()
 
 
 class Worker:
