@@ -255,15 +255,29 @@ class Doors(unittest.TestCase):
         self.bad("one of: memory, speed, twin", self.models["untied"],
                  {"SNUG_VLLM_POLICY": "fast"}, quantization="snug")
 
-    def test_missing_tensor_of_plain_folder(self):
-        folder = Path(_scratch.name, "without k_proj")
+    def without(self, tensor, folder_name):
+        """A folder that lacks one tensor, in its index, too."""
+        folder = Path(_scratch.name, folder_name)
         subprocess.run(["cp", "-r", self.models["untied"], folder], check=True)
-        file = folder / "model-00002-of-00002.safetensors"
+        index = folder / "model.safetensors.index.json"
+        content = json.loads(index.read_text())
+        file = folder / content["weight_map"].pop(tensor)
+        index.write_text(json.dumps(content))
         tensors = load_file(file)
-        del tensors["model.layers.1.self_attn.k_proj.weight"]
+        del tensors[tensor]
         save_file(tensors, file, {"format": "pt"})
+        return folder
+
+    def test_missing_weights_of_a_layer(self):
+        folder = self.without("model.layers.1.self_attn.k_proj.weight", "without k_proj")
         self.bad(r"model\.layers\.1\.self_attn\.qkv_proj: the checkpoint has \d+ of its", folder,
                  RUN, quantization="snug")
+
+    def test_missing_tensor_outside_of_linear_layers(self):
+        folder = self.without("model.norm.weight", "without norm")
+        text = r"not initialized from checkpoint: \{'model\.norm\.weight'"
+        self.bad(text, folder, RUN, quantization="snug")
+        self.bad(text, compressed(folder))
 
 
 def damage(path, name):

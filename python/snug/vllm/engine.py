@@ -5,6 +5,7 @@ Names are looked up when the module is imported; `missing()` lists those that th
 that one sentence can say so.
 """
 
+import functools
 import importlib
 import inspect
 
@@ -22,6 +23,7 @@ _NAMES = {
     "vllm.model_executor.layers.vocab_parallel_embedding": ["ParallelLMHead",
                                                             "UnquantizedEmbeddingMethod"],
     "vllm.model_executor.layers.fused_moe": ["RoutedExperts"],
+    "vllm.model_executor.model_loader.default_loader": ["DefaultModelLoader"],
     "vllm.model_executor.model_loader.reload.layerwise": ["get_layerwise_info",
                                                           "initialize_online_processing"],
     "vllm.model_executor.parameter": ["ModelWeightParameter"],
@@ -34,6 +36,8 @@ _CALLS = {
                                              "output_partition_sizes", "params_dtype"],
     ("LinearMethodBase", "apply"): ["layer", "x", "bias"],
     ("QuantizeMethodBase", "process_weights_after_loading"): ["layer"],
+    ("DefaultModelLoader", "load_weights"): ["model", "model_config"],
+    ("DefaultModelLoader", "track_weights_loading"): ["model", "loaded_weights"],
     ("QuantizationConfig", "get_quant_method"): ["layer", "prefix"],
     ("UnquantizedEmbeddingMethod", "tie_weights"): ["layer", "embed_tokens"],
 }
@@ -118,6 +122,26 @@ def wrap_file_iterators(wrap):
     """Replaces each function that reads safetensors files by `wrap` of it."""
     for module, name in _iterators():
         setattr(module, name, wrap(getattr(module, name)))
+
+
+def require_all_weights(quantization):
+    """Has vLLM refuse checkpoints that lack tensors, as it does without a quantization method. With
+    one it would serve such models, with whatever the memory of those parameters holds."""
+    load = DefaultModelLoader.load_weights  # noqa: F821
+    if hasattr(load, "requires_all"):
+        return
+
+    @functools.wraps(load)
+    def load_weights(self, model, model_config):
+        if model_config.quantization == quantization and self.enable_weights_track is None:
+            check = self.track_weights_loading
+            self.enable_weights_track = True
+            # Without its argument `quantized`, the rules are those for other models.
+            self.track_weights_loading = lambda model, loaded, **_: check(model, loaded)
+        return load(self, model, model_config)
+
+    load_weights.requires_all = True
+    DefaultModelLoader.load_weights = load_weights  # noqa: F821
 
 
 def num_ranks():

@@ -22,6 +22,7 @@ _SPEED = packing.POLICIES["speed"]
 
 def register():
     engine.register_quantization_config("snug")(SnugConfig)
+    engine.require_all_weights("snug")
 
 
 class SnugConfig(QuantizationConfig):
@@ -159,13 +160,14 @@ class PackedLinear(LinearMethodBase):
         if weight.is_meta:
             raise ValueError(f"{self._name}: its weights were not loaded: this --load-format does "
                              "not work with --quantization snug; use auto")
-        loaded = engine.get_layerwise_info(layer).load_numel
-        if not self._is_dummy and loaded < self._fewest_elements(weight):
-            raise ValueError(f"{self._name}: the checkpoint has {loaded} of its {weight.numel()} "
+        info = engine.get_layerwise_info(layer)
+        fewest = self._fewest_elements(weight, info)
+        if not self._is_dummy and info.load_numel < fewest:
+            raise ValueError(f"{self._name}: the checkpoint has {info.load_numel} of its {fewest} "
                              "weights: a file or tensor is missing; download the model again")
 
-    def _fewest_elements(self, weight):
-        return weight.numel()
+    def _fewest_elements(self, weight, info):
+        return max(weight.numel(), info.load_numel_total or 0)  # the latter counts a bias, too
 
     def _pack(self, weight):
         """The packed matrix and its header, or None; and why the layer stays dense."""
@@ -224,7 +226,7 @@ class PackedHead(PackedLinear):
         engine.set_weight_attrs(layer.weight, {"input_dim": 1, "output_dim": 0,
                                                "weight_loader": loader})
 
-    def _fewest_elements(self, weight):
+    def _fewest_elements(self, weight, info):
         return 1  # the vocabulary is padded, and vLLM fills the rest with zeros
 
     def tie_weights(self, layer, embed_tokens):
