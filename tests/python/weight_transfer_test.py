@@ -294,6 +294,49 @@ class Updates(unittest.TestCase):
             trainer.send_weights()
         self.assertTrue(all(torch.equal(before[n], t) for n, t in model.state_dict().items()))
 
+    def test_a_source_that_leaves_out_or_changes_tensors(self):
+        first, second = versions(2)
+        model, worker = self.pair(first)
+        holder = dict(first)
+        trainer = self.trainer(worker, holder)
+        before = state(model)
+        for change, words in (({"k": second["k"].view(64, 32)}, "k of shape"),
+                              ({"more": second["k"]}, "more of shape"), ({}, "left out 5 tensors")):
+            holder.clear()
+            holder.update(change)
+            with self.assertRaisesRegex(ValueError, words):
+                trainer.send_weights()
+        self.assertTrue(all(torch.equal(before[n], t) for n, t in model.state_dict().items()))
+        holder.clear()
+        holder.update(second)
+        trainer.send_weights()
+        self.same(model, second)
+
+    def test_other_ranks_gather_as_many_tensors(self):
+        """Those of FSDP are gathered by all ranks together, so also after an error of rank 0."""
+        first, _ = versions(2)
+        _, worker = self.pair(first)
+        gathered = []
+
+        class Shard:
+            def __init__(self, name):
+                self.name, self.shape = name, first[name].shape
+
+            def full_tensor(self):
+                gathered.append(self.name)
+                return first[self.name]
+
+        trainer = Trainer(worker, lambda: ((name, Shard(name)) for name in first),
+                          metadata=[(n, t.dtype, t.shape) for n, t in first.items()])
+        self.closing.append(trainer)
+        trainer._workers[0].hashes[0] ^= 1
+        worker.receiver._weights.read_hashes = lambda: 1 / 0
+        for words in ("but this engine serves", "division by zero"):
+            gathered.clear()
+            with self.assertRaisesRegex(ValueError, words):
+                trainer.send_weights()
+            self.assertEqual(gathered, list(first))
+
     def test_tensors_that_nobody_takes(self):
         first = next(versions(1))
         model, worker = self.pair(first)

@@ -13,6 +13,7 @@ keep_on="cpu", in that of the host: as many bytes as the workers hold, 2 a param
 import secrets
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 from .. import SnugError, wire
 from ..torch import apply_delta, tensor_hash
@@ -49,29 +50,34 @@ class Trainer:
         self._keep_on, self._seconds, self._insecure = keep_on, seconds, insecure
         self._workers, self._listener = [], None
         self._known = {}   # key -> (hash, tensor): what workers have
-        if rank == 0:
-            self._listener = wire.listen(listen, mode="raw", lanes=lanes, insecure=insecure)
-            self._address = address or self._listener.address
-            self._connect()
-        self._compare()
+        tensors = self._gathered()
+        with _drained(tensors):
+            if rank == 0:
+                self._listener = wire.listen(listen, mode="raw", lanes=lanes, insecure=insecure)
+                self._address = address or self._listener.address
+                self._connect()
+            self._compare(tensors)
 
     def send_weights(self):
         """Returns what it took, as Sent; None on ranks that do not send.
 
-        On an error every worker serves what it served before. The next call connects again.
+        On an error before the commit every worker serves what it served before; docs/rl.md has
+        those of the commit itself. The next call connects again.
         """
+        tensors = self._gathered()
         if self._rank != 0:
-            for _, tensor in self._source():
-                _full(tensor)
+            for _ in tensors:
+                pass
             return None
         start = time.monotonic()
-        if not self._workers:
-            self._connect()
-        try:
-            return self._send(Update(self._workers, self._known), start)
-        except BaseException:
-            self._disconnect()
-            raise
+        with _drained(tensors):
+            if not self._workers:
+                self._connect()
+            try:
+                return self._send(Update(self._workers, self._known), tensors, start)
+            except BaseException:
+                self._disconnect()
+                raise
 
     def close(self):
         self._disconnect()
@@ -91,7 +97,11 @@ class Trainer:
                         connection = self._listener.accept(0.2)
                     except TimeoutError:
                         continue
-                    self._workers.append(Worker(connection, self._tensors, self._seconds))
+                    try:
+                        self._workers.append(Worker(connection, self._tensors, self._seconds))
+                    except BaseException:
+                        connection.close()  # or the worker, and `ready` with it, would wait
+                        raise
                 ready.result()
             except BaseException:
                 self._disconnect()
@@ -111,11 +121,24 @@ class Trainer:
             worker.connection.close()
         self._workers = []
 
-    def _compare(self):
-        """Keeps what the workers have already: the next update of these is a delta."""
-        held = holders_of(self._workers)
+    def _gathered(self):
+        """Yields (name, tensor) of the source: each tensor that was announced, once."""
+        shapes = {name: shape for name, _, shape in self._tensors}
         for name, tensor in self._source():
             tensor = _full(tensor)
+            if shapes.pop(name, None) != list(tensor.shape):
+                raise ValueError(f"the source gave {name} of shape {tuple(tensor.shape)}, which was "
+                                 "not announced, or came before; a source gives the same names "
+                                 "and shapes every time")
+            yield name, tensor
+        if shapes:
+            raise ValueError(f"the source left out {len(shapes)} tensors, such as "
+                             f"{next(iter(shapes))}; a source gives all of them every time")
+
+    def _compare(self, tensors):
+        """Keeps what the workers have already: the next update of these is a delta."""
+        held = holders_of(self._workers)
+        for name, tensor in tensors:
             for key, holders in held.get(name, {}).items():
                 part = key.of(tensor)
                 number = tensor_hash(part)
@@ -125,10 +148,10 @@ class Trainer:
     def _kept(self, part):
         return part.to(self._keep_on or part.device, copy=True)
 
-    def _send(self, update, start):
+    def _send(self, update, tensors, start):
         client, number = self._client, secrets.token_hex(8)
         try:
-            update.send(number, ((name, _full(tensor)) for name, tensor in self._source()))
+            update.send(number, tensors)
             update.expect({"staged": number})
         except (SnugError, TimeoutError) as error:
             raise next(filter(None, (worker.reason() for worker in self._workers)), error) from None
@@ -143,6 +166,17 @@ class Trainer:
                 whole = apply_delta(base.to(change.device), change)
             self._known[key] = target_hash, whole.to(self._keep_on or whole.device)
         return update.summary(time.monotonic() - start)
+
+
+@contextmanager
+def _drained(tensors):
+    """After an error, gathers the tensors that are left: the other ranks wait for this one there."""
+    try:
+        yield
+    except Exception:
+        for _ in tensors:
+            pass
+        raise
 
 
 def _full(tensor):

@@ -15,6 +15,7 @@ from .. import wire
 from .weight_update import PROTOCOL, Refused, Stage, receive, recv_text, send_text, version_of
 
 _log = logging.getLogger("vllm.plugins.snug")
+_LINGER_SECONDS, _MAX_LATE_NOTES = 10, 64
 
 
 class Receiver:
@@ -109,11 +110,14 @@ class Receiver:
         except Exception as error:
             self._staged = None
             try:
-                send_text(connection, {"error": str(error)})
-            except Exception:
-                pass  # the trainer is gone
-            else:
+                send_text(connection, {"error": str(error) or type(error).__name__})
                 _log.warning("Snug weight transfer: an update is refused, the weights are "
                              "unchanged: %s", error)
+                # The trainer closes its end when it has read that. To close this end before could
+                # cost it the words: TCP drops what was not read yet.
+                for _ in range(_MAX_LATE_NOTES):
+                    connection.recv_note(_LINGER_SECONDS)
+            except Exception:
+                pass  # the trainer is gone
             connection.close()
             return False

@@ -12,6 +12,7 @@ from .weight_update import (BATCH_TAG, PROTOCOL, Refused, padded, recv_text, sen
                             version_of)
 
 _BATCH_BYTES = 16 << 20
+_SLICE_SECONDS = 0.5  # after which a sender looks whether the worker said something
 _DELTA_HEADER = struct.Struct("<24xQQQ")  # base hash, target hash, number of changes
 
 
@@ -60,8 +61,21 @@ class Worker:
         self.new_hashes = None
         send_text(connection, "ok")
 
+    def wait(self, transfer):
+        """Until the worker has what was sent, or says that it does not want it."""
+        deadline = time.monotonic() + self.seconds
+        while True:
+            try:
+                return transfer.wait(min(_SLICE_SECONDS, self.seconds))
+            except TimeoutError:
+                reason = self.reason()
+                if reason is not None:
+                    raise reason from None
+                if transfer.done() or time.monotonic() > deadline:
+                    raise
+
     def reason(self):
-        """Why the worker ended the connection, or None."""
+        """Why the worker refused the update, or None."""
         try:
             answer = recv_text(self.connection, 0.1)
         except (SnugError, TimeoutError, ValueError):
@@ -153,7 +167,7 @@ class Update:
 
     def _wait(self):
         for worker, transfer in self._under_way:
-            transfer.wait(worker.seconds)
+            worker.wait(transfer)
         self._under_way = []
 
 
