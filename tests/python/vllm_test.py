@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 
 class OptionsTest(unittest.TestCase):
     def test_round_trip(self):
-        for options in (Options(), Options("speed", "run", 64, ["lm_head", "model.layers.0"]),
+        for options in (Options(), Options("speed", "auto", 64, ["lm_head", "model.layers.0"]),
                         Options("twin", "auto")):
             mark = json.loads(json.dumps(options.as_dict()))
             self.assertEqual(mark["quant_method"], "snug")
@@ -40,12 +40,13 @@ class OptionsTest(unittest.TestCase):
     def test_mark_of_compress(self):
         mark = {"quant_method": "snug", "format": 1, "original_xxh3_128": "0" * 32}
         self.assertEqual(vars(Options.read(mark, {})), vars(Options()))
-        # What transformers writes as its default says nothing about vLLM.
-        self.assertEqual(Options.read({**mark, "mode": "load"}, {}).mode, "auto")
+        # What transformers writes says nothing about vLLM.
+        for mode in ("load", "run"):
+            self.assertEqual(Options.read({**mark, "mode": mode}, {}).mode, "auto")
 
     def test_environment_counts_more(self):
         environment = {"SNUG_VLLM_POLICY": "speed", "SNUG_VLLM_BATCH": "8",
-                       "SNUG_VLLM_MODE": "load", "SNUG_VLLM_SKIP": "lm_head,model.layers.3"}
+                       "SNUG_VLLM_MODE": "load", "SNUG_VLLM_SKIP": "lm_head, model.layers.3"}
         options = Options.read({"policy": "twin", "batch": 1}, environment)
         self.assertEqual((options.policy, options.batch, options.mode), ("speed", 8, "load"))
         self.assertTrue(options.skips("model.layers.3.mlp.down_proj"))
@@ -58,7 +59,9 @@ class OptionsTest(unittest.TestCase):
                 ({}, {"SNUG_VLLM_MODE": "gpu"}, "one of: auto, run, load"),
                 ({"batch": 0}, {}, "number of rows"),
                 ({}, {"SNUG_VLLM_BATCH": "many"}, "number of rows"),
-                ({"skip": "lm_head"}, {}, "list of names")):
+                ({"skip": "lm_head"}, {}, "list of names"),
+                ({"skip": None}, {}, "list of names"),
+                ({"skip": [1]}, {}, "list of names")):
             with self.assertRaisesRegex(ValueError, text):
                 Options.read(mark, environment)
 

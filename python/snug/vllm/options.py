@@ -15,7 +15,8 @@ class Options:
             that are expected to be faster packed at `batch` rows. "twin": the same kernels from
             16-bit weights, for tests: its results equal those of packed weights bit for bit.
     mode    "run": multiply from packed weights. "load": restore BF16 weights and use vLLM's own
-            layers. "auto": "run" on an NVIDIA GPU, "load" elsewhere.
+            layers. "auto": "run" on an NVIDIA GPU, "load" elsewhere. Not from config.json, where
+            transformers writes a `mode` of its own.
     batch   rows of a step that "speed" assumes.
     skip    names of layers that stay dense, with everything below them.
     """
@@ -25,7 +26,8 @@ class Options:
         _one_of("mode", mode, MODES)
         if not isinstance(batch, int) or isinstance(batch, bool) or batch < 1:
             raise ValueError(f"batch of Snug's configuration is a number of rows, not {batch!r}")
-        if isinstance(skip, str) or not all(isinstance(name, str) for name in skip):
+        if (not isinstance(skip, (list, tuple))
+                or not all(isinstance(name, str) for name in skip)):
             raise ValueError(f"skip of Snug's configuration is a list of names, not {skip!r}")
         self.policy, self.mode, self.batch, self.skip = policy, mode, batch, list(skip)
 
@@ -38,23 +40,19 @@ class Options:
             raise ValueError(f"config.json names version {version!r} of Snug's format, this is a "
                              f"reader of version {FORMAT}: install a newer snug-llm")
         known = {key: mark[key] for key in ("policy", "batch", "skip") if key in mark}
-        mode = mark.get("mode")
-        if mode is not None and mode != "load":  # transformers' default is of no account here
-            known["mode"] = mode
         for key in ("policy", "mode"):
             if environment.get(_VARIABLE + key.upper()):
                 known[key] = environment[_VARIABLE + key.upper()]
         if environment.get(_VARIABLE + "BATCH"):
             known["batch"] = _number(environment[_VARIABLE + "BATCH"])
         if environment.get(_VARIABLE + "SKIP"):
-            known["skip"] = environment[_VARIABLE + "SKIP"].split(",")
+            known["skip"] = [name.strip() for name in environment[_VARIABLE + "SKIP"].split(",")]
         return cls(**known)
 
     def as_dict(self):
-        """For config.json: `read` of it gives the same options."""
-        mark = {"quant_method": "snug", "format": FORMAT, "policy": self.policy,
+        """For config.json: `read` of it gives the same options, but for `mode`."""
+        return {"quant_method": "snug", "format": FORMAT, "policy": self.policy,
                 "batch": self.batch, "skip": list(self.skip)}
-        return mark if self.mode == "auto" else {**mark, "mode": self.mode}
 
     def skips(self, name):
         return any(name == other or name.startswith(other + ".") for other in self.skip)
