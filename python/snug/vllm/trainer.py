@@ -155,7 +155,7 @@ class Trainer:
             update.expect({"staged": number})
         except (SnugError, TimeoutError) as error:
             raise next(filter(None, (worker.reason() for worker in self._workers)), error) from None
-        client.start_weight_update()
+        _start(client)
         client.update_weights({"commit": number})
         client.finish_weight_update()
         for worker in self._workers:
@@ -166,6 +166,18 @@ class Trainer:
                 whole = apply_delta(base.to(change.device), change)
             self._known[key] = target_hash, whole.to(self._keep_on or whole.device)
         return update.summary(time.monotonic() - start)
+
+
+def _start(client):
+    """vLLM refuses to start while an update is under way: that of a trainer that has died."""
+    try:
+        client.start_weight_update()
+    except Exception as error:
+        try:
+            client.finish_weight_update()
+        except Exception:
+            raise error from None
+        client.start_weight_update()
 
 
 @contextmanager

@@ -19,9 +19,12 @@ from collections import defaultdict
 
 import torch
 
+from .. import inspect
 from ..torch import apply_delta, decompress, tensor_hash
+from ..torch.tensors import DTYPE_NAMES
 from .weight_update import Refused
 
+_FRAME_HEADER_BYTES = 64
 _TARGET_HASH, _TARGET_HASH_AT = struct.Struct("<Q"), 32  # in the header of a delta
 
 
@@ -116,20 +119,25 @@ class Weights:
         groups = self._by_parameter(received)
         reloaded = _reloaded(groups)
         self._reload([group for group in groups if id(group[0].module) in reloaded], hashes)
-        written = [parameter for parameter, _ in groups if id(parameter.module) in reloaded]
-        for parameter, items in groups:
-            if id(parameter.module) in reloaded:
-                continue
-            base = parameter.dense()
-            for entry, data in items:
-                self.pieces[entry.piece].target.of(base).copy_(self._result(entry, data, base))
-            if parameter.kind == "packed":
-                self._layers.write(parameter.module, base)
-            else:
-                self._layers.process(parameter.module)
-            written.append(parameter)
-        self._layers.process_tied(written)
+        try:
+            for parameter, items in groups:
+                if id(parameter.module) not in reloaded:
+                    self._write(parameter, items)
+            self._layers.process_tied([parameter for parameter, _ in groups])
+        except Exception as error:
+            raise RuntimeError("this engine has only a part of the update: use nothing that it "
+                               "generates before weights have been sent to it again, which puts "
+                               f"that right ({error})") from error
         self.hashes = hashes
+
+    def _write(self, parameter, items):
+        base = parameter.dense()
+        for entry, data in items:
+            self.pieces[entry.piece].target.of(base).copy_(self._result(entry, data, base))
+        if parameter.kind == "packed":
+            self._layers.write(parameter.module, base)
+        else:
+            self._layers.process(parameter.module)
 
     def _check_complete(self, groups):
         """A layer that is processed anew needs all of its parameters."""
@@ -156,15 +164,18 @@ class Weights:
         if piece.dtype.itemsize > 2:
             device = torch.device("cpu")  # deltas on GPUs have elements of one or two bytes
         if entry.form == "delta":
+            if data.numel() < _TARGET_HASH_AT + _TARGET_HASH.size:
+                raise Refused(f"the delta of piece {entry.piece} is too short for its header")
             if _TARGET_HASH.unpack_from(data.numpy(), _TARGET_HASH_AT)[0] != entry.target_hash:
                 raise Refused(f"the delta of piece {entry.piece} does not lead to the hash that "
                               "the trainer announced")
             new = apply_delta(old.to(device), data.to(device))
         else:
+            info = inspect(data[:_FRAME_HEADER_BYTES].numpy().tobytes())  # before memory is taken
+            if info.dtype != DTYPE_NAMES.get(piece.dtype) or info.raw_bytes != piece.num_bytes:
+                raise Refused(f"piece {entry.piece} came as {info.num_elems} elements of "
+                              f"{info.dtype}; it is {piece.dtype} of shape {piece.target.size}")
             new = decompress(data.to(device))
-            if new.dtype != piece.dtype or new.numel() * new.element_size() != piece.num_bytes:
-                raise Refused(f"piece {entry.piece} came as {new.dtype}, {new.numel()} elements; "
-                              f"it is {piece.dtype} of shape {piece.target.size}")
             if tensor_hash(new) != entry.target_hash:
                 raise Refused(f"piece {entry.piece} has not the hash that the trainer announced")
         return new.view(piece.target.size)
