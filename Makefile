@@ -10,7 +10,7 @@ CUDA_ARCHS ?= all
 CONFIGURE = cmake -S . -B $(BUILD) -DCMAKE_BUILD_TYPE=Release $(CMAKE_FLAGS)
 COMPILE   = cmake --build $(BUILD) -j $(JOBS)
 
-.PHONY: all setup build demo test door-test doors-test fault-test mutation-test reader-test transformers-test wheel wheel-test bench gpu-test gpu-bench format install clean
+.PHONY: all setup build demo test proxy-test doors-test fault-test mutation-test reader-test transformers-test wheel wheel-test bench gpu-test gpu-bench format install clean
 all: build
 
 setup:
@@ -30,10 +30,10 @@ test: setup
 	@$(COMPILE)
 	@ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS) -LE gpu
 
-door-test: setup  # ten minutes, as root: 10,000 connections through a hostile proxy
+proxy-test: setup  # ten minutes, as root: 10,000 connections through a hostile proxy
 	@$(CONFIGURE)
 	@$(COMPILE) --target snug-cli
-	@python3 tests/transfer/door_trial.py $(BUILD)/snug
+	@python3 tests/transfer/proxy_trial.py $(BUILD)/snug
 
 transformers-test: setup  # in a virtual environment of its own, several GB with torch
 	@$(CONFIGURE)

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Somebody on the path of `snug send`, thousands of times: make door-test.
+"""Somebody on the path of `snug send`, thousands of times: make proxy-test.
 
 Three network namespaces: a sender, a proxy, a receiver. The proxy reads every byte, and in most
 transfers it flips bits, drops, repeats, exchanges or cuts what passes, or sends bytes of an earlier
 session. Shown at the end: connections, bytes of plaintext seen, altered files accepted, and what a
 sender with a wrong token was told. Needs root and ip (Debian: iproute2).
 
-  door_trial.py SNUG [--connections 10000] [--seed 1]
+  proxy_trial.py SNUG [--connections 10000] [--seed 1]
 """
 import argparse
 import collections
