@@ -8,6 +8,7 @@ It is SGLang's own `file` backend, whose other options (limits, eviction) work a
 writes and reads are Snug frames. A damaged file is a miss, and is deleted.
 """
 
+import dataclasses
 import os
 
 try:
@@ -25,14 +26,15 @@ from .kv import frames
 
 class SnugHiCache(HiCacheFile):
     def __init__(self, storage_config, kwargs=None):
-        super().__init__(storage_config)
+        # Names of files end with the model's, by which `file` knows its own: frames get another.
+        super().__init__(dataclasses.replace(
+            storage_config, model_name=f"{storage_config.model_name or ''}-snug"))
         self._codec = (storage_config.extra_config or {}).get("codec", "entropy")
         number_of(CODECS, self._codec, "codec")
 
-    def _get_suffixed_key(self, key):
-        return super()._get_suffixed_key(key) + "_snug"  # other files than those of `file`
-
     def set(self, key, value=None, target_location=None, target_sizes=None):
+        if self.exists(key):
+            return super().set(key, value)  # writes nothing
         raw, dtype = _bytes_of(value.contiguous()), frames.dtype_name([value.dtype])
         room = numpy.empty(frames.bound_bytes(raw.nbytes, dtype, self._codec), numpy.uint8)
         size = frames.encode(raw, room, dtype, self._codec)
@@ -62,8 +64,10 @@ class SnugHiCache(HiCacheFile):
             os.remove(path)
         except OSError:
             pass  # another rank was faster
+        name = self._get_suffixed_key(key)
+        self._evictor.abort(name)  # its bytes are free again
         if self.metadata_cache is not None:
-            self.metadata_cache.remove(self._get_suffixed_key(key))
+            self.metadata_cache.remove(name)
 
 
 def _bytes_of(tensor):

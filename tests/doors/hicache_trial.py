@@ -1,7 +1,7 @@
 """SGLang's factory, configuration and host pool with SnugHiCache: python hicache_trial.py
 
 Without an engine, which copies between GPU and host memory. Pages are stored, overwritten and
-fetched again; then one bit of a file is flipped.
+fetched again; then one bit of a file is flipped. At last the folder has a limit.
 """
 
 import os
@@ -38,13 +38,13 @@ def host_pool(layout):
                                 device_capacity_tokens=TOKENS, start_layer=0, end_layer=LAYERS)
 
 
-def backend_of(pool, layout, folder):
+def backend_of(pool, layout, folder, **options):
     config = HiCacheStorageConfig(
         tp_rank=0, tp_size=1, pp_rank=0, pp_size=1, attn_cp_rank=0, attn_cp_size=1,
         is_mla_model=False, enable_storage_metrics=False,
         is_page_first_layout=layout == "page_first", model_name="m",
         extra_config={"backend_name": "snug", "module_path": "snug.hicache",
-                      "class_name": "SnugHiCache", "file_storage_path": folder})
+                      "class_name": "SnugHiCache", "file_storage_path": folder, **options})
     backend = StorageBackendFactory.create_backend("dynamic", config, pool)
     backend.register_mem_pool_host(pool)
     return backend
@@ -56,6 +56,20 @@ def fetch(backend, pool, keys):
         if page is not None:
             pool.set_from_flat_data_page(i * PAGE, page)
     return [page is not None for page in pages]
+
+
+def limit(folder):
+    """Room for two pages: the oldest ones go. A new backend finds what the last one left."""
+    pool = host_pool("layer_first")
+    page = torch.randn(pool.get_data_page(0, flat=True).shape).to(torch.bfloat16)
+    size = 2 * page.numel()
+    backend = backend_of(pool, "layer_first", folder, max_size=size * 3 // 2, eviction_ratio=1.0)
+    stored = backend.batch_set(["a", "b", "c"], [page] * 3)
+    check("a limit: the oldest pages go", stored and not backend.exists("a")
+          and backend.exists("c") and torch.equal(backend.get("c", page.clone().zero_()), page))
+    backend = backend_of(pool, "layer_first", folder, max_size=size * 3 // 2, eviction_ratio=1.0)
+    check("a limit: files of an earlier run count", backend.set("d", page)
+          and not backend.exists("b") and len(list(Path(folder).glob("*.bin"))) == 2)
 
 
 def trial(layout, folder):
@@ -91,3 +105,5 @@ if __name__ == "__main__":
     for name in ("layer_first", "page_first"):
         with tempfile.TemporaryDirectory() as scratch:
             trial(name, scratch)
+    with tempfile.TemporaryDirectory() as scratch:
+        limit(scratch)
