@@ -29,6 +29,9 @@ inline Status too_large(std::uint64_t message_bytes, std::uint64_t room) {
       room};
 }
 
+// NCCL frees the memory of messages that it gave up. No thread may use it any more.
+inline constexpr Status kGivenUp{Code::kPeer, "NCCL gave up a message that was under way"};
+
 class CommError {
  public:
   ncclResult_t get() const noexcept { return result_.load(std::memory_order_acquire); }

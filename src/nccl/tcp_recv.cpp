@@ -61,6 +61,21 @@ ncclResult_t TcpRecvComm::irecv(std::span<const RecvBuffer> buffers, Request** r
   return ncclSuccess;
 }
 
+// After an abort, threads may be writing to this memory. They then end at once.
+ncclResult_t TcpRecvComm::deregister_memory(void* mhandle) {
+  const auto is_open = [&](const RecvRequest& request) {
+    const auto slots = std::span(request.slots).first(request.num_slots);
+    return request.in_use && request.slots_left.load(std::memory_order_acquire) > 0 &&
+           std::ranges::any_of(slots, [&](const Slot& slot) { return slot.region == mhandle; });
+  };
+  if (std::ranges::any_of(requests_, is_open)) {
+    fail(kGivenUp);
+    while (writers_.load(std::memory_order_acquire) > 0)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return HostMemory::deregister_memory(mhandle);
+}
+
 ncclResult_t TcpRecvComm::test(RecvRequest& request, int* done, int* sizes) {
   *done = 0;
   if (request.slots_left.load(std::memory_order_acquire) > 0) read_control();
@@ -204,28 +219,37 @@ Status TcpRecvComm::receive_chunks(const net::Socket& socket, ChunkCodec& codec)
       --early_;
       if (target.slot == nullptr) return {};  // closing
       if (Status status = claim(target, header); !status.ok()) return status;
+      writers_.fetch_add(1, std::memory_order_relaxed);
     }
-    // The claim keeps the request open, so the buffer is this thread's until finish().
-    const std::span<std::byte> place(target.slot->data + header.offset, header.data_bytes);
-    std::uint64_t nanoseconds = 0;
-    bool by_workers = false;
-    if (header.kind == ChunkKind::kRaw) {
-      if (Status status = socket.recv_all(place, deadline); !status.ok()) return status;
-    } else {
-      const std::span<std::byte> frame = codec.frame_buffer(header.payload_bytes);
-      if (frame.size() < header.payload_bytes)
-        return {Code::kInternal, "out of memory for a chunk"};
-      if (Status status = socket.recv_all(frame, deadline); !status.ok()) return status;
-      const auto start = Clock::now();
-      if (Status status = codec.decode(frame, place, target.slot->region); !status.ok())
-        return status;
-      by_workers = codec.was_by_workers();
-      if (!by_workers) nanoseconds = nanoseconds_since(start);
-    }
-    stats_.received.add(header.data_bytes, sizeof header + header.payload_bytes, nanoseconds,
-                        header.codec, header.dtype, by_workers);
-    finish(target, header.data_bytes);
+    const Status status = receive_chunk(header, target, socket, deadline, codec);
+    writers_.fetch_sub(1, std::memory_order_release);
+    if (!status.ok()) return status;
   }
+}
+
+// The claim keeps the request open, so the buffer is this thread's until finish().
+Status TcpRecvComm::receive_chunk(const ChunkHeader& header, const Target& target,
+                                  const net::Socket& socket, net::Deadline deadline,
+                                  ChunkCodec& codec) {
+  const std::span<std::byte> place(target.slot->data + header.offset, header.data_bytes);
+  std::uint64_t nanoseconds = 0;
+  bool by_workers = false;
+  if (header.kind == ChunkKind::kRaw) {
+    if (Status status = socket.recv_all(place, deadline); !status.ok()) return status;
+  } else {
+    const std::span<std::byte> frame = codec.frame_buffer(header.payload_bytes);
+    if (frame.size() < header.payload_bytes) return {Code::kInternal, "out of memory for a chunk"};
+    if (Status status = socket.recv_all(frame, deadline); !status.ok()) return status;
+    const auto start = Clock::now();
+    if (Status status = codec.decode(frame, place, target.slot->region); !status.ok())
+      return status;
+    by_workers = codec.was_by_workers();
+    if (!by_workers) nanoseconds = nanoseconds_since(start);
+  }
+  stats_.received.add(header.data_bytes, sizeof header + header.payload_bytes, nanoseconds,
+                      header.codec, header.dtype, by_workers);
+  finish(target, header.data_bytes);
+  return {};
 }
 
 // ---- messages ---------------------------------------------------------------------

@@ -24,6 +24,7 @@ class TcpRecvComm final : public HostMemory<RecvComm> {
   ~TcpRecvComm() override;
 
   ncclResult_t irecv(std::span<const RecvBuffer> buffers, Request** request) override;
+  ncclResult_t deregister_memory(void* mhandle) override;
 
  private:
   // One buffer that waits for one message. `claimed` bytes belong to chunks that
@@ -58,6 +59,8 @@ class TcpRecvComm final : public HostMemory<RecvComm> {
   bool handle_control_header();
   void run(std::size_t socket_idx);
   Status receive_chunks(const net::Socket& socket, ChunkCodec& codec);
+  Status receive_chunk(const ChunkHeader& header, const Target& target, const net::Socket& socket,
+                       net::Deadline deadline, ChunkCodec& codec);
   Status check_header(const ChunkHeader& header) const;
   Target find(const ChunkHeader& header);
   Status claim(const Target& target, const ChunkHeader& header);
@@ -85,7 +88,8 @@ class TcpRecvComm final : public HostMemory<RecvComm> {
   std::mutex mutex_;
   std::condition_variable posted_;
   bool stop_ = false;
-  std::size_t early_ = 0;  // chunks whose receive is not posted yet
+  std::size_t early_ = 0;                // chunks whose receive is not posted yet
+  std::atomic<std::size_t> writers_{0};  // threads between claim and finish
   std::atomic<std::uint64_t> progress_{0};
   std::atomic<std::size_t> threads_ended_{0};
   std::vector<std::thread> threads_;

@@ -98,6 +98,19 @@ ncclResult_t TcpSendComm::isend(void* data, std::size_t size, int tag, void* mha
   return ncclSuccess;
 }
 
+// After an abort, threads may be at work on messages in this memory. They then end at once.
+ncclResult_t TcpSendComm::deregister_memory(void* mhandle) {
+  const auto is_under_way = [&](const SendRequest& request) {
+    return request.in_use && request.region == mhandle &&
+           request.data.size() > settings_.min_bytes &&
+           request.sent.load(std::memory_order_acquire) < request.data.size();
+  };
+  if (std::ranges::any_of(requests_, is_under_way)) fail(kGivenUp);
+  while (std::ranges::any_of(requests_, is_under_way))
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  return HostMemory::deregister_memory(mhandle);
+}
+
 // The peer starts its thread for a socket when it reads the note. Too few threads are
 // enough; false if there is none.
 bool TcpSendComm::start_threads_if_useful() {

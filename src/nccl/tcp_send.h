@@ -30,6 +30,7 @@ class TcpSendComm final : public HostMemory<SendComm> {
 
   ncclResult_t isend(void* data, std::size_t size, int tag, void* mhandle,
                      Request** request) override;
+  ncclResult_t deregister_memory(void* mhandle) override;
 
  private:
   struct SendRequest final : Request {
