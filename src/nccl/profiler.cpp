@@ -1,6 +1,7 @@
 // The profiler table: NCCL calls it on the thread that launches its kernels, right before and after
 // each launch. There, and nowhere else, the plugin launches codec workers.
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstring>
@@ -22,7 +23,9 @@ constexpr std::size_t kFrameMemory = 64 << 20;
 
 std::mutex setup_mutex;
 bool is_set_up = false;
-std::atomic<const WorkerLibrary*> library{nullptr};  // null: no workers
+// Null: no workers. Never null again once it is set, because launches may be under way.
+std::atomic<const WorkerLibrary*> library{nullptr};
+std::atomic<bool> is_stopped{false};  // no more launches
 LaunchRule launch_rule;
 
 void say_no_workers(const char* reason) { info("chunks are compressed on the CPU: %s", reason); }
@@ -35,9 +38,10 @@ const WorkerLibrary* load_library(const std::string& setting) {
     path = self.dli_fname;
     path = path.substr(0, path.rfind('/') + 1) + kWorkerLibraryFile;
   }
-  void* const handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-  if (handle == nullptr)
+  if (::access(path.c_str(), F_OK) != 0)
     return say_no_workers((path + " is not there (it needs nvcc to build)").c_str()), nullptr;
+  void* const handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  if (handle == nullptr) return say_no_workers(::dlerror()), nullptr;
   const auto* loaded = static_cast<const WorkerLibrary*>(::dlsym(handle, kWorkerLibrarySymbol));
   if (loaded == nullptr || loaded->version != kWorkerLibraryVersion)
     return say_no_workers((path + " belongs to another version of Snug").c_str()), nullptr;
@@ -73,12 +77,12 @@ ncclResult_t init(void** context, std::uint64_t, int* mask, const char*, int, in
     if (!is_set_up) set_up();
     is_set_up = true;
     const WorkerLibrary* loaded = library.load();
-    if (loaded != nullptr && !loaded->is_same_device()) {
+    if (loaded != nullptr && !is_stopped && !loaded->is_same_device()) {
       WorkerDesk::instance().stop();
-      library.store(nullptr);
+      is_stopped = true;
       say_no_workers("this process uses several GPUs");
     }
-    if (library.load() != nullptr)
+    if (loaded != nullptr && !is_stopped)
       *mask = ncclProfileCollApi | ncclProfileP2pApi | ncclProfileKernelLaunch;
   } catch (const std::exception& error) {
     warn("no GPU workers: %s", error.what());
@@ -100,7 +104,7 @@ void* stream_of(void* handle) { return static_cast<char*>(handle) - 1; }
 ncclResult_t start_event(void*, void** handle, ncclProfilerEventDescr_v5_t* event) noexcept {
   *handle = nullptr;
   const WorkerLibrary* loaded = library.load(std::memory_order_acquire);
-  if (loaded == nullptr) return ncclSuccess;
+  if (loaded == nullptr || is_stopped.load(std::memory_order_relaxed)) return ncclSuccess;
   try {
     if (event->type == ncclProfileCollApi)
       launch_rule.called(event->collApi.count * bytes_of(event->collApi.datatype));

@@ -153,5 +153,23 @@ TEST(NcclWorkers, WithoutTheirLibraryTheCpuDoesEverything) {
   EXPECT_GT(counts.coded, 0u);
 }
 
+// A thread makes a communicator on another GPU while this one launches a kernel.
+TEST(NcclWorkers, EndTheirKernelWhenAnotherGpuComes) {
+  const Environment environment = {{"SNUG_NCCL_SMS", "8"},
+                                   {"SNUG_NCCL_WORKER_LIBRARY", SNUG_NCCL_FAKE_WORKERS}};
+  EXPECT_TRUE(all_succeeded(run_ranks(1, environment, [](int, Shared&) {
+    Profiler profiler;
+    SNUG_RANK_CHECK(profiler.mask() != 0);
+    void* kernel = profiler.start_kernel(64 << 20);
+    SNUG_RANK_CHECK(kernel != nullptr);
+    ::setenv("SNUG_TEST_ANOTHER_GPU", "1", 1);
+    Profiler other;
+    SNUG_RANK_CHECK(other.mask() == 0);
+    profiler.stop_kernel(kernel);
+    SNUG_RANK_CHECK(profiler.start_kernel(64 << 20) == nullptr);
+    std::exit(0);  // waits for the threads that play the workers
+  })));
+}
+
 }  // namespace
 }  // namespace snug::test
