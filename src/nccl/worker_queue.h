@@ -185,11 +185,12 @@ class Dispatcher {
   SNUG_WORKER_CODE bool wants_to_leave() {
     std::uint32_t leaves = 0;
     if (Team::lane() == 0) {
-      const std::uint64_t now = Team::now_ns();
-      is_idle_ = now - last_order_ > idle_ns_;
       const bool is_over =
           static_cast<std::int32_t>(Team::load(&floor_.ended) - Team::load(&floor_.started)) >= 0;
-      if (!is_over) over_since_ = now;
+      const std::uint64_t now = Team::now_ns();
+      is_idle_ = now - last_order_ > idle_ns_;
+      if (!was_over_) over_since_ = now;
+      was_over_ = is_over;
       leaves = is_idle_ || (is_over && (!may_linger_ || now - over_since_ > kMostLingerNs ||
                                         Team::load_host(&board_.num_sends) == 0));
     }
@@ -215,7 +216,7 @@ class Dispatcher {
   WorkerFloor& floor_;
   CrewLaunch& launch_;
   const std::uint32_t num_workers_, num_blocks_;
-  bool is_owner_ = false, is_idle_ = false, may_linger_ = true;
+  bool is_owner_ = false, is_idle_ = false, was_over_ = false, may_linger_ = true;
   std::uint32_t crew_ = 0, number_ = 0, ticket_ = 0, num_taken_ = 0;
   std::uint64_t idle_ns_ = 0, begun_ = 0, last_order_ = 0, over_since_ = 0;
 };
