@@ -48,6 +48,12 @@ bool ChunkCodec::is_for_workers(const std::byte* frame, const Region* region) co
          region->is_reachable.load(std::memory_order_relaxed);
 }
 
+bool ChunkCodec::has_workers_for(std::span<const std::byte> data, std::span<const std::byte> frame,
+                                 DType dtype, const Region* region) const noexcept {
+  return is_for_workers(frame.data(), region) && worker_log2_block(data.size(), dtype) != 0 &&
+         WorkerDesk::instance().is_manned();
+}
+
 std::optional<OrderResult> ChunkCodec::by_workers(const WorkerDesk::Job& job) noexcept {
   WorkerDesk& desk = WorkerDesk::instance();
   const auto posted = desk.post(job);

@@ -29,6 +29,9 @@ class ChunkCodec {
 
   // A buffer for a frame of this size; empty if there is no memory.
   std::span<std::byte> frame_buffer(std::size_t size) noexcept;
+  // Whether workers would code this chunk now. They may have left when it is posted.
+  bool has_workers_for(std::span<const std::byte> data, std::span<const std::byte> frame,
+                       DType dtype, const Region* region) const noexcept;
   // Size of the frame in dst, or 0 if the frame would not be smaller than the chunk. `region`: what
   // NCCL registered the chunk with, or null.
   std::size_t encode(std::span<const std::byte> data, std::span<std::byte> dst, DType dtype,

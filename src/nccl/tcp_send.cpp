@@ -252,14 +252,14 @@ Status TcpSendComm::send_chunk(Chunk& chunk, const net::Socket& socket, ChunkCod
     plan.dtype = guess.dtype;
     plan.codec = codec_for(guess, plan.codec, settings_.codec);
   }
-  // The entropy codec makes smaller frames, and on the GPU it costs no CPU time.
-  if (plan.codec == Codec::kFixed && settings_.codec == CodecChoice::kAuto &&
-      WorkerDesk::instance().is_manned())
-    plan.codec = Codec::kEntropy;
   std::span<std::byte> frame;
   bool by_workers = false;
   if (plan.codec != Codec::kRaw) {
     frame = codec.frame_buffer(chunk_frame_bound(settings_.chunk_bytes));
+    // The entropy codec makes smaller frames, and on the GPU it costs no CPU time.
+    if (plan.codec == Codec::kFixed && settings_.codec == CodecChoice::kAuto &&
+        codec.has_workers_for(data, frame, plan.dtype, chunk.request->region))
+      plan.codec = Codec::kEntropy;
     frame = frame.first(codec.encode(data, frame, plan.dtype, plan.codec, chunk.request->region));
     by_workers = codec.was_by_workers();
   }
