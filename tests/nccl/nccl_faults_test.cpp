@@ -67,8 +67,9 @@ TEST(NcclFaults, StalledPeer) {
     const Bytes sent = make_input(input_named("random_bits"), DType::kBF16, 32 << 20);
     Bytes received(sent.size());
     if (me == 0) {
-      shared.notes[0] = ::getpid();
       rank.isend(to, sent);
+      std::this_thread::sleep_for(500ms);  // the message has begun
+      shared.notes[0] = ::getpid();
       for (;;) ::pause();  // posts no receive, sends no further than the system does
     }
     void* send = rank.isend(to, sent);
