@@ -130,6 +130,14 @@ def damage(trial, fault, after=150_000):
     proxy.close()
 
 
+def wrong_params(trial):
+    prompts = trial.prompts([300, 300])
+    plain, (first, second) = trial.alone(prompts), trial.handed(prompts)
+    junk = dict(first, remote_num_tokens="many", remote_workers=[1])
+    check("parameters of another prompt, and junk: tokens identical by recomputation",
+          same(plain, trial.decoded(prompts, [second, junk])))
+
+
 def nobody_asks(trial):
     trial.handed(trial.prompts([500]))
     start = time.monotonic()
@@ -162,7 +170,7 @@ def killed(trial):
 
 PARTS = {"lengths": mixed_lengths, "flip": lambda trial: damage(trial, "flip"),
          "cut": lambda trial: damage(trial, "cut"), "stall": lambda trial: damage(trial, "stall"),
-         "nobody": nobody_asks, "late": too_late, "killed": killed}
+         "params": wrong_params, "nobody": nobody_asks, "late": too_late, "killed": killed}
 
 
 def main():

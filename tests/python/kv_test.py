@@ -70,6 +70,12 @@ class Held(unittest.TestCase):
         self.assertEqual(self.held.take_ended(), {"r"})
         self.assertEqual(self.held.take_num_expired(), 0)
 
+    def test_not_wanted_before_it_is_held(self):
+        self.held.drop("r")
+        self.held.hold("r", [4], 60)
+        self.assertIsNone(self.held.borrow("r"))
+        self.assertEqual(self.held.take_ended(), {"r"})
+
 
 class Doors(unittest.TestCase):
     def test_missing_engines(self):
@@ -110,7 +116,8 @@ class Scheduler(unittest.TestCase):
 
     def request(self, name, tokens, params, status=Status.FINISHED_LENGTH_CAPPED):
         return types.SimpleNamespace(request_id=name, num_prompt_tokens=tokens, status=status,
-                                     num_computed_tokens=tokens, kv_transfer_params=params)
+                                     num_computed_tokens=tokens, kv_transfer_params=params,
+                                     prompt_token_ids=list(range(100, 100 + tokens)))
 
     def handed(self, tokens=40, blocks=(7, 3, 9)):
         holds, params = self.prefill.finished(
@@ -160,10 +167,39 @@ class Scheduler(unittest.TestCase):
             request = self.request("p", 40, params, status)
             self.assertEqual(self.prefill.finished(request, [7, 3, 9]), (False, None))
 
-    def test_params_of_others(self):
-        request = self.request("d", 40, {"do_remote_prefill": True, "remote_block_ids": [1]})
-        self.assertEqual(self.decode.num_new_matched_tokens(request, 0), (0, False))
+    def assert_computes(self, request):
+        """Nothing is loaded, and nobody is told."""
+        count, is_async, metadata = self.allocated(request, [5, 6, 8], 0)
+        self.assertEqual((count, is_async, metadata.loads, metadata.drops), (0, False, {}, []))
         self.assertEqual(self.decode.finished(request, []), (False, None))
+
+    def test_params_of_others(self):
+        self.assert_computes(self.request("d", 40, {"do_remote_prefill": True,
+                                                    "remote_block_ids": [1]}))
+        for name, value in (("remote_num_tokens", "many"), ("remote_num_tokens", -1),
+                            ("remote_num_tokens", True), ("remote_workers", [1]),
+                            ("remote_workers", {"0,0": 5}), ("remote_request_id", None),
+                            ("remote_request_id", "r" * 5000)):
+            with self.subTest(name, value=value):
+                self.assert_computes(self.request("d", 40, {**self.handed(), name: value}))
+
+    def test_another_prompt(self):
+        request = self.request("d", 40, self.handed())
+        request.prompt_token_ids[7] += 1
+        self.assert_computes(request)
+        longer = self.request("e", 60, self.handed())  # what follows may differ
+        self.assertEqual(self.decode.num_new_matched_tokens(longer, 0), (40, True))
+        shorter = self.request("f", 20, self.handed())
+        self.assert_computes(shorter)
+        lie = self.request("g", 40, {**self.handed(), "remote_num_tokens": 1 << 40})
+        self.assertEqual(self.decode.num_new_matched_tokens(lie, 0), (40, True))
+
+    def test_nothing_stays_behind(self):
+        for params in (self.handed(), {"do_remote_prefill": True}, None):
+            request = self.request("d", 40, params)
+            self.decode.num_new_matched_tokens(request, 0)
+            self.decode.finished(request, [])
+        self.assertEqual((self.decode._sources, self.decode._computed), ({}, {}))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import threading
 import time
 from collections import OrderedDict
 
-_MAX_GONE = 4096  # names of requests that have ended: nobody needs to wait for them
+_MAX_GONE = 4096  # names of requests that nobody needs to wait for
 
 
 class _Request:
@@ -24,8 +24,8 @@ class HeldRequests:
 
     def hold(self, request, blocks, seconds):
         with self._changed:
-            self._requests[request] = _Request(list(blocks), self._clock() + seconds)
-            self._gone.pop(request, None)
+            held = self._requests[request] = _Request(list(blocks), self._clock() + seconds)
+            held.is_over = request in self._gone  # dropped before this worker was told of it
             self._changed.notify_all()
 
     def borrow(self, request, patience=0.0):
@@ -51,6 +51,8 @@ class HeldRequests:
         with self._changed:
             if request in self._requests:
                 self._requests[request].is_over = True
+            else:
+                self._forget(request)
 
     def take_ended(self):
         """Requests whose blocks nobody reads any more; each is returned once."""
@@ -61,15 +63,18 @@ class HeldRequests:
             self._num_expired += sum(not self._requests[name].is_over for name in ended)
             for name in ended:
                 del self._requests[name]
-                self._gone[name] = None
-            while len(self._gone) > _MAX_GONE:
-                self._gone.popitem(last=False)
+                self._forget(name)
             return ended
 
     def take_num_expired(self):
         with self._changed:
             number, self._num_expired = self._num_expired, 0
             return number
+
+    def _forget(self, request):
+        self._gone[request] = None
+        while len(self._gone) > _MAX_GONE:
+            self._gone.popitem(last=False)
 
     def __len__(self):
         with self._changed:

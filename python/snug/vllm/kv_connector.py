@@ -14,6 +14,7 @@ try:
     from vllm.distributed.kv_transfer.kv_connector.v1.base import (KVConnectorBase_V1,
                                                                    KVConnectorHandshakeMetadata,
                                                                    KVConnectorRole, SupportsHMA)
+    from vllm.v1.kv_cache_interface import FullAttentionSpec
 except ModuleNotFoundError as error:
     if error.name != "vllm":
         raise
@@ -47,6 +48,15 @@ class SnugConnector(KVConnectorBase_V1, SupportsHMA):
                 f"SnugConnector transfers models with one kind of KV cache, and this one has "
                 f"{len(groups)} (sliding windows, Mamba states); start vLLM with "
                 "--disable-hybrid-kv-cache-manager")
+        if not _is_full_attention(groups[0].kv_cache_spec):
+            raise ValueError(
+                "SnugConnector transfers KV caches that keep every token, and this model has "
+                f"{type(groups[0].kv_cache_spec).__name__}; serve it without --kv-transfer-config")
+        parallel = vllm_config.parallel_config
+        if max(getattr(parallel, f"{way}_context_parallel_size", 1)
+               for way in ("decode", "prefill")) > 1:
+            raise ValueError("SnugConnector does not know how context parallelism divides blocks; "
+                             "start vLLM without it")
         config = self._kv_transfer_config
         self._block_tokens = groups[0].kv_cache_spec.block_size
         self._is_producer, self._is_consumer = config.is_kv_producer, config.is_kv_consumer
@@ -120,6 +130,15 @@ class SnugConnector(KVConnectorBase_V1, SupportsHMA):
     @classmethod
     def build_prom_metrics(cls, vllm_config, metric_types, labelnames, per_engine_labelvalues):
         return SnugPromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+
+
+def _is_full_attention(spec):
+    """Blocks outside a sliding window are given back while a prompt is computed, so that what is in
+    them is another request's. Mamba states are no blocks of tokens."""
+    specs = getattr(spec, "kv_cache_specs", None)  # of layers with pages of different sizes
+    if specs:
+        return all(map(_is_full_attention, specs.values()))
+    return isinstance(spec, FullAttentionSpec)
 
 
 def _rank():
