@@ -40,6 +40,16 @@ class Slots(unittest.TestCase):
         self.assertTrue(store.fits(512))
         self.assertFalse(store.fits(513))
 
+    def test_warnings(self):
+        told = []
+        store = SlotStore(numpy.zeros((100, 512), numpy.uint8), told.append)
+        for slot in range(100):
+            store.keep_apart(slot, numpy.zeros(600, numpy.uint8))
+        self.assertEqual(len(told), 5)  # above 5 %, then twice as much each time
+        self.assertIn("5 blocks did not fit", told[0])
+        self.assertIn("3000 bytes", told[0])
+        self.assertIn("slot_ratio", told[0])
+
 
 class Transfers(unittest.TestCase):
     """Three layers, 8 blocks; blocks 6 and 7 do not shrink."""

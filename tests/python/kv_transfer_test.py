@@ -4,6 +4,7 @@ import sys
 import threading
 import time
 import unittest
+import unittest.mock
 
 try:
     import numpy
@@ -142,6 +143,12 @@ class Transfers(unittest.TestCase):
         self.held.hold("r", [3, 4], 60)
         with self.assertRaisesRegex(PullError, "has 2 blocks"):
             client.pull(self.server.address, "r", 1, [0, 1])
+        for _ in range(600):  # both sides count a failure
+            if len(self.records) == 2:
+                break
+            time.sleep(0.05)
+        self.assertEqual([(moved, error is None) for moved, _, error in self.records],
+                         [(None, False)] * 2)
         client.drop(self.server.address, "r")
         self.wait_ended("r")
         self.held.hold("good", [6], 60)
@@ -161,6 +168,14 @@ class Transfers(unittest.TestCase):
             with self.assertRaises(PullError):
                 client.pull(address, "r", 0, [0])
         client.drop(address, "r")
+
+    def test_peers_that_are_gone_are_forgotten(self):
+        client = self.client()
+        with unittest.mock.patch("snug.kv.client._PAUSE_SECONDS", 0.0):
+            for port in range(1, 4):  # nobody listens there
+                with self.assertRaises(PullError):
+                    client.pull(f"127.0.0.1:{port}", "r", 0, [0])
+        self.assertEqual(len(client._peers), 1)
 
     def damaged(self, fault, after, **options):
         client = self.client(**options)

@@ -57,6 +57,9 @@ class PageClient:
                 raise ValueError("closed")
             peer = self._peers.get(address)
             if peer is None or peer.is_replaceable():
+                # Addresses of instances that are gone would add up.
+                self._peers = {name: other for name, other in self._peers.items()
+                               if not other.is_replaceable()}
                 peer = self._peers[address] = _Peer(
                     address, self._layout, self._options, self._log,
                     tries_link=peer is None or not peer.lost_by_link)

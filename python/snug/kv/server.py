@@ -35,7 +35,7 @@ class PageServer:
         self._listener.close()
         for channel in channels:
             channel.close()
-        self._sends.shutdown(wait=False)
+        self._sends.shutdown(wait=False, cancel_futures=True)
 
     def _accept(self):
         while not self._is_closed:
@@ -105,7 +105,9 @@ class PageServer:
             if blocks is None:
                 self._refuse(channel, id, "the request is not held (any more)")
             elif count == 0 or first + count > len(blocks):
-                self._refuse(channel, id, f"the request has {len(blocks)} blocks")
+                why = f"the request has {len(blocks)} blocks"
+                self._refuse(channel, id, why)
+                raise ValueError(f"{why}, and {count} from number {first} on were asked for")
             else:
                 num_bytes = count * self._layout.block_bytes
                 channel.connection.send_note(messages.pack("send", id=id, bytes=num_bytes))

@@ -2,11 +2,12 @@
 
 A slot is smaller than a block, so that more blocks have room in the same memory. Where a block does
 not shrink that far, its frame is kept apart, in memory beside the slots, until the slot is used
-again. vLLM cannot be told that a store failed, so that memory has no limit; `SlotStore.apart_bytes`
-tells how much it is.
+again. vLLM cannot be told that a store failed, so that memory has no limit; a warning tells when it
+becomes much.
 """
 
 _ALIGN = 512  # of rows, for copies by a GPU
+_MUCH = 0.05  # of the slots' own memory
 
 
 def plan_slots(budget_bytes, block_bytes, ratio):
@@ -19,12 +20,14 @@ def plan_slots(budget_bytes, block_bytes, ratio):
 
 
 class SlotStore:
-    """`rows` is an array of num_slots x slot_bytes bytes, of numpy or torch."""
+    """`rows` is an array of num_slots x slot_bytes bytes, of numpy or torch. `warn` is called with
+    a sentence, each time that twice as much is kept apart as at the last."""
 
-    def __init__(self, rows):
+    def __init__(self, rows, warn=lambda text: None):
         self.rows, self.slot_bytes = rows, rows.shape[1]
         self._sizes, self._apart = {}, {}
         self.apart_bytes, self.num_apart = 0, 0
+        self._warn, self._warn_above = warn, _MUCH * rows.shape[0] * rows.shape[1]
 
     def fits(self, num_bytes):
         return num_bytes <= self.slot_bytes
@@ -40,6 +43,11 @@ class SlotStore:
         self._apart[slot] = frame
         self.apart_bytes += len(frame)
         self.num_apart += 1
+        if self.apart_bytes > self._warn_above:
+            self._warn_above = 2 * self.apart_bytes
+            self._warn(f"{len(self._apart)} blocks did not fit into their slots, and take "
+                       f"{self.apart_bytes} bytes of memory beyond cpu_bytes_to_use. Set slot_ratio "
+                       "higher, or leave out spec_name and spec_module_path.")
 
     def place(self, slot):
         """The size of the frame, and the frame itself if it is not in the row."""

@@ -85,9 +85,10 @@ class SnugOffloadingSpec(CPUOffloadingSpec):
         if pages[0].is_cuda:
             from ..kv.gpu_transfers import GpuTransfers
             rows = torch.empty(shape, dtype=torch.uint8, pin_memory=True)
-            return GpuTransfers(pages, self._dtype, self._codec, SlotStore(rows))
+            return GpuTransfers(pages, self._dtype, self._codec, SlotStore(rows, logger.warning))
+        rows = numpy.empty(shape, numpy.uint8)
         return HostTransfers([page.view(torch.uint8).numpy() for page in pages], self._dtype,
-                             self._codec, SlotStore(numpy.empty(shape, numpy.uint8)))
+                             self._codec, SlotStore(rows, logger.warning))
 
 
 class SnugOffloadingWorker(OffloadingWorker):
