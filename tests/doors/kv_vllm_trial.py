@@ -170,7 +170,7 @@ def killed(trial):
 
 PARTS = {"lengths": mixed_lengths, "flip": lambda trial: damage(trial, "flip"),
          "cut": lambda trial: damage(trial, "cut"), "stall": lambda trial: damage(trial, "stall"),
-         "params": wrong_params, "nobody": nobody_asks, "late": too_late, "killed": killed}
+         "nobody": nobody_asks, "late": too_late, "params": wrong_params, "killed": killed}
 
 
 def main():
