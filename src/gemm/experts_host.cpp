@@ -3,12 +3,15 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <new>
 #include <vector>
 
 #include "gemm/experts_format.h"
 
 namespace snug::gemm {
 namespace {
+
+constexpr Status kNoMemory{Code::kInternal, "out of memory"};
 
 Status error(Code code, const char* what, std::uint64_t expert = kNowhere) {
   return {code, what, expert};
@@ -58,7 +61,7 @@ std::size_t bank_bytes(const BankShape& shape) noexcept {
 }
 
 Status pack_bank_host(const std::uint16_t* w, const BankShape& shape,
-                      std::span<std::byte> bank) noexcept {
+                      std::span<std::byte> bank) noexcept try {
   if (bank_bytes(shape) == 0) return error(Code::kUsage, "shape of the bank is out of range");
   if (bank.size() < bank_bytes(shape))
     return {Code::kDstTooSmall, "bank does not fit", kNowhere,
@@ -80,10 +83,12 @@ Status pack_bank_host(const std::uint16_t* w, const BankShape& shape,
     if (!used.ok()) return {used.status().code, used.status().what, e};
   }
   return {};
+} catch (const std::bad_alloc&) {
+  return kNoMemory;
 }
 
 Status unpack_expert_host(std::span<const std::byte> bank, const BankShape& shape,
-                          std::uint64_t expert, std::span<std::uint16_t> w) noexcept {
+                          std::uint64_t expert, std::span<std::uint16_t> w) noexcept try {
   if (bank_bytes(shape) == 0) return error(Code::kUsage, "shape of the bank is out of range");
   if (expert >= shape.experts) return error(Code::kUsage, "the bank has no such expert", expert);
   if (bank.size() < bank_bytes(shape)) return error(Code::kCorrupt, "bank is cut short");
@@ -100,6 +105,8 @@ Status unpack_expert_host(std::span<const std::byte> bank, const BankShape& shap
     std::copy_n(padded.data() + part * slot.part_strips * kStripRows * shape.k, part_n * shape.k,
                 w.data() + part * part_n * shape.k);
   return {};
+} catch (const std::bad_alloc&) {
+  return kNoMemory;
 }
 
 Status inspect_bank(std::span<const std::byte> bank, const BankShape& shape) noexcept {
@@ -111,7 +118,7 @@ Status inspect_bank(std::span<const std::byte> bank, const BankShape& shape) noe
 }
 
 Status experts_host(const std::uint16_t* w13, const std::uint16_t* w2, std::uint64_t experts,
-                    std::uint64_t n, std::uint64_t k, const ExpertsArgs& args) noexcept {
+                    std::uint64_t n, std::uint64_t k, const ExpertsArgs& args) noexcept try {
   const auto* x = static_cast<const std::uint16_t*>(args.x);
   auto* y = static_cast<std::uint16_t*>(args.y);
   std::vector<std::uint16_t> h(n);
@@ -140,6 +147,8 @@ Status experts_host(const std::uint16_t* w13, const std::uint16_t* w2, std::uint
   }
   if (bad_row != kNowhere) return error(Code::kUsage, "an id names no expert", bad_row);
   return {};
+} catch (const std::bad_alloc&) {
+  return kNoMemory;
 }
 
 }  // namespace snug::gemm

@@ -3,11 +3,24 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
+#include <new>
 
 #include "gemm/experts_format.h"
 #include "gemm/gemm_weights.h"
 #include "support/guarded_buffer.h"
+
+// While it is set, there is no memory.
+static thread_local bool no_memory = false;
+
+[[gnu::noinline]] void* operator new(std::size_t num_bytes) {
+  void* const bytes = no_memory ? nullptr : std::malloc(num_bytes);
+  if (bytes == nullptr) throw std::bad_alloc();
+  return bytes;
+}
+[[gnu::noinline]] void operator delete(void* bytes) noexcept { std::free(bytes); }
+[[gnu::noinline]] void operator delete(void* bytes, std::size_t) noexcept { std::free(bytes); }
 
 namespace snug::test {
 namespace {
@@ -116,6 +129,22 @@ TEST(ExpertsBank, BadShapesAndDamageAreRefused) {
   const Status damaged = gemm::inspect_bank(bank, shape);
   EXPECT_EQ(damaged.code, Code::kCorrupt);
   EXPECT_EQ(damaged.block, 1u);
+}
+
+TEST(ExpertsBank, NoMemoryIsAnError) {
+  const BankShape shape{1, 34, 129, 2, Kind::kFixed};  // gate and up are padded
+  const Weights w = normal_weights(34 * 129, 0.02f, 0, 1);
+  std::vector<std::byte> bank(gemm::bank_bytes(shape));
+  Weights back(34 * 129);
+  no_memory = true;
+  const Status packed = gemm::pack_bank_host(w.data(), shape, bank);
+  no_memory = false;
+  EXPECT_EQ(packed.code, Code::kInternal);
+  bank = pack(w, shape);
+  no_memory = true;
+  const Status unpacked = gemm::unpack_expert_host(bank, shape, 0, back);
+  no_memory = false;
+  EXPECT_EQ(unpacked.code, Code::kInternal);
 }
 
 // FP64 from the same weights, without rounding in between.
