@@ -15,6 +15,23 @@ constexpr int kMaxThreads = 12;  // more are no faster
 constexpr std::size_t kMinPieceBytes = std::size_t{64} << 10,
                       kMaxPieceBytes = std::size_t{256} << 20;
 
+// Makes a device the current one of this thread, and at the end the one that it was.
+class DeviceScope {
+ public:
+  explicit DeviceScope(int device) : error_(cudaGetDevice(&before_)) {
+    if (error_ == cudaSuccess) error_ = cudaSetDevice(device);
+  }
+  DeviceScope(const DeviceScope&) = delete;
+  ~DeviceScope() {
+    if (error_ == cudaSuccess) (void)cudaSetDevice(before_);
+  }
+  cudaError_t error() const { return error_; }
+
+ private:
+  int before_ = 0;
+  cudaError_t error_;
+};
+
 }  // namespace
 
 struct Loader::Impl {
@@ -34,36 +51,37 @@ struct Loader::Impl {
 StoreStatus Loader::Impl::load(const store::TensorFile& file,
                                std::span<const store::LoadTarget> targets, Stream stream) {
   const std::lock_guard lock(mutex);
-  int current = 0;
-  if (Status s = from_cuda(
-          {cudaGetDevice(&current), cudaSetDevice(device), ready.ensure(), ready.record(stream)});
-      !s.ok())
-    return {s};
+  const DeviceScope scope(device);
+  if (scope.error() != cudaSuccess) return {from_cuda(scope.error())};
+  if (Status s = from_cuda({ready.ensure(), ready.record(stream)}); !s.ok()) return {s};
   store::LoadQueue queue(file, targets, piece_bytes);
   const int num_lanes = codec::thread_count(num_threads, queue.num_pieces());
   while (lanes.size() < static_cast<std::size_t>(num_lanes))
     lanes.push_back(std::make_unique<LoadLane>());
   store::Workers workers;
   std::atomic<std::size_t> next_lane{0};
-  const StoreStatus status = workers.run(num_lanes, [&] {
+  return workers.run(num_lanes, [&] {
     LoadLane& lane = *lanes[next_lane.fetch_add(1)];
     if (const cudaError_t error = cudaSetDevice(device); error != cudaSuccess)
       return StoreStatus{from_cuda(error)};
     return work(file, queue, lane, workers);
   });
-  (void)cudaSetDevice(current);
-  return status;
 }
 
 StoreStatus Loader::Impl::work(const store::TensorFile& file, store::LoadQueue& queue,
                                LoadLane& lane, const store::Workers& workers) const {
-  store::LoadPiece piece;
-  StoreStatus status;
-  for (int turn = 0; status.ok() && !workers.failed() && queue.next(piece, status); turn ^= 1)
-    status = lane.slots[turn].start(file, piece, piece_bytes, ready.get());
-  // Nothing may write to the tensors any more when the call returns.
-  for (LoadSlot& slot : lane.slots)
-    if (StoreStatus last = slot.finish(file); status.ok()) status = std::move(last);
+  StoreStatus status = store::guarded([&] {
+    store::LoadPiece piece;
+    StoreStatus s;
+    for (int turn = 0; s.ok() && !workers.failed() && queue.next(piece, s); turn ^= 1)
+      s = lane.slots[turn].start(file, piece, piece_bytes, ready.get());
+    return s;
+  });
+  // Nothing may write to the tensors any more when the call returns, also if memory ran out.
+  for (LoadSlot& slot : lane.slots) {
+    StoreStatus last = store::guarded([&] { return slot.finish(file); });
+    if (status.ok()) status = std::move(last);
+  }
   return status;
 }
 
