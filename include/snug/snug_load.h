@@ -20,8 +20,8 @@ typedef struct snug_load_target {
 
 /* Restores tensors side by side, on several threads (0: one per CPU). On an error, what the targets
  * hold is unspecified. */
-int snug_reader_load(const snug_reader* reader, const snug_load_target* targets, size_t num_targets,
-                     int num_threads, snug_status* status);
+SNUG_API int snug_reader_load(const snug_reader* reader, const snug_load_target* targets,
+                              size_t num_targets, int num_threads, snug_status* status);
 
 /* ---- to a GPU; in libraries built with CUDA ----------------------------- */
 
@@ -30,15 +30,15 @@ typedef struct snug_cuda_loader snug_cuda_loader;
 
 /* For the device that is current in this call. num_threads 0: one per CPU, at most 12. piece_bytes,
  * what a thread handles at a time, is 0 for the default. */
-int snug_cuda_loader_open(int num_threads, uint64_t piece_bytes, snug_cuda_loader** loader,
-                          snug_status* status);
-void snug_cuda_loader_free(snug_cuda_loader* loader);
+SNUG_API int snug_cuda_loader_open(int num_threads, uint64_t piece_bytes, snug_cuda_loader** loader,
+                                   snug_status* status);
+SNUG_API void snug_cuda_loader_free(snug_cuda_loader* loader);
 
 /* Restores tensors to device memory, after what is on `stream` (a cudaStream_t) already. Returns
  * when all is done. */
-int snug_cuda_loader_load(snug_cuda_loader* loader, const snug_reader* reader,
-                          const snug_load_target* targets, size_t num_targets, void* stream,
-                          snug_status* status);
+SNUG_API int snug_cuda_loader_load(snug_cuda_loader* loader, const snug_reader* reader,
+                                   const snug_load_target* targets, size_t num_targets,
+                                   void* stream, snug_status* status);
 
 #ifdef __cplusplus
 }
