@@ -89,7 +89,7 @@ struct ExpertsPlan {
   std::int32_t rows = 0;    // many rows: rows of an expert in a tile: 16, 32, 64, 96 or 128
 };
 
-// Serves every m <= max_m.
+// Serves every m <= max_m. 0 if a shape, top_k or max_m is out of range.
 std::size_t experts_workspace_bytes(const BankShape& gate_up, const BankShape& down,
                                     std::uint32_t top_k, std::uint64_t max_m) noexcept;
 

@@ -63,7 +63,8 @@ typedef struct snug_experts_plan {
 } snug_experts_plan;
 
 /* A whole layer: gate_up is 2 N x K in two parts, down is K x N. A workspace of this size serves
- * every m <= max_m; it needs no initialisation and serves one call at a time. plan may be NULL. */
+ * every m <= max_m; it needs no initialisation and serves one call at a time. 0 if an argument is
+ * out of range. plan may be NULL. */
 SNUG_API size_t snug_experts_workspace_bytes(const snug_experts_shape* gate_up,
                                              const snug_experts_shape* down, uint32_t top_k,
                                              uint64_t max_m);

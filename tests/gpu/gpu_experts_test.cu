@@ -251,6 +251,13 @@ TEST(GpuExperts, WrongArgumentsAreRefused) {
   args.top_k = 1;
   EXPECT_EQ(gemm::experts(layer.down[1].bank, layer.gate_up[1].bank, args, {}, {}, nullptr).code,
             Code::kUsage);
+  const auto workspace_bytes = [&](std::uint32_t top_k, std::uint64_t max_m) {
+    return gemm::experts_workspace_bytes(layer.gate_up[1].bank.shape, layer.down[1].bank.shape,
+                                         top_k, max_m);
+  };
+  EXPECT_NE(workspace_bytes(16, 100), 0u);
+  EXPECT_EQ(workspace_bytes(0, 100), 0u);
+  EXPECT_EQ(workspace_bytes(1, std::uint64_t{1} << 60), 0u);
 }
 
 }  // namespace

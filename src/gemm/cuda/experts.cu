@@ -42,7 +42,13 @@ Status check_banks(const Bank& gate_up, const Bank& down) {
   return {};
 }
 
-Status check_args(const ExpertsArgs& args, std::uint64_t k) {
+// Rows of x, and of h, which has top_k for each of them, are found by 32-bit numbers of 16-byte
+// pieces.
+std::uint64_t max_rows(std::uint64_t n, std::uint64_t k, std::uint32_t top_k) {
+  return ((std::uint64_t{1} << 35) - 1) / (align_up(std::max(n, k), kTileCols) * top_k);
+}
+
+Status check_args(const ExpertsArgs& args, std::uint64_t n, std::uint64_t k) {
   if (args.top_k == 0 || args.top_k > kMaxTopK)
     return usage("top_k is not 1 to 16", args.top_k, kMaxTopK);
   if (args.m == 0) return {};
@@ -51,9 +57,10 @@ Status check_args(const ExpertsArgs& args, std::uint64_t k) {
   if (!is_aligned(args.x, 2) || !is_aligned(args.y, 2)) return usage("x or y is not aligned");
   if (args.m > 1 && (args.ldx < k || args.ldy < k))
     return usage("rows overlap: leading dimension", std::min(args.ldx, args.ldy), k);
-  // Rows are found by 32-bit numbers of 16-byte pieces.
-  if (args.m >= (std::uint64_t{1} << 35) / (align_up(k, kTileCols) * kMaxTopK))
-    return usage("too many rows of x", args.m);
+  if (const std::uint64_t most = max_rows(n, k, args.top_k); args.m > most)
+    return usage("too many rows of x", args.m, most);
+  if (args.m > 1 && args.ldx >= (std::uint64_t{1} << 35) / args.m)
+    return usage("rows of x are too far apart: leading dimension", args.ldx);
   return {};
 }
 
@@ -199,7 +206,8 @@ struct LayerCall {
 
 std::size_t experts_workspace_bytes(const BankShape& gate_up, const BankShape& down,
                                     std::uint32_t top_k, std::uint64_t max_m) noexcept {
-  if (bank_bytes(gate_up) == 0 || bank_bytes(down) == 0 || top_k > kMaxTopK) return 0;
+  if (bank_bytes(gate_up) == 0 || bank_bytes(down) == 0) return 0;
+  if (top_k == 0 || top_k > kMaxTopK || max_m > max_rows(down.k, down.n, top_k)) return 0;
   return ExpertsWorkspace(gate_up.experts, down.k, down.n, max_m, top_k).total;
 }
 
@@ -207,7 +215,7 @@ Status experts(const Bank& gate_up, const Bank& down, const ExpertsArgs& args,
                cuda::Target workspace, const ExpertsPlan& wish, Stream stream) noexcept {
   if (Status s = check_banks(gate_up, down); !s.ok()) return s;
   const std::uint64_t experts = down.shape.experts, n = down.shape.k, k = down.shape.n;
-  if (Status s = check_args(args, k); !s.ok()) return s;
+  if (Status s = check_args(args, n, k); !s.ok()) return s;
   if (Status s = check_plan(wish); !s.ok()) return s;
   const ExpertsWorkspace offsets(experts, n, k, args.m, args.top_k);
   if (Status s = cuda::check_workspace(workspace.data, workspace.num_bytes, offsets.total); !s.ok())
@@ -216,9 +224,12 @@ Status experts(const Bank& gate_up, const Bank& down, const ExpertsArgs& args,
   if (!device.hopper()) return {Code::kNoDevice, "experts need a Hopper GPU"};
   if (args.m == 0) return {};
   const LayerCall call(device, gate_up, down, args, offsets, wish, workspace.data, stream);
-  for (const cudaError_t error : {call.route(), call.multiply(true), call.multiply(false)})
-    if (error != cudaSuccess) return from_cuda(error);
-  return from_cuda(call.sum());
+  // A kernel that follows one that was not launched would read what nobody wrote.
+  cudaError_t error = call.route();
+  if (error == cudaSuccess) error = call.multiply(true);
+  if (error == cudaSuccess) error = call.multiply(false);
+  if (error == cudaSuccess) error = call.sum();
+  return from_cuda(error);
 }
 
 }  // namespace snug::gemm
