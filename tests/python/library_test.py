@@ -34,7 +34,7 @@ class Library(unittest.TestCase):
         extras = re.search(r"^\[project.optional-dependencies\]\n(.*?)\n\n", project,
                            re.MULTILINE | re.DOTALL).group(1)
         self.assertEqual(re.findall(r"^(\w+) =", extras, re.MULTILINE),
-                         ["torch", "transformers"])
+                         ["torch", "transformers", "vllm"])
 
     def test_every_struct_is_checked(self):
         structs = [value for value in vars(_library).values()
