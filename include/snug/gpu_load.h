@@ -3,8 +3,9 @@
 // Threads read pieces of the file into pinned memory and send them to the GPU, which decodes them
 // into the tensors. Reading, copying and decoding overlap.
 //
-// Memory:  at most two pieces a thread of pinned host memory, and as much of GPU memory, until the
-//          Loader is destroyed: 96 MiB of each with 12 threads. Whatever the size of the tensors.
+// Memory:  at most two pieces a thread of pinned host memory, 96 MiB with 12 threads, and about
+//          twice as much of GPU memory, until the Loader is destroyed. Whatever the size of the
+//          tensors.
 // Threads: calls of one Loader wait for each other.
 // Trust:   as snug/store.h: files may be hostile, and every checksum is checked.
 #pragma once

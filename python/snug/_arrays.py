@@ -103,6 +103,9 @@ class TorchArrays:
             raise ValueError(f"device {device!r} is not a device of torch: {error}") from None
         if self._device.type == "cuda" and not torch.cuda.is_available():
             raise RuntimeError(f'device {device!r}: torch finds no GPU; use device="cpu"')
+        if self._device.type == "cuda" and self._device.index is None:
+            # Another GPU may be the current one when tensors are read.
+            self._device = torch.device("cuda", torch.cuda.current_device())
         self._gpu = None  # made when it is needed
 
     def dtype(self, name):
@@ -118,8 +121,8 @@ class TorchArrays:
 
     def load(self, reader, num_bytes):
         if self._gpu is None and self._device.type == "cuda" and has_loader:
-            from .torch.gpu_loader import GpuLoader
-            self._gpu = GpuLoader(self._device)
+            from .torch.gpu_loader import shared_loader
+            self._gpu = shared_loader(self._device)
         memories = {name: self._torch.empty(size, dtype=self._torch.uint8,
                                             device=self._device if self._gpu else "cpu")
                     for name, size in num_bytes.items()}

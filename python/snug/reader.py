@@ -8,8 +8,8 @@ from ctypes import byref, c_void_p
 from typing import NamedTuple, Tuple
 
 from ._handle import Handle
-from ._library import (LoadTarget, MetadataInfo, ReaderInfo, Status, TensorInfo, check, has_store, library,
-                       threads_of, whole, writable_memory)
+from ._library import (LoadTarget, MetadataInfo, ReaderInfo, Status, TensorInfo, check, has_store,
+                       library, threads_of, whole, writable_memory)
 
 
 class Tensor(NamedTuple):

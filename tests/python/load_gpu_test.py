@@ -16,7 +16,7 @@ import snug
 import snug.torch
 from checkpoint_files import Folder, bf16, compress, write_plain
 from snug.reader import Reader
-from snug.torch.gpu_loader import GpuLoader
+from snug.torch.gpu_loader import GpuLoader, shared_loader
 
 PIECES = (64 << 10, 0)  # bytes
 
@@ -83,6 +83,15 @@ class LoadGpu(unittest.TestCase):
                         for name, data in expected.items():
                             self.assertEqual(tensors[name].cpu().numpy().tobytes(), data, name)
 
+    def test_files_of_a_device_share_a_loader(self):
+        device = torch.device("cuda", torch.cuda.current_device())
+        files = [snug.safe_open(self.folder.root / name, "pt", "cuda")
+                 for name in ("big.safetensors", "big.snug.safetensors")]
+        for file in files:
+            file.get_tensor("large")
+        self.assertIs(shared_loader(device), files[0]._arrays._gpu)
+        self.assertIs(shared_loader(device), files[1]._arrays._gpu)
+
     def test_damaged_files(self):
         path, rng, refused = self.folder.root / "damaged.safetensors", random.Random(5), 0
         content = (self.folder.root / "big.snug.safetensors").read_bytes()
@@ -108,6 +117,9 @@ class LoadGpu(unittest.TestCase):
         with Reader(self.folder.root / "big.safetensors") as reader:
             with self.assertRaisesRegex(ValueError, "large has"):
                 GpuLoader("cuda").load(reader, {"large": torch.zeros(8, device="cuda")})
+            with self.assertRaisesRegex(ValueError, "large is on cpu"):
+                memory = torch.zeros(reader.info("large").raw_bytes, dtype=torch.uint8)
+                GpuLoader("cuda").load(reader, {"large": memory})
         with self.assertRaisesRegex(snug.SnugError, "64 KiB"):
             GpuLoader("cuda", piece_bytes=3)
 

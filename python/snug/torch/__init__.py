@@ -24,6 +24,6 @@ from .matrix import explain
 from .tensors import compress, decompress
 from .tuning import load_tuning, tune
 
-__all__ = ["CompressedExperts", "CompressedLinear", "apply_delta", "compress", "compress_model", "decompress",
-           "decompress_model", "delta", "explain", "load_compressed", "load_file", "load_tuning",
-           "save_file", "tensor_hash", "tune", "verify_model"]
+__all__ = ["CompressedExperts", "CompressedLinear", "apply_delta", "compress", "compress_model",
+           "decompress", "decompress_model", "delta", "explain", "load_compressed", "load_file",
+           "load_tuning", "save_file", "tensor_hash", "tune", "verify_model"]

@@ -1,5 +1,7 @@
 """Whole tensors of a checkpoint straight to a GPU, which decodes them."""
 
+import threading
+import weakref
 from ctypes import byref, c_void_p
 
 import torch
@@ -24,9 +26,24 @@ class GpuLoader(Handle):
 
     def load(self, reader, tensors):
         """Fills tensors of bytes, given by name, that are on the device."""
+        for name, tensor in tensors.items():
+            if tensor.device != self._device:
+                raise ValueError(f"{name} is on {tensor.device}, the loader on {self._device}")
         status = Status()
         with self._use() as pointer, reader._use() as file, \
                 reader.targets(tensors, TensorMemory) as targets:
             check(library.snug_cuda_loader_load(pointer, file, targets, len(targets),
                                                 stream_of(self._device.index), byref(status)),
                   status)
+
+
+_lock, _shared = threading.Lock(), weakref.WeakValueDictionary()
+
+
+def shared_loader(device):
+    """One loader for all files that are open for a device: its memory counts once."""
+    with _lock:
+        loader = _shared.get(device)
+        if loader is None:
+            loader = _shared[device] = GpuLoader(device)
+        return loader
