@@ -4,7 +4,7 @@
     model = AutoModelForCausalLM.from_pretrained("model.snug")
 
 The weights are decoded while they are loaded; the model is the same as from the plain folder. To
-keep the linear layers compressed on a GPU instead:
+keep linear layers and experts compressed on a GPU instead:
 
     model = AutoModelForCausalLM.from_pretrained(
         "model.snug", quantization_config=snug.transformers.SnugConfig(mode="run"))
@@ -37,7 +37,8 @@ except (ImportError, AttributeError) as error:
 from ._arrays import DTYPES
 from ._save_model import save_pretrained, without_mark
 from .checkpoint import safe_open
-from .torch.linear import Layer, Report, compress_model, decompress_model, dense_state_dict
+from .torch.expert_modules import is_bank
+from .torch.linear import Report, compress_model, decompress_model, dense_state_dict
 
 __all__ = ["SnugConfig", "save_pretrained"]
 
@@ -170,10 +171,10 @@ class SnugQuantizer(HfQuantizer):
         config = self.quantization_config
         prefix = prefix + "." if prefix else ""
         kept = {}
-        for name, linear in module.named_modules():
-            if type(linear) is not torch.nn.Linear:
+        for name, layer in module.named_modules():
+            if type(layer) is not torch.nn.Linear and not is_bank(layer):
                 continue
-            device = linear.weight.device.type
+            device = next(layer.parameters()).device.type
             if f"{prefix}{name}.weight" in self._tied:
                 kept[name] = "shares its weights with another layer"
             elif _device_of(prefix + name, self._device_map) == "disk":
@@ -189,11 +190,6 @@ class SnugQuantizer(HfQuantizer):
 
     def _finish(self, model):
         self._compress(model, "")
-        for name, bank in model.named_parameters():
-            if bank.dim() == 3 and ".experts." in name:
-                num_bytes = bank.numel() * bank.element_size()
-                self._layers[name] = Layer(name, bank.shape[0] * bank.shape[1], bank.shape[2],
-                                           num_bytes, num_bytes, "experts have no packed kernel")
         self.report = Report()
         self.report.layers = list(self._layers.values())
         for module in model.modules():

@@ -14,7 +14,8 @@ from torch import nn
 
 import snug.torch
 from snug._library import has_cuda
-from snug.torch.experts import CompressedExperts, why_not_experts
+from snug.torch.expert_modules import is_bank, why_not_experts
+from snug.torch.experts import CompressedExperts
 
 try:
     from transformers import MixtralConfig, Qwen3MoeConfig
@@ -82,6 +83,47 @@ class Experts(unittest.TestCase):
             CompressedExperts.from_weights(bf16(2, 32, 16), bf16(2, 16, 15))
         with self.assertRaisesRegex(TypeError, "only BF16"):
             CompressedExperts.from_weights(bf16(2, 32, 16).float(), bf16(2, 16, 16))
+        with self.assertRaisesRegex(TypeError, "three dimensions"):
+            CompressedExperts.from_weights(bf16(2, 32, 16), bf16(16, 16))
+
+    def test_wrong_inputs_are_refused(self):
+        for device in DEVICES:
+            layer = CompressedExperts.from_weights(bf16(2, 32, 16, device=device),
+                                                   bf16(2, 16, 16, device=device))
+            x, ids = bf16(3, 16, device=device), torch.zeros((3, 1), dtype=torch.int64,
+                                                             device=device)
+            layer(x, ids, ids.float())
+            for bad_x in (x.float(), x[:, :8], x[0], x[:2]):
+                with self.assertRaises(TypeError):
+                    layer(bad_x, ids, ids.float())
+            with self.assertRaisesRegex(TypeError, "int32 or int64"):
+                layer(x, ids.float(), ids.float())
+            if device == "cuda":
+                with self.assertRaisesRegex(ValueError, "one device"):
+                    layer(x, ids.cpu(), ids.float())
+            for bank in (layer.gate_up[:-1], layer.gate_up.float(), layer.down):
+                with self.assertRaisesRegex(TypeError, "expected the"):
+                    torch.ops.snug.experts(x, bank, layer.down, ids, ids.float(), 2, 16, 16,
+                                           layer.kind)
+
+    def test_state_dicts(self):
+        for device in DEVICES:
+            layers = [CompressedExperts.from_weights(bf16(2, 96, 72, device=device, seed=seed),
+                                                     bf16(2, 72, 48, device=device, seed=seed))
+                      for seed in (1, 2)]
+            state = {name: bank.clone() for name, bank in layers[0].state_dict().items()}
+            layers[1].load_state_dict(state)
+            for got, want in zip(layers[1].weights(), layers[0].weights()):
+                self.assertTrue(torch.equal(got, want))
+            state["down"][len(state["down"]) // 2 + 8] += 1  # in the header of expert 1
+            with self.assertRaisesRegex(snug.SnugError, "down: .*block 1"):
+                layers[1].load_state_dict(state)
+            with self.assertRaisesRegex(TypeError, "expected the"):
+                layers[1].load_state_dict({**state, "down": layers[0].down.float()})
+            with self.assertRaisesRegex(RuntimeError, "size mismatch"):
+                layers[1].load_state_dict({**state, "down": state["down"][:-1]})
+            for got, want in zip(layers[1].weights(), layers[0].weights()):
+                self.assertTrue(torch.equal(got, want))
 
 
 @unittest.skipIf(MixtralExperts is None, "transformers with banks of experts is not installed")
@@ -118,7 +160,38 @@ class Transformers(unittest.TestCase):
                 weight.normal_(std=0.3)
         self.assertIn("something else", why_not_experts(other))
         self.assertIn("not bfloat16", why_not_experts(other.float()))
-        self.assertIn("not a bank", why_not_experts(nn.Linear(2, 2)))
+        self.assertFalse(is_bank(nn.Linear(2, 2)))
+
+    def experts(self):
+        config = MixtralConfig(hidden_size=128, intermediate_size=256, num_local_experts=2)
+        bank = MixtralExperts(config).to(torch.bfloat16)
+        with torch.no_grad():
+            for weight in bank.parameters():
+                weight.normal_(std=0.05)
+        return bank
+
+    def test_what_a_replacement_would_lose(self):
+        bank = self.experts()
+        self.assertIsNone(why_not_experts(bank))
+        hook = bank.register_forward_hook(lambda *_: None)
+        self.assertIn("hooks", why_not_experts(bank))
+        hook.remove()
+        bank.bias = nn.Parameter(torch.zeros(2))
+        self.assertIn("other weights", why_not_experts(bank))
+        report = snug.torch.compress_model(nn.Sequential(bank))
+        self.assertIn("other weights", str(report))
+
+    def test_experts_that_two_layers_share(self):
+        bank = self.experts()
+        model = nn.ModuleList([nn.ModuleList([bank]), nn.ModuleList([bank])])
+        weight = bank.down_proj.detach().clone()
+        report = snug.torch.compress_model(model)
+        self.assertEqual(len(report.layers), 1)
+        self.assertIsInstance(model[0][0], CompressedExperts)
+        self.assertIs(model[0][0], model[1][0])
+        snug.torch.decompress_model(model)
+        self.assertIs(model[0][0], model[1][0])
+        self.assertTrue(torch.equal(model[0][0].down_proj, weight))
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ class Models:
         torch.manual_seed(0)
         llama = transformers.LlamaConfig(**SIZES)
         tied = transformers.LlamaConfig(**SIZES, tie_word_embeddings=True, attention_bias=True)
-        experts = dict(moe_intermediate_size=64, num_experts=4, num_experts_per_tok=2)
+        experts = dict(moe_intermediate_size=256, num_experts=4, num_experts_per_tok=2)
         qwen = transformers.Qwen3MoeConfig(**{**SIZES, **experts, "hidden_size": 256})
         mixtral = transformers.MixtralConfig(**{**SIZES, "hidden_size": 128,
                                                 "intermediate_size": 96, "num_local_experts": 4})
@@ -407,8 +407,26 @@ class Run(Case):
         text = str(self.load_to_run("tied.snug", skip=["model.layers.0.mlp"]).hf_quantizer.report)
         self.assertIn("lm_head (1024 x 512) stays dense: shares its weights", text)
         self.assertIn("model.layers.0.mlp.down_proj (512 x 1024) stays dense: asked to skip", text)
-        text = str(self.load_to_run("qwen_moe.snug").hf_quantizer.report)
-        self.assertIn("experts have no packed kernel", text)
+
+    def test_experts_run_compressed(self):
+        model = self.load_to_run("qwen_moe.snug", skip=["model.layers.0.mlp"])
+        banks = [name for name, module in model.named_modules()
+                 if isinstance(module, snug.torch.CompressedExperts)]
+        self.assertEqual(banks, ["model.layers.1.mlp.experts"])
+        self.assertIn("layers.0.mlp.experts (3072 x 256) stays dense: asked to skip",
+                      str(model.hf_quantizer.report))
+        dense = load(models["qwen_moe"])
+        want, got = logits(dense).float(), logits(model).float()
+        self.assertLess(float((got - want).norm() / want.norm()), 0.02)
+        model.save_pretrained(self.work / "plain")
+        self.assert_same(load(self.work / "plain"), dense)
+
+    def test_experts_on_another_device_stay_dense(self):
+        snug.transformers._RUN_ON.discard("cpu")
+        quantizer = SnugQuantizer(SnugConfig(mode="run"))
+        quantizer._finish(load(models["qwen_moe"]))
+        self.assertIn("layers.1.mlp.experts (3072 x 256) stays dense: it is on the device cpu",
+                      str(quantizer.report))
 
     def test_a_tied_head_that_was_saved(self):
         shutil.copytree(models["tied"], self.work, dirs_exist_ok=True)

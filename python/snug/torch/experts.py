@@ -6,7 +6,7 @@ under CUDA graphs. On a CPU it restores the experts that it needs.
 """
 
 import ctypes
-import inspect
+import functools
 import warnings
 from ctypes import POINTER, byref, c_int, c_int32, c_size_t, c_uint32, c_uint64, c_void_p
 from typing import NamedTuple
@@ -38,7 +38,8 @@ def _declare():
     functions = {
         "snug_experts_bank_bytes": (size, [shape]),
         "snug_experts_pack_host": (c_int, [pointer, shape, pointer, size, status]),
-        "snug_experts_unpack_host": (c_int, [pointer, size, shape, c_uint64, pointer, size, status]),
+        "snug_experts_unpack_host": (c_int, [pointer, size, shape, c_uint64, pointer, size,
+                                             status]),
         "snug_experts_inspect_host": (c_int, [pointer, size, shape, status]),
     }
     if has_cuda:
@@ -74,6 +75,11 @@ class BankShape(NamedTuple):
     def struct(self):
         return _Shape(*self)
 
+    @functools.lru_cache(maxsize=None)
+    def num_bytes(self):
+        """0 if it is out of range."""
+        return library.snug_experts_bank_bytes(byref(self.struct()))
+
 
 def pack_bank(weight, parts=1, kind=FIXED):
     """Packs weight[experts][n][k]; returns its bytes and BankShape.
@@ -85,10 +91,9 @@ def pack_bank(weight, parts=1, kind=FIXED):
                         f"shape {tuple(weight.shape)}")
     weight = weight.detach().contiguous()
     shape = BankShape(*weight.shape, parts, kind)
-    num_bytes = library.snug_experts_bank_bytes(byref(shape.struct()))
-    if num_bytes == 0:
+    if shape.num_bytes() == 0:
         raise ValueError(f"a bank of shape {tuple(weight.shape)} in {parts} parts is out of range")
-    bank = torch.empty(num_bytes, dtype=torch.uint8, device=weight.device)
+    bank = torch.empty(shape.num_bytes(), dtype=torch.uint8, device=weight.device)
     expert = (_pack_on_gpu if weight.is_cuda else _pack_on_cpu)(weight, shape, bank)
     if expert is None:
         return bank, shape
@@ -132,6 +137,7 @@ def _pack_on_gpu(weight, shape, bank):
 
 def unpack_expert(bank, shape, expert):
     """The exact n x k matrix of one expert."""
+    _check_bank(bank, shape)
     weight = torch.empty((shape.n, shape.k), dtype=torch.bfloat16, device=bank.device)
     status = Status()
     if bank.is_cuda:
@@ -146,6 +152,21 @@ def unpack_expert(bank, shape, expert):
     return weight
 
 
+def inspect_bank(bank, shape):
+    """Checks the headers of all experts in the bytes of a bank."""
+    _check_bank(bank, shape)
+    bank, status = bank.cpu(), Status()
+    check(library.snug_experts_inspect_host(bank.data_ptr(), bank.numel(), byref(shape.struct()),
+                                            byref(status)), status)
+
+
+def _check_bank(bank, shape):
+    if (bank.dtype != torch.uint8 or bank.numel() != shape.num_bytes()
+            or not bank.is_contiguous()):
+        raise TypeError(f"expected the {shape.num_bytes()} bytes of {shape}, got {bank.dtype} of "
+                        f"shape {tuple(bank.shape)}")
+
+
 _operators.define("experts(Tensor x, Tensor gate_up, Tensor down, Tensor ids, Tensor weights, "
                   "int experts, int n, int k, int kind) -> Tensor")
 
@@ -154,19 +175,34 @@ def _shapes(experts, n, k, kind):
     return BankShape(experts, 2 * n, k, 2, kind), BankShape(experts, k, n, 1, kind)
 
 
-@torch.library.impl(_operators, "experts", "CUDA")
-def _experts_on_gpu(x, gate_up, down, ids, weights, experts, n, k, kind):
+def _check_layer(x, gate_up, down, ids, weights, shapes):
+    k = shapes[0].k
     if x.dtype != torch.bfloat16 or x.dim() != 2 or x.shape[1] != k:
         raise TypeError(f"expected rows of {k} BF16 features, got {x.dtype} of shape "
                         f"{tuple(x.shape)}")
     if ids.shape != weights.shape or ids.dim() != 2 or ids.shape[0] != x.shape[0]:
         raise TypeError(f"expected ids and weights of {x.shape[0]} rows, got {tuple(ids.shape)} "
                         f"and {tuple(weights.shape)}")
+    if ids.dtype not in (torch.int32, torch.int64):
+        raise TypeError(f"ids are int32 or int64, not {ids.dtype}")
+    others = {tensor.device for tensor in (gate_up, down, ids, weights)} - {x.device}
+    if others:
+        raise ValueError(f"x is on {x.device}, banks, ids or weights on {others.pop()}: move all "
+                         "to one device")
+    _check_bank(gate_up, shapes[0])
+    _check_bank(down, shapes[1])
+
+
+@torch.library.impl(_operators, "experts", "CUDA")
+def _experts_on_gpu(x, gate_up, down, ids, weights, experts, n, k, kind):
+    require_cuda()
+    shapes = _shapes(experts, n, k, kind)
+    _check_layer(x, gate_up, down, ids, weights, shapes)
     if x.stride(1) != 1 or x.stride(0) < k:
         x = x.contiguous()
     ids, weights = ids.to(torch.int32).contiguous(), weights.float().contiguous()
     y = torch.empty((x.shape[0], k), dtype=torch.bfloat16, device=x.device)
-    structs = [shape.struct() for shape in _shapes(experts, n, k, kind)]
+    structs = [shape.struct() for shape in shapes]
     m, top_k, status = x.shape[0], ids.shape[1], Status()
     with torch.cuda.device(x.device):
         size = library.snug_experts_workspace_bytes(byref(structs[0]), byref(structs[1]), top_k, m)
@@ -182,18 +218,19 @@ def _experts_on_gpu(x, gate_up, down, ids, weights, experts, n, k, kind):
 @torch.library.impl(_operators, "experts", "CPU")
 def _experts_on_cpu(x, gate_up, down, ids, weights, experts, n, k, kind):
     shapes = _shapes(experts, n, k, kind)
+    _check_layer(x, gate_up, down, ids, weights, shapes)
     y = torch.zeros((x.shape[0], k), dtype=torch.float32)
     for expert in ids.unique().tolist():
         if 0 <= expert < experts:
             rows, places = (ids == expert).nonzero(as_tuple=True)
-            part = _one_expert(x[rows], unpack_expert(gate_up, shapes[0], expert),
+            part = one_expert(x[rows], unpack_expert(gate_up, shapes[0], expert),
                                unpack_expert(down, shapes[1], expert))
             part = part.float() * weights[rows, places, None].float()
             y.index_add_(0, rows, part.to(torch.bfloat16).float())
     return y.to(torch.bfloat16)
 
 
-def _one_expert(x, gate_up, down):
+def one_expert(x, gate_up, down):
     gate, up = F.linear(x, gate_up).chunk(2, dim=-1)
     return F.linear(F.silu(gate) * up, down)
 
@@ -220,7 +257,9 @@ class CompressedExperts(nn.Module):
     @classmethod
     def from_weights(cls, w13, w2, kind=FIXED):
         """From w13[experts][2 N][K], gate over up, and w2[experts][K][N]."""
-        experts, n, k = w2.shape[0], w2.shape[2], w2.shape[1]
+        if w2.dim() != 3:
+            raise TypeError(f"down has three dimensions, not the shape {tuple(w2.shape)}")
+        experts, k, n = w2.shape
         if tuple(w13.shape) != (experts, 2 * n, k):
             raise ValueError(f"gate and up of shape {tuple(w13.shape)} do not match down of shape "
                              f"{tuple(w2.shape)}")
@@ -252,59 +291,17 @@ class CompressedExperts(nn.Module):
             setattr(dense, name, nn.Parameter(weight, requires_grad=False))
         return dense
 
+    def _load_from_state_dict(self, state_dict, prefix, *args):
+        shapes = _shapes(self.num_experts, self.n, self.k, self.kind)
+        for name, shape in zip(("gate_up", "down"), shapes):
+            bank = state_dict.get(prefix + name)
+            if bank is None or bank.is_meta or bank.shape != (shape.num_bytes(),):
+                continue  # torch says what is wrong
+            try:
+                inspect_bank(bank, shape)
+            except SnugError as error:
+                raise SnugError(error.code, f"{prefix}{name}: {error}") from None
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
     def extra_repr(self):
         return f"{self.num_experts} experts of {self.n} x {self.k}, {self.num_bytes / 1e6:.1f} MB"
-
-
-def why_not_experts(module):
-    """None if a module of transformers can be replaced by CompressedExperts; else why not.
-
-    Such a module has all experts in `gate_up_proj` and `down_proj`, and takes rows, ids and
-    weights. Whether it computes SwiGLU is found by letting it compute two rows.
-    """
-    w13, w2 = getattr(module, "gate_up_proj", None), getattr(module, "down_proj", None)
-    if not all(isinstance(w, nn.Parameter) and w.dim() == 3 for w in (w13, w2)):
-        return "it is not a bank of experts"
-    names = list(inspect.signature(type(module).forward).parameters)[1:4]
-    if names != ["hidden_states", "top_k_index", "top_k_weights"]:
-        return "its forward takes other arguments"
-    if w13.dtype != torch.bfloat16 or w2.dtype != torch.bfloat16:
-        return f"weights are {w13.dtype} and {w2.dtype}, not bfloat16"
-    if w13.is_meta or w2.is_meta:
-        return "weights are not loaded"
-    experts, n, k = w2.shape[0], w2.shape[2], w2.shape[1]
-    if tuple(w13.shape) != (experts, 2 * n, k):
-        return f"shapes {tuple(w13.shape)} and {tuple(w2.shape)} are not gate over up, and down"
-    with torch.no_grad():
-        generator = torch.Generator(device="cpu").manual_seed(1)
-        x = torch.randn((2, k), generator=generator).to(w2)
-        ids = torch.tensor([[0], [experts - 1]], device=w2.device)
-        weights = torch.tensor([[1.0], [0.5]], device=w2.device)
-        want = torch.cat([weights[i] * _one_expert(x[i:i + 1], w13[e], w2[e]).float()
-                          for i, e in enumerate((0, experts - 1))])
-        got = module(x, ids, weights.to(w2.dtype)).float()
-    if not (got - want).norm() <= 0.02 * want.norm():  # BF16 rounds to 0.4 %
-        return "it computes something else than SwiGLU"
-    return None
-
-
-def compress_experts(model, kind=FIXED, skip=()):
-    """Replaces the experts of a model by compressed ones, in place: names and modules."""
-    made = []
-    for parent_name, parent in list(model.named_modules()):
-        for name, child in list(parent._modules.items()):
-            full = f"{parent_name}.{name}" if parent_name else name
-            if (child is None or any(full == other or full.startswith(other + ".")
-                                     for other in skip) or why_not_experts(child) is not None):
-                continue
-            packed = CompressedExperts.from_weights(child.gate_up_proj, child.down_proj, kind)
-            if kind != RAW and packed.num_bytes >= 2 * (child.gate_up_proj.numel()
-                                                        + child.down_proj.numel()):
-                continue  # tiny, or its values do not compress
-            for weight in ("gate_up_proj", "down_proj"):  # frees them
-                empty = torch.empty_like(getattr(child, weight), device="meta")
-                setattr(child, weight, nn.Parameter(empty, requires_grad=False))
-            packed._dense = (child,)
-            setattr(parent, name, packed.train(child.training))
-            made.append((full, packed))
-    return made

@@ -10,16 +10,14 @@ from torch import nn
 
 from .._library import GemmChoice, SnugError, Status, check, library, whole
 from .deltas import apply_delta, apply_to_packed
-from .experts import CompressedExperts, compress_experts
+from .expert_modules import compress_experts, is_patched
+from .experts import CompressedExperts
 from .matrix import (FIXED, POLICIES, RAW, multiply, pack, read_header, strip_sums, verify,
                      version_of)
 from .on_gpu import stream_of
 
 # Layers that read the same input, by the names models give them.
 SIDE_BY_SIDE = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
-
-# Registered by others on a layer; a replacement would lose them.
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 class CompressedLinear(nn.Module):
@@ -217,7 +215,7 @@ class Report:
     def __str__(self):
         packed = [layer for layer in self.layers if not layer.kept_dense]
         saved = 1 - self.num_bytes / self.dense_bytes if self.dense_bytes else 0
-        lines = [f"{len(packed)} of {len(self.layers)} linear layers compressed: "
+        lines = [f"{len(packed)} of {len(self.layers)} layers compressed: "
                  f"{self.dense_bytes / 1e9:.3f} GB -> {self.num_bytes / 1e9:.3f} GB "
                  f"({100 * saved:.1f} % less)"]
         lines += [f"  {layer.name} ({layer.n} x {layer.k}) stays dense: {layer.kept_dense}"
@@ -242,10 +240,8 @@ def compress_model(model, policy="memory", batch=1, fuse=True, skip=()):
     if type(model) is nn.Linear:
         reason = "it is the model itself; use CompressedLinear.from_linear"
         report.layers.append(_kept("", model, reason))
-    for name, experts in compress_experts(model, _kind(policy), skip):
-        weights = 3 * experts.num_experts * experts.n * experts.k
-        report.layers.append(Layer(name, weights // experts.k, experts.k, 2 * weights,
-                                   experts.num_bytes, ""))
+    for name, bank, made in compress_experts(model, _kind(policy), skip):
+        report.layers.append(_bank_layer(name, bank, made))
     tied, places = _tied_weights(model), _places(model)
     replaced = {}  # id of a layer -> the layer and its replacement; one may be used in many places
     for parent_name, parent in list(model.named_modules()):
@@ -368,6 +364,17 @@ def _kept(name, linear, reason):
     return Layer(name, linear.out_features, linear.in_features, num_bytes, num_bytes, reason)
 
 
+def _bank_layer(name, bank, made):
+    """`made`: what replaced a bank of experts, or why it stays dense."""
+    weights = bank.gate_up_proj, bank.down_proj
+    count = sum(weight.numel() for weight in weights)
+    dense_bytes = sum(weight.numel() * weight.element_size() for weight in weights)
+    k = weights[0].shape[-1]
+    if isinstance(made, str):
+        return Layer(name, count // k, k, dense_bytes, dense_bytes, made)
+    return Layer(name, count // k, k, dense_bytes, made.num_bytes, "")
+
+
 def _fuse(parent, group, names, linears, policy, batch, report):
     counts = [linear.out_features for linear in linears]
     n, k = sum(counts), linears[0].in_features
@@ -411,7 +418,7 @@ def _reason(name, linear, tied, skip):
         return "weights are not loaded"
     if linear.weight.data_ptr() in tied:
         return "shares its weights with another layer"
-    if "forward" in vars(linear) or any(getattr(linear, hooks) for hooks in _HOOKS):
+    if is_patched(linear):
         return "has hooks or a forward of its own"
     if linear.bias is not None and linear.bias.dtype != torch.bfloat16:
         return f"bias is {linear.bias.dtype}, not bfloat16"
