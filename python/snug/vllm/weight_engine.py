@@ -81,10 +81,18 @@ class _Layers:
 
     def __init__(self, model):
         self._model = model
-        if any(type(module).__name__ == "MLAAttention" for module in model.modules()):
-            raise ValueError("models with latent attention (MLA) derive matrices from their "
-                             "weights that Snug cannot update in place; use one of vLLM's own "
-                             "weight transfer engines")
+        places = {tensor.data_ptr() for tensor in model.parameters()}
+        for name, module in model.named_modules():
+            sinks = getattr(getattr(module, "impl", None), "sinks", None)
+            if type(module).__name__ == "MLAAttention":
+                what = "latent attention (MLA)"
+            elif sinks is not None and sinks.data_ptr() not in places:
+                what = "this attention backend and sinks"
+            else:
+                continue
+            raise ValueError(f"{name}: with {what}, vLLM computes with values that it derived from "
+                             "the weights, and that Snug cannot update in place; use one of vLLM's "
+                             "own weight transfer engines")
 
     def pieces(self, tensors):
         before = []
@@ -127,9 +135,9 @@ class _Layers:
         room = module.weight_packed.numel()
         made = packing.pack(dense, packing.read_header(module.weight_packed.data).kind)
         if made is None or made[0].numel() > room:
-            raise Refused(f"the new weights of a {type(module).__name__} of {dense.shape[0]} x "
-                          f"{dense.shape[1]} do not fit into the {room} bytes of its packed form; "
-                          "start the engine again with them")
+            name = getattr(module, "prefix", "") or type(module).__name__
+            raise Refused(f"{name}: the new weights do not fit into the {room} bytes of its packed "
+                          "form; start the engine again with them")
         return made
 
     def process(self, module):
