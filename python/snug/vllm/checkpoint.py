@@ -4,6 +4,7 @@ vLLM has no place where a quantization method says how files are read, so `regis
 functions that read safetensors files by ones that do as before for all files but Snug's.
 """
 
+import contextlib
 import functools
 import glob
 import json
@@ -58,14 +59,20 @@ def tensors_of(files):
         device = f"cuda:{torch.cuda.current_device()}"
     for path in sorted(files):
         with safe_open(path, framework="pt", device=device) as file:
-            try:
+            with _remedy():
                 if device == "cpu" and engine.num_ranks() > 1:
                     yield from ((name, _rows(file.get_slice(name))) for name in file.offset_keys())
                 else:
                     yield from file.tensors_in_turn(_by_layer(file.offset_keys()))
-            except SnugError as error:
-                raise SnugError(error.code, f"{error}; copy the file again, `snug verify` checks "
-                                            "it") from None
+
+
+@contextlib.contextmanager
+def _remedy():
+    try:
+        yield
+    except SnugError as error:
+        text = f"{error}; copy the file again, `snug verify` checks it"
+        raise SnugError(error.code, text) from None
 
 
 def _by_layer(names):
@@ -84,7 +91,12 @@ def _rows(part):
     shape, dtype = part.get_shape(), part.get_dtype()
     if len(shape) < 2 or dtype != "BF16" or 2 * torch.Size(shape).numel() < _LAZY_BYTES:
         return part[...]
-    return Rows(lambda first, last: part[first:last], shape, torch.bfloat16)
+
+    def read(first, last):
+        with _remedy():
+            return part[first:last]
+
+    return Rows(read, shape, torch.bfloat16)
 
 
 def check_shards(files):

@@ -127,9 +127,9 @@ class Trainer:
         for name, tensor in self._source():
             tensor = _full(tensor)
             if shapes.pop(name, None) != list(tensor.shape):
-                raise ValueError(f"the source gave {name} of shape {tuple(tensor.shape)}, which was "
-                                 "not announced, or came before; a source gives the same names "
-                                 "and shapes every time")
+                raise ValueError(f"the source gave {name} of shape {tuple(tensor.shape)}, which "
+                                 "was not announced, or came before; a source gives the same "
+                                 "names and shapes every time")
             yield name, tensor
         if shapes:
             raise ValueError(f"the source left out {len(shapes)} tensors, such as "
@@ -182,7 +182,7 @@ def _start(client):
 
 @contextmanager
 def _drained(tensors):
-    """After an error, gathers the tensors that are left: the other ranks wait for this one there."""
+    """After an error, gathers the tensors that are left, as the other ranks do."""
     try:
         yield
     except Exception:
