@@ -14,13 +14,22 @@ StackedRecvComm::StackedRecvComm(InnerPlugin& inner, void* comm, WorkerPool& poo
 }
 
 StackedRecvComm::~StackedRecvComm() {
-  // A job may still be writing to NCCL's buffer.
+  wait_for_jobs();
+  staging_.deregister_all();
+  (void)inner_.close_recv(inner_comm_);
+}
+
+// After an abort, jobs may still be writing to NCCL's memory, which it frees next.
+ncclResult_t StackedRecvComm::deregister_memory(void* mhandle) {
+  wait_for_jobs();
+  return StackedComm::deregister_memory(mhandle);
+}
+
+void StackedRecvComm::wait_for_jobs() {
   for (RecvRequest& request : requests_)
     while (request.in_use && request.inner_request == nullptr &&
            request.parts_left.load(std::memory_order_acquire) > 0)
       std::this_thread::yield();
-  staging_.deregister_all();
-  (void)inner_.close_recv(inner_comm_);
 }
 
 ncclResult_t StackedRecvComm::irecv(std::span<const RecvBuffer> buffers, Request** request) {

@@ -18,6 +18,7 @@ class StackedRecvComm final : public StackedComm<RecvComm> {
   ~StackedRecvComm() override;
 
   ncclResult_t irecv(std::span<const RecvBuffer> buffers, Request** request) override;
+  ncclResult_t deregister_memory(void* mhandle) override;
 
  private:
   struct RecvRequest;
@@ -44,6 +45,7 @@ class StackedRecvComm final : public StackedComm<RecvComm> {
 
   ncclResult_t test(RecvRequest& request, int* done, int* sizes);
   void give_back(RecvRequest& request);
+  void wait_for_jobs();
 
   CommError error_;
   std::array<RecvRequest, NCCL_NET_MAX_REQUESTS> requests_;

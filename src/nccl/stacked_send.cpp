@@ -25,12 +25,21 @@ StackedSendComm::StackedSendComm(InnerPlugin& inner, void* comm, WorkerPool& poo
 }
 
 StackedSendComm::~StackedSendComm() {
-  // A job may still be reading NCCL's buffer.
+  wait_for_jobs();
+  staging_.deregister_all();
+  (void)inner_.close_send(inner_comm_);
+}
+
+// After an abort, jobs may still be reading NCCL's memory, which it frees next.
+ncclResult_t StackedSendComm::deregister_memory(void* mhandle) {
+  wait_for_jobs();
+  return StackedComm::deregister_memory(mhandle);
+}
+
+void StackedSendComm::wait_for_jobs() {
   for (SendRequest& request : requests_)
     while (request.in_use && !request.is_ready.load(std::memory_order_acquire))
       std::this_thread::yield();
-  staging_.deregister_all();
-  (void)inner_.close_send(inner_comm_);
 }
 
 ncclResult_t StackedSendComm::isend(void* data, std::size_t size, int tag, void* mhandle,

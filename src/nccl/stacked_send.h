@@ -22,6 +22,7 @@ class StackedSendComm final : public StackedComm<SendComm> {
 
   ncclResult_t isend(void* data, std::size_t size, int tag, void* mhandle,
                      Request** request) override;
+  ncclResult_t deregister_memory(void* mhandle) override;
 
  private:
   struct SendRequest final : Request, Job {
@@ -45,6 +46,7 @@ class StackedSendComm final : public StackedComm<SendComm> {
 
   ncclResult_t test(SendRequest& request, int* done, int* sizes);
   ncclResult_t pass_on();
+  void wait_for_jobs();
   void account(const SendRequest& request);
 
   const bool peer_expands_;

@@ -42,13 +42,18 @@ void give_up_in_the_middle(Rank& rank, bool sends, const Bytes& data) {
                   ncclSuccess);
 }
 
-TEST(NcclAbort, NoThreadUsesMemoryThatNcclFrees) {
+void run(const Environment& environment) {
   const Bytes data = make_input(input_named("gaussian"), DType::kBF16, kSize / 2);
-  EXPECT_TRUE(
-      all_succeeded(run_ranks(2, {{"SNUG_NCCL_CODEC", "entropy"}}, [&](int me, Shared& shared) {
-        Rank rank(me, shared);
-        give_up_in_the_middle(rank, me == 0, data);
-      })));
+  EXPECT_TRUE(all_succeeded(run_ranks(2, environment, [&](int me, Shared& shared) {
+    Rank rank(me, shared);
+    give_up_in_the_middle(rank, me == 0, data);
+  })));
+}
+
+TEST(NcclAbort, NoThreadUsesMemoryThatNcclFrees) { run({{"SNUG_NCCL_CODEC", "entropy"}}); }
+
+TEST(NcclAbort, NorDoesAStackedPlugin) {
+  run({{"SNUG_NCCL_CODEC", "entropy"}, {"SNUG_NCCL_INNER", SNUG_NCCL_FAKE_INNER}});
 }
 
 }  // namespace
