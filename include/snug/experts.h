@@ -78,9 +78,13 @@ struct ExpertsArgs {
   void* y = nullptr;                  // [m][k] BF16, rows ldy elements apart; must not overlap x
   std::uint64_t ldy = 0;
   // Device memory or null: gets kOk, or kUsage and the first row with an id outside of -1 to
-  // experts - 1 as block. Such an id adds nothing.
+  // experts - 1 as block. Such an id adds nothing. routing_status() reads it.
   DeviceResult* result = nullptr;
 };
+
+// The status of a layer's result that was copied to the host. Not cuda::to_status(), which takes
+// kUsage for one of packing.
+Status routing_status(const DeviceResult& result) noexcept;
 
 // How the work is divided. Zeros mean "choose for me".
 struct ExpertsPlan {

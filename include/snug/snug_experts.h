@@ -51,7 +51,8 @@ typedef struct snug_experts_args {
   const float* weights; /* [m][top_k] */
   void* y;              /* [m][k] BF16, rows ldy elements apart */
   uint64_t ldy;
-  snug_cuda_result* result; /* NULL, or SNUG_USAGE and the row of the first id that is no expert */
+  snug_cuda_result* result; /* NULL, or gets as code SNUG_OK, or SNUG_USAGE and as block the row of
+                               the first id that is no expert; not for snug_cuda_status */
   uint32_t top_k;           /* 1 to 16 */
   uint32_t reserved;        /* 0 */
 } snug_experts_args;

@@ -12,6 +12,7 @@ namespace snug::gemm {
 namespace {
 
 constexpr Status kNoMemory{Code::kInternal, "out of memory"};
+constexpr const char* kBadId = "a row has an id that names no expert";
 
 Status error(Code code, const char* what, std::uint64_t expert = kNowhere) {
   return {code, what, expert};
@@ -117,6 +118,11 @@ Status inspect_bank(std::span<const std::byte> bank, const BankShape& shape) noe
   return {};
 }
 
+Status routing_status(const DeviceResult& result) noexcept {
+  if (static_cast<Code>(result.code) == Code::kOk) return {};
+  return error(static_cast<Code>(result.code), kBadId, result.block);
+}
+
 Status experts_host(const std::uint16_t* w13, const std::uint16_t* w2, std::uint64_t experts,
                     std::uint64_t n, std::uint64_t k, const ExpertsArgs& args) noexcept try {
   const auto* x = static_cast<const std::uint16_t*>(args.x);
@@ -145,7 +151,7 @@ Status experts_host(const std::uint16_t* w13, const std::uint16_t* w2, std::uint
     }
     for (std::uint64_t i = 0; i < k; ++i) y[row * args.ldy + i] = bf16_of(sums[i]);
   }
-  if (bad_row != kNowhere) return error(Code::kUsage, "an id names no expert", bad_row);
+  if (bad_row != kNowhere) return error(Code::kUsage, kBadId, bad_row);
   return {};
 } catch (const std::bad_alloc&) {
   return kNoMemory;

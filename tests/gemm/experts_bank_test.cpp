@@ -194,5 +194,12 @@ TEST(ExpertsHost, ALayerIsTheWeightedSumOfItsExperts) {
   EXPECT_EQ(status.block, 1u);
 }
 
+TEST(ExpertsHost, AResultOfTheGpuIsRead) {
+  EXPECT_TRUE(gemm::routing_status({}).ok());
+  const Status status = gemm::routing_status({0, static_cast<std::uint32_t>(Code::kUsage), 0, 7});
+  EXPECT_EQ(status.code, Code::kUsage);
+  EXPECT_EQ(status.block, 7u);
+}
+
 }  // namespace
 }  // namespace snug::test

@@ -222,7 +222,10 @@ Status experts(const Bank& gate_up, const Bank& down, const ExpertsArgs& args,
     return s;
   const Device& device = current_device();
   if (!device.hopper()) return {Code::kNoDevice, "experts need a Hopper GPU"};
-  if (args.m == 0) return {};
+  if (args.m == 0) {
+    if (args.result == nullptr) return {};
+    return from_cuda(cudaMemsetAsync(args.result, 0, sizeof *args.result, stream));  // kOk
+  }
   const LayerCall call(device, gate_up, down, args, offsets, wish, workspace.data, stream);
   // A kernel that follows one that was not launched would read what nobody wrote.
   cudaError_t error = call.route();
