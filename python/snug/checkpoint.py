@@ -64,15 +64,15 @@ class safe_open:
     def tensors_in_turn(self, names=None, group_bytes=256 << 20):
         """Yields (name, tensor), in the order of `names` or else of the data. Reads as many at once
         as group_bytes hold, or one that is larger."""
-        group, size, reader = [], 0, None
+        group, size, reader = {}, 0, None
         for name in self.offset_keys() if names is None else names:
-            owner = self._open_tensors()[name]
+            owner = self._reader_of(name)
             raw_bytes = owner.info(name).raw_bytes
-            if group and (owner is not reader or size + raw_bytes > group_bytes):
+            if group and (owner is not reader or name in group or size + raw_bytes > group_bytes):
                 yield from _load(reader, group, self._arrays).items()
-                group, size = [], 0
+                group, size = {}, 0
             reader = owner
-            group.append(name)
+            group[name] = raw_bytes
             size += raw_bytes
         if group:
             yield from _load(reader, group, self._arrays).items()
@@ -82,13 +82,16 @@ class safe_open:
 
     def get_slice(self, name):
         """A TensorSlice: index it to read a part of the tensor."""
+        return TensorSlice(self._reader_of(name), name, self._arrays)
+
+    def _reader_of(self, name):
         if not isinstance(name, str):
             raise TypeError(f"the name of a tensor is a str, not {name!r}")
         reader = self._open_tensors().get(name)
         if reader is None:
             raise SnugError(NOT_FOUND, f'not found: {self._filename}: no tensor "{name}"; keys() '
                                        "lists all names")
-        return TensorSlice(reader, name, self._arrays)
+        return reader
 
     def _open_tensors(self):
         if self._tensors is None:

@@ -101,6 +101,10 @@ class Same(unittest.TestCase):
                 self.assertEqual([name for name, _ in turns], names)
                 for name, tensor in turns:
                     self.assertEqual(raw_of(tensor), raw_of(theirs.get_tensor(name)))
+            twice = list(file.tensors_in_turn([names[0]] * 2))
+            self.assertEqual([name for name, _ in twice], [names[0]] * 2)
+            with self.assertRaisesRegex(snug.SnugError, 'no tensor "nobody"'):
+                list(file.tensors_in_turn([names[0], "nobody"]))
 
     def check_slices(self, framework):
         rng, count = random.Random(5), 0

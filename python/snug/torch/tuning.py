@@ -48,22 +48,24 @@ def tune(model, rows=DEFAULT_ROWS, file=None):
     known = load_tuning(file) if file.exists() else set()
     buckets = sorted({_bucket(whole(m, "rows", 1, (1 << 40) - 1)) for m in rows})
     measured = set()
-    for layer in layers:
-        device = torch.cuda.get_device_name(layer.packed.device)
-        for m in buckets:
-            key = (layer.header.n, layer.header.k, m, device)
-            if key not in known and key not in measured:
-                _measure(layer.packed, layer.header, m)
-                measured.add(key)
-    if measured:
-        _save(file)
+    try:
+        for layer in layers:
+            device = torch.cuda.get_device_name(layer.packed.device)
+            for m in buckets:
+                key = (layer.header.n, layer.header.k, m, device)
+                if key not in known and key not in measured:
+                    _measure(layer.packed, layer.header, m)
+                    measured.add(key)
+    finally:  # also if the GPU has no memory for the next one
+        if measured:
+            _save(file)
     return len(measured)
 
 
 def load_tuning(file):
     """Uses the plans in a file that tune() wrote. Returns their keys: (n, k, m, device)."""
     require_cuda()
-    text, status = Path(file).read_text(), Status()
+    text, status = Path(file).read_text(errors="replace"), Status()
     try:
         check(library.snug_gemm_load_tuning(text.encode(), byref(status)), status)
     except SnugError as error:
@@ -107,7 +109,8 @@ def _save(file):
     text = ctypes.create_string_buffer(needed + 1)
     library.snug_gemm_tuning_text(text, len(text))
     file.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("wb", dir=file.parent, delete=False) as part:
-        part.write(b"# Plans that snug.torch.tune measured; later lines override earlier ones.\n")
-        part.write(text.value)
-    os.replace(part.name, file)
+    with tempfile.TemporaryDirectory(prefix=".snug-", dir=file.parent) as scratch:
+        part = Path(scratch) / file.name
+        part.write_bytes(b"# Plans that snug.torch.tune measured; later lines override earlier "
+                         b"ones.\n" + text.value)
+        os.replace(part, file)
