@@ -19,6 +19,9 @@ static thread_local bool no_memory = false;
   if (bytes == nullptr) throw std::bad_alloc();
   return bytes;
 }
+[[gnu::noinline]] void* operator new(std::size_t num_bytes, const std::nothrow_t&) noexcept {
+  return no_memory ? nullptr : std::malloc(num_bytes);
+}
 [[gnu::noinline]] void operator delete(void* bytes) noexcept { std::free(bytes); }
 [[gnu::noinline]] void operator delete(void* bytes, std::size_t) noexcept { std::free(bytes); }
 
