@@ -164,6 +164,15 @@ class TestCase(unittest.TestCase):
         self.closing.append(trainer)
         return trainer
 
+    def one_worker(self, weights):
+        """A model and its worker, what the trainer sends next, and the trainer."""
+        model, worker = self.pair(weights)
+        holder = dict(weights)
+        return model, worker, holder, self.trainer(worker, holder)
+
+    def unchanged(self, model, before):
+        self.assertTrue(all(torch.equal(before[n], t) for n, t in model.state_dict().items()))
+
     def same(self, model, weights, derived=()):
         fresh = Model(model.rank)
         fresh.load_weights(weights.items())

@@ -23,7 +23,7 @@ class Refusals(TestCase):
         with self.assertRaisesRegex(Refused, "division by zero"):
             trainer.send_weights()
         for model, old in zip(models, before):
-            self.assertTrue(all(torch.equal(old[n], t) for n, t in model.state_dict().items()))
+            self.unchanged(model, old)
         del workers[1].weights.verify
         self.assertEqual(trainer.send_weights().num_whole, 0)
         for model in models:
@@ -31,21 +31,17 @@ class Refusals(TestCase):
 
     def test_another_version(self):
         first, second = versions(2)
-        holder = dict(first)
-        model, worker = self.pair(first)
-        trainer = self.trainer(worker, holder)
+        model, worker, holder, trainer = self.one_worker(first)
         before = state(model)
         holder.update(second)
         trainer._workers[0].hashes[0] ^= 1
         with self.assertRaisesRegex(Refused, "but this engine serves version"):
             trainer.send_weights()
-        self.assertTrue(all(torch.equal(before[n], t) for n, t in model.state_dict().items()))
+        self.unchanged(model, before)
 
     def test_a_source_that_fails(self):
         first, second = versions(2)
-        model, worker = self.pair(first)
-        holder = dict(first)
-        trainer = self.trainer(worker, holder)
+        model, worker, holder, trainer = self.one_worker(first)
         before = state(model)
         holder.update(second)
 
@@ -56,13 +52,11 @@ class Refusals(TestCase):
         trainer._source = broken
         with self.assertRaisesRegex(OSError, "a shard is lost"):
             trainer.send_weights()
-        self.assertTrue(all(torch.equal(before[n], t) for n, t in model.state_dict().items()))
+        self.unchanged(model, before)
 
     def test_a_source_that_leaves_out_or_changes_tensors(self):
         first, second = versions(2)
-        model, worker = self.pair(first)
-        holder = dict(first)
-        trainer = self.trainer(worker, holder)
+        model, worker, holder, trainer = self.one_worker(first)
         before = state(model)
         for change, words in (({"k": second["k"].view(64, 32)}, "k of shape"),
                               ({"more": second["k"]}, "more of shape"), ({}, "left out 5 tensors")):
@@ -70,7 +64,7 @@ class Refusals(TestCase):
             holder.update(change)
             with self.assertRaisesRegex(ValueError, words):
                 trainer.send_weights()
-        self.assertTrue(all(torch.equal(before[n], t) for n, t in model.state_dict().items()))
+        self.unchanged(model, before)
         holder.clear()
         holder.update(second)
         trainer.send_weights()
@@ -103,9 +97,7 @@ class Refusals(TestCase):
 
     def test_after_a_trainer_that_died_between_start_and_commit(self):
         first, second = versions(2)
-        holder = dict(first)
-        model, worker = self.pair(first)
-        trainer = self.trainer(worker, holder)
+        model, worker, holder, trainer = self.one_worker(first)
         worker.start_weight_update()
         holder.update(second)
         trainer.send_weights()
@@ -115,9 +107,7 @@ class Refusals(TestCase):
     def test_a_commit_that_fails_half_way(self):
         """The error says so, and the next update puts it right."""
         first, second, third = versions(3)
-        holder = dict(first)
-        model, worker = self.pair(first)
-        trainer = self.trainer(worker, holder)
+        model, worker, holder, trainer = self.one_worker(first)
         worker.layers.process = lambda module: 1 / 0
         holder.update(second)
         with self.assertRaisesRegex(RuntimeError, "only a part of the update.*division by zero"):
@@ -157,15 +147,13 @@ class Refusals(TestCase):
 
     def test_a_trainer_that_never_commits(self):
         first, second = versions(2)
-        holder = dict(first)
-        model, worker = self.pair(first)
-        trainer = self.trainer(worker, holder)
+        model, worker, holder, trainer = self.one_worker(first)
         before = state(model)
         holder.update(second)
         commit, worker.update_weights = worker.update_weights, lambda info: 1 / 0
         with self.assertRaises(ZeroDivisionError):
             trainer.send_weights()
-        self.assertTrue(all(torch.equal(before[n], t) for n, t in model.state_dict().items()))
+        self.unchanged(model, before)
         with self.assertRaisesRegex(Refused, "not staged"):
             worker.receiver.commit("another")
         worker.update_weights = commit

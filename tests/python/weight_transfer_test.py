@@ -30,9 +30,7 @@ class Updates(TestCase):
 
     def test_tensors_that_are_parts_of_one_buffer(self):
         first, second = versions(2)
-        holder = dict(first)
-        model, worker = self.pair(first)
-        trainer = self.trainer(worker, holder)
+        model, worker, holder, trainer = self.one_worker(first)
         buffer = torch.cat([tensor.flatten() for tensor in second.values()
                             if tensor.dtype == torch.bfloat16])
         at = 0
@@ -89,7 +87,7 @@ class Updates(TestCase):
         worker.layers.fail_at = model.o
         with self.assertRaises(MemoryError):
             trainer.send_weights()
-        self.assertTrue(all(torch.equal(before[n], t) for n, t in model.state_dict().items()))
+        self.unchanged(model, before)
 
 
 class Hash(unittest.TestCase):
