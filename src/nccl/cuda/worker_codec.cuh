@@ -75,38 +75,36 @@ __device__ __forceinline__ u8* reloaded(u8* p) {
   return renewed(p);
 }
 
-__device__ __noinline__ void copy_in(const u8* host, u8* device, u32 num_bytes) {
+// By all lanes. Many loads are in flight, since one from the host takes long.
+template <class Load, class Store>
+__device__ __forceinline__ void copy_bytes(const u8* from, u8* to, u32 num_bytes, const Load& load,
+                                           const Store& store) {
   constexpr u32 kUnroll = 16;
-  const auto* from = reinterpret_cast<const uint4*>(host);
-  auto* to = reinterpret_cast<uint4*>(device);
+  const auto* wide_from = reinterpret_cast<const uint4*>(from);
+  auto* wide_to = reinterpret_cast<uint4*>(to);
   const u32 full = num_bytes / 16;
   for (u32 i = lane_id(); i < full; i += kUnroll * kWarpSize) {
     uint4 v[kUnroll];
 #pragma unroll
     for (u32 u = 0; u < kUnroll; ++u)
-      if (i + u * kWarpSize < full) v[u] = __ldcv(from + i + u * kWarpSize);
+      if (i + u * kWarpSize < full) v[u] = load(wide_from + i + u * kWarpSize);
 #pragma unroll
     for (u32 u = 0; u < kUnroll; ++u)
-      if (i + u * kWarpSize < full) __stcg(to + i + u * kWarpSize, v[u]);
+      if (i + u * kWarpSize < full) store(wide_to + i + u * kWarpSize, v[u]);
   }
-  for (u32 i = full * 16 + lane_id(); i < num_bytes; i += kWarpSize) device[i] = __ldcv(host + i);
+  for (u32 i = full * 16 + lane_id(); i < num_bytes; i += kWarpSize) to[i] = load(from + i);
+}
+
+__device__ __noinline__ void copy_in(const u8* host, u8* device, u32 num_bytes) {
+  copy_bytes(
+      host, device, num_bytes, [](const auto* p) { return __ldcv(p); },
+      [](uint4* p, uint4 v) { __stcg(p, v); });
 }
 
 __device__ __noinline__ void copy_out(const u8* device, u8* host, u32 num_bytes) {
-  constexpr u32 kUnroll = 16;
-  const auto* from = reinterpret_cast<const uint4*>(device);
-  auto* to = reinterpret_cast<uint4*>(host);
-  const u32 full = num_bytes / 16;
-  for (u32 i = lane_id(); i < full; i += kUnroll * kWarpSize) {
-    uint4 v[kUnroll];
-#pragma unroll
-    for (u32 u = 0; u < kUnroll; ++u)
-      if (i + u * kWarpSize < full) v[u] = __ldcg(from + i + u * kWarpSize);
-#pragma unroll
-    for (u32 u = 0; u < kUnroll; ++u)
-      if (i + u * kWarpSize < full) __stcs(to + i + u * kWarpSize, v[u]);
-  }
-  for (u32 i = full * 16 + lane_id(); i < num_bytes; i += kWarpSize) host[i] = __ldcg(device + i);
+  copy_bytes(
+      device, host, num_bytes, [](const auto* p) { return __ldcg(p); },
+      [](uint4* p, uint4 v) { __stcs(p, v); });
 }
 
 // By all lanes when a block is done: true on lane 0 of the warp that finishes the order, which then
