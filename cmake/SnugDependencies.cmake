@@ -1,8 +1,7 @@
-# Third-party libraries as imported targets: snug_hwy, snug_xxhash, snug_zstd,
-# snug_openssl, snug_fmt, snug_json, snug_cli11, snug_benchmark. A target exists exactly where
-# its library was found. Static libraries are preferred, so that what is built
-# here runs on a machine without these packages. Also installed, because users
-# of a static libsnug link the same things.
+# Third-party libraries as imported targets: snug_hwy, snug_xxhash, snug_zstd, snug_openssl,
+# snug_ipsec_mb, snug_fmt, snug_json, snug_cli11, snug_benchmark. A target exists exactly where its
+# library was found. Static libraries are preferred, so that what is built here runs on a machine
+# without these packages. Also installed, because users of a static libsnug link the same things.
 include_guard(GLOBAL)
 set(THREADS_PREFER_PTHREAD_FLAG ON)
 find_package(Threads REQUIRED)
@@ -61,6 +60,9 @@ if(TARGET snug_openssl)
   if(snug_crypto_LIBRARY MATCHES "\\.a$")
     target_link_libraries(snug_openssl INTERFACE ${CMAKE_DL_LIBS} Threads::Threads)
   endif()
+endif()
+if(NOT DEFINED SNUG_IPSEC_MB OR SNUG_IPSEC_MB)  # users of an installed Snug have no such option
+  snug_import(snug_ipsec_mb intel-ipsec-mb.h IPSec_MB)
 endif()
 snug_import(snug_json nlohmann/json.hpp)
 snug_import(snug_cli11 CLI/CLI.hpp)

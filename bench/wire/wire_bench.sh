@@ -9,8 +9,8 @@
 #
 # Data, each about --mib MiB of BF16: `real`, the safetensors of DIR with every tensor repeated
 # (only with --data); `gaussian`, what `snug sample` makes; `random`, random bits. With
-# --chunks a table of chunk sizes is printed instead, with --encryption one of the time with and
-# without it.
+# --chunks a table of chunk sizes is printed instead, with --encryption one of the time without it,
+# with it and a token that has to be stretched, and with it and a token of `snug token`.
 set -euo pipefail
 SNUG=build/snug RUNS=5 RATES="1gbit 2500mbit 5gbit" DATA="" KINDS="" CHUNKS="" ENCRYPTION="" MIB=512
 while [ $# -gt 0 ]; do
@@ -88,7 +88,8 @@ with open(sys.argv[1], "wb") as f:
         f.write(os.urandom(1 << 20))
 PY
 }
-export SNUG_TOKEN=a-token-for-benchmarks
+SNUG_TOKEN=$("$SNUG" token)
+export SNUG_TOKEN
 mkdir "$WORK/in"
 
 send_snug() {  # send_snug FILE MODE [CHUNK [FLAG]]: prints the seconds
@@ -132,8 +133,8 @@ if [ -n "$CHUNKS" ]; then
   echo "| link | data | chunk | snug raw, s | snug auto, s | auto over raw | link's bound for raw, s |"
   echo "|---|---|---|---|---|---|---|"
 elif [ -n "$ENCRYPTION" ]; then
-  echo "| link | data | --insecure, s | encrypted, s | encrypted over --insecure | link's bound for raw, s |"
-  echo "|---|---|---|---|---|---|"
+  echo "| link | data | --insecure, s | stretched token, s | encrypted, s | encrypted over stretched | encrypted over --insecure | link's bound for raw, s |"
+  echo "|---|---|---|---|---|---|---|---|"
 else
   echo "| link | data | nc, s | snug raw, s | snug auto, s | auto over raw | auto over nc | link's bound for raw, s |"
   echo "|---|---|---|---|---|---|---|---|"
@@ -147,7 +148,8 @@ for kind in $KINDS; do
       : >"$WORK/times"
       for ((run = 0; run < RUNS; run++)); do
         if [ -n "$ENCRYPTION" ]; then
-          echo "$(send_snug "$file" auto 1MiB --insecure) $(send_snug "$file" auto)"
+          echo "$(send_snug "$file" auto 1MiB --insecure)" \
+            "$(SNUG_TOKEN=a-token-of-a-person send_snug "$file" auto) $(send_snug "$file" auto)"
         elif [ "$chunk" = none ]; then
           echo "$(send_nc "$file") $(send_snug "$file" raw) $(send_snug "$file" auto)"
         else

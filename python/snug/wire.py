@@ -164,7 +164,7 @@ class Connection(_Waiting):
         with self._use() as pointer:
             check(self._wait(seconds, lambda patience: library.snug_wire_recv_note(
                 pointer, patience, buffer, len(buffer), byref(num_bytes), byref(status))), status)
-        return buffer.raw[:num_bytes.value]
+        return ctypes.string_at(buffer, num_bytes.value)  # .raw would copy all of the buffer
 
     def stats(self):
         stats, status = WireStats(), Status()

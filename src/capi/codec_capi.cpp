@@ -155,7 +155,7 @@ size_t snug_struct_bytes(const char* name) {
       SNUG_SIZE_OF(snug_gemm_matrix),   SNUG_SIZE_OF(snug_cuda_delta_options),
       SNUG_SIZE_OF(snug_gemm_plan),     SNUG_SIZE_OF(snug_gemm_choice),
       SNUG_SIZE_OF(snug_experts_shape), SNUG_SIZE_OF(snug_experts_args),
-      SNUG_SIZE_OF(snug_experts_plan)};
+      SNUG_SIZE_OF(snug_experts_plan),  SNUG_SIZE_OF(snug_grouped_args)};
 #undef SNUG_SIZE_OF
   if (name == nullptr) return 0;
   for (const auto& [known, num_bytes] : kSizes)

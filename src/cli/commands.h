@@ -21,6 +21,7 @@ void add_patch(CLI::App& app, int& exit_code);
 void add_send(CLI::App& app, int& exit_code);
 void add_recv(CLI::App& app, int& exit_code);
 void add_sync(CLI::App& app, int& exit_code);
+void add_token(CLI::App& app, int& exit_code);
 void add_mount(CLI::App& app, int& exit_code);
 
 }  // namespace snug::cli

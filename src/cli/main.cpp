@@ -47,8 +47,9 @@ int print_help(const CLI::App& app, const CLI::ParseError& asked) {
 
 void add_commands(CLI::App& app, int& exit_code) {
   using namespace snug::cli;
-  for (const auto add : {add_compress, add_decompress, add_verify, add_inspect, add_cat, add_bench,
-                         add_sample, add_diff, add_patch, add_send, add_recv, add_sync, add_mount})
+  for (const auto add :
+       {add_compress, add_decompress, add_verify, add_inspect, add_cat, add_bench, add_sample,
+        add_diff, add_patch, add_send, add_recv, add_sync, add_token, add_mount})
     add(app, exit_code);
   // An empty argument is an unset variable of a script; as a path it would mean something else to
   // each command. Tensors may be called anything.

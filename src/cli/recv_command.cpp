@@ -120,7 +120,7 @@ void add_recv(CLI::App& app, int& exit_code) {
       "a token, the same on both sides.\n\n"
       "Examples:\n"
       "  snug recv models/\n"
-      "  openssl rand -hex 32 > secret && chmod 600 secret      # copy it to the sender\n"
+      "  snug token secret                                      # copy it to the sender\n"
       "  snug recv models/ --listen 0.0.0.0:7000 --token-file secret\n");
   cmd->callback([args, &exit_code] { exit_code = run_recv(*args); });
 }

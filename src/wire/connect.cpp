@@ -1,4 +1,8 @@
-// The side that dials: one channel after the other, each greeted before the next.
+// The side that dials: the control channel first, so that a refusal costs one connection, then the
+// lanes, several at a time.
+#include <algorithm>
+#include <atomic>
+#include <future>
 #include <new>
 #include <system_error>
 
@@ -8,8 +12,54 @@
 namespace snug::wire {
 namespace {
 
+// Not more: a listener greets few strangers at a time, and many may dial at the same moment.
+constexpr int kLanesAtOnce = 4;
 constexpr Status kRefused{
     Code::kPeer, "the other side encrypts, or is no Snug; --insecure is for both sides or neither"};
+
+struct Dialler {
+  const std::string& address;
+  const Options& options;
+  const Door& door;
+  Deadline deadline;
+
+  Result<ChannelPtr> open(const ChannelId& id, const KeepGoing& keep_going) const {
+    auto channel = dial(address, door, deadline, keep_going);
+    if (!channel) return channel;
+    if (Status s = (*channel)->open(deadline, keep_going); !s.ok()) return s;
+    if (Status s = greet(**channel, id, deadline, keep_going); !s.ok())
+      return options.insecure && s.code == Code::kPeer ? kRefused : s;
+    return channel;
+  }
+};
+
+// Threads do the waiting, and this one asks `keep_going`, which need not be safe to call from
+// several.
+class SomeLanes {
+ public:
+  explicit SomeLanes(const Dialler& dialler) : dialler_(dialler) {}
+  ~SomeLanes() { stop_ = true; }  // the futures then wait for their threads
+
+  Status open(ChannelId id, int num_lanes, const KeepGoing& keep_going,
+              std::vector<ChannelPtr>& channels) {
+    for (int i = 0; i < num_lanes; ++i, ++id.channel_idx)
+      lanes_.push_back(std::async(
+          std::launch::async, [this, id] { return dialler_.open(id, [this] { return !stop_; }); }));
+    for (auto& lane : lanes_) {
+      while (lane.wait_for(std::chrono::milliseconds(50)) != std::future_status::ready)
+        if (keep_going && !keep_going()) return {Code::kIo, "stopped by the caller"};
+      auto channel = lane.get();
+      if (!channel) return channel.status();
+      channels.push_back(std::move(*channel));
+    }
+    return {};
+  }
+
+ private:
+  const Dialler& dialler_;
+  std::atomic<bool> stop_{false};
+  std::vector<std::future<Result<ChannelPtr>>> lanes_;
+};
 
 }  // namespace
 
@@ -22,20 +72,21 @@ Result<Connection> connect(const std::string& address, const Options& options,
   const int usual_lanes = std::thread::hardware_concurrency() >= 8 ? 4 : 2;
   const int num_lanes = options.num_lanes > 0 ? options.num_lanes : usual_lanes;
   ChannelId id{random_session(), 0, static_cast<std::uint16_t>(num_lanes)};
+  const Dialler dialler{address, options, *door, deadline};
+  auto control = dialler.open(id, keep_going);
+  if (!control) return control.status();
   std::vector<ChannelPtr> channels;
-  for (; id.channel_idx <= num_lanes; ++id.channel_idx) {
-    auto channel = dial(address, *door, deadline, keep_going);
-    if (!channel) return channel.status();
-    if (Status s = (*channel)->open(deadline, keep_going); !s.ok()) return s;
-    if (Status s = greet(**channel, id, deadline, keep_going); !s.ok())
-      return options.insecure && s.code == Code::kPeer ? kRefused : s;
-    channels.push_back(std::move(*channel));
+  channels.push_back(std::move(*control));
+  for (int num_left = num_lanes; num_left > 0; num_left -= kLanesAtOnce) {
+    id.channel_idx = static_cast<std::uint16_t>(channels.size());
+    const int some = std::min(num_left, kLanesAtOnce);
+    if (Status s = SomeLanes(dialler).open(id, some, keep_going, channels); !s.ok()) return s;
   }
   return make_connection(options, std::move(channels));
 } catch (const std::bad_alloc&) {
   return kOutOfMemory;
-} catch (const std::system_error&) {  // of random_session
-  return Status{Code::kIo, "no random bits from the kernel"};
+} catch (const std::system_error&) {  // of random_session, or of a thread
+  return Status{Code::kIo, "no random bits or threads from the kernel"};
 }
 
 }  // namespace snug::wire

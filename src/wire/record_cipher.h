@@ -5,53 +5,45 @@
 // changed, repeated, left out or moved does not open. Keys come from the TLS handshake and are
 // replaced after `key_life_bytes`, at the same record at both ends.
 #pragma once
-#include <openssl/evp.h>
-
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <span>
+#include <utility>
 
-#include "snug/status.h"
+#include "wire/aes_gcm.h"
 
 namespace snug::wire {
 
 inline constexpr std::size_t kMaxRecordBytes = std::size_t{128} << 10;
-inline constexpr std::size_t kTagBytes = 16;
+inline constexpr std::size_t kTagBytes = AesGcm::kTagBytes;
 // GCM's bounds allow some 400 GB under one key (RFC 8446, section 5.5).
 inline constexpr std::uint64_t kKeyLifeBytes = std::uint64_t{64} << 30;
 
 class RecordCipher {
  public:
   struct Key {
-    std::array<unsigned char, 16> key;
-    std::array<unsigned char, 12> iv;
+    AesGcm::Key key;
+    AesGcm::Nonce iv;
   };
   // Makes the key number `epoch` of this direction; false if OpenSSL fails.
   using MakeKey = std::function<bool(std::uint64_t epoch, Key& key)>;
-  enum class Work { kSeal, kOpen };
 
-  RecordCipher(Work work, MakeKey make_key, std::uint64_t key_life_bytes);
+  RecordCipher(std::unique_ptr<AesGcm> gcm, MakeKey make_key, std::uint64_t key_life_bytes)
+      : gcm_(std::move(gcm)), make_key_(std::move(make_key)), key_life_bytes_(key_life_bytes) {}
 
   // The length, as in front of the record, then bytes from `in` to `out`, which may be the same.
-  // kSeal writes `tag`. kOpen compares it: false if the record is not what was sealed, or
-  // OpenSSL fails.
-  bool run(std::uint32_t num_bytes, const std::byte* in, std::byte* out,
-           std::span<std::byte, kTagBytes> tag);
+  // The tag is written or compared as by AesGcm: false if the record is not what was sealed, or
+  // there is no key.
+  bool run(std::uint32_t num_bytes, const std::byte* in, std::byte* out, AesGcm::Tag tag);
 
  private:
   bool renew_key();
 
-  struct FreeContext {
-    void operator()(EVP_CIPHER_CTX* context) const { EVP_CIPHER_CTX_free(context); }
-  };
-  const Work work_;
+  const std::unique_ptr<AesGcm> gcm_;
   const MakeKey make_key_;
   const std::uint64_t key_life_bytes_;
-  std::unique_ptr<EVP_CIPHER_CTX, FreeContext> context_;
-  std::array<unsigned char, 12> iv_{};
+  AesGcm::Nonce iv_{};
   std::uint64_t num_keys_ = 0, num_records_ = 0, bytes_left_ = 0;  // records under this key
 };
 

@@ -94,8 +94,8 @@ class TlsChannel : public Channel {
       : side_(side),
         socket_(std::move(socket)),
         ssl_(ssl),
-        seal_(RecordCipher::Work::kSeal, key_maker(side == Side::kDials), key_life_bytes),
-        open_(RecordCipher::Work::kOpen, key_maker(side != Side::kDials), key_life_bytes) {}
+        seal_(make_aes_gcm(AesGcm::Work::kSeal), key_maker(side == Side::kDials), key_life_bytes),
+        open_(make_aes_gcm(AesGcm::Work::kOpen), key_maker(side != Side::kDials), key_life_bytes) {}
 
   bool attach() {
     BIO* const bio = make_socket_bio(&socket_);

@@ -21,7 +21,8 @@ namespace {
 namespace fs = std::filesystem;
 using net::Descriptor;
 
-constexpr std::size_t kSecretBytes = 32;  // written as twice as many hex digits
+constexpr std::size_t kRandomBytes = 32;  // of a token, written as twice as many hex digits
+constexpr std::string_view kRandomPrefix = "snug-", kHexDigits = "0123456789abcdef";
 constexpr Status kCannotMake{Code::kIo,
                              "cannot make snug/secret in $XDG_CONFIG_HOME or ~/.config; give a "
                              "token, or set HOME to a folder of yours"};
@@ -30,7 +31,7 @@ constexpr Status kExposed{Code::kUsage,
                           "others can read or write snug/secret in $XDG_CONFIG_HOME or ~/.config; "
                           "delete it, and a new one is made"};
 constexpr Status kNoSecret{Code::kUsage,
-                           "snug/secret in $XDG_CONFIG_HOME or ~/.config is too short; delete it, "
+                           "snug/secret in $XDG_CONFIG_HOME or ~/.config is damaged; delete it, "
                            "and a new one is made"};
 
 fs::path config_folder() {
@@ -53,33 +54,27 @@ std::optional<Result<std::string>> read_secret(const fs::path& path) {
   if (file.get() < 0 || ::fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode))
     return kCannotRead;
   if (info.st_uid != ::geteuid() || (info.st_mode & 077) != 0) return kExposed;
-  char text[2 * kSecretBytes];
-  const ssize_t n = ::read(file.get(), text, sizeof text);
+  std::string text(kRandomPrefix.size() + 2 * kRandomBytes, '\0');
+  const ssize_t n = ::read(file.get(), text.data(), text.size());
   if (n < 0) return kCannotRead;
-  if (n != sizeof text) return kNoSecret;
-  return std::string(text, sizeof text);
-}
-
-std::string random_hex() {
-  unsigned char bytes[kSecretBytes];
-  if (RAND_bytes(bytes, sizeof bytes) != 1) return {};
-  std::string text;
-  for (const unsigned char byte : bytes) {
-    text += "0123456789abcdef"[byte >> 4];
-    text += "0123456789abcdef"[byte & 15];
-  }
-  return text;
+  text.resize(static_cast<std::size_t>(n));
+  if (is_random_token(text)) return text;
+  // Those of earlier versions have no prefix. A newline behind them is not theirs.
+  if (text.size() < 2 * kRandomBytes || text.starts_with(kRandomPrefix)) return kNoSecret;
+  return text.substr(0, 2 * kRandomBytes);
 }
 
 // Complete under a name of its own before it gets the name that others read: of two processes that
 // come first at the same time, both then use the file of one.
 Status make_secret(const fs::path& path) {
-  const std::string text = random_hex();
+  const auto token = make_token();
+  if (!token) return token.status();
+  const std::string& text = *token;
   const std::string draft = path.string() + "." + std::to_string(::getpid());
   ::unlink(draft.c_str());  // of a dead process with this number
   const Descriptor file(
       ::open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (file.get() < 0 || text.empty()) return kCannotMake;
+  if (file.get() < 0) return kCannotMake;
   const bool written =
       ::write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
       ::fsync(file.get()) == 0;
@@ -92,7 +87,27 @@ Status make_secret(const fs::path& path) {
 
 Status check_token(const std::string& token) noexcept {
   if (token.size() >= kMinTokenBytes && token.size() <= kMaxTokenBytes) return {};
-  return {Code::kUsage, "a token has 16 to 4095 bytes; openssl rand -hex 32 makes one"};
+  return {Code::kUsage, "a token has 16 to 4095 bytes; snug token makes one"};
+}
+
+Result<std::string> make_token() noexcept try {
+  unsigned char bytes[kRandomBytes];
+  if (RAND_bytes(bytes, sizeof bytes) != 1)
+    return Status{Code::kIo, "no random bits from the kernel"};
+  std::string token(kRandomPrefix);
+  for (const unsigned char byte : bytes) {
+    token += kHexDigits[byte >> 4];
+    token += kHexDigits[byte & 15];
+  }
+  return token;
+} catch (const std::bad_alloc&) {
+  return Status{Code::kInternal, "out of memory"};
+}
+
+bool is_random_token(const std::string& token) noexcept {
+  return token.size() == kRandomPrefix.size() + 2 * kRandomBytes &&
+         token.starts_with(kRandomPrefix) &&
+         token.find_first_not_of(kHexDigits, kRandomPrefix.size()) == std::string::npos;
 }
 
 Result<std::string> given_token(const std::string& given) {

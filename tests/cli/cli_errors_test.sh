@@ -116,7 +116,17 @@ bad=$(printf 'no\033such\302\233name')
 "$SNUG" cat model.safetensors "$bad" 2>err
 LC_ALL=C grep -qF "$(printf '\302\233')" err && fail "C1 controls are printed"
 
-for command in "" compress decompress verify inspect cat bench sample; do
+# A token for two hosts is new every time, private, and replaces nothing.
+expect_code 0 "$SNUG" token secret
+[ "$(stat -c %a secret)" = 600 ] || fail "others can read a token"
+grep -qE '^snug-[0-9a-f]{64}$' secret || fail "no token: $(cat secret)"
+cp secret older
+expect_code 8 "$SNUG" token secret
+expect_same secret older
+expect_code 7 "$SNUG" token nowhere/secret
+"$SNUG" token | cmp -s - secret && fail "the same token twice"
+
+for command in "" compress decompress verify inspect cat bench sample token; do
   "$SNUG" $command --help >out || fail "$command --help fails"
   expect_in out "Example"
 done

@@ -52,10 +52,12 @@ Tree tree_of(const fs::path& path) {
   return tree;
 }
 
-std::string tool() {
-  const char* path = std::getenv("SNUG_CLI");
-  return path != nullptr ? path : SNUG_CLI_PATH;
+std::string variable(const char* name, const char* otherwise) {
+  const char* value = std::getenv(name);
+  return value != nullptr ? value : otherwise;
 }
+std::string tool() { return variable("SNUG_CLI", SNUG_CLI_PATH); }
+std::string preload() { return variable("SNUG_FAULT_PRELOAD", SNUG_FAULT_PRELOAD); }
 
 struct Outcome {
   int code = -1;  // minus the signal
@@ -82,7 +84,7 @@ class Workshop {
     Arguments words = {tool()};
     words.insert(words.end(), arguments.begin(), arguments.end());
     Arguments variables = {"SNUG_FAULT=" + fault, "SNUG_FAULT_FD=" + std::to_string(report[1])};
-    if (!fault.empty()) variables.push_back("LD_PRELOAD=" SNUG_FAULT_PRELOAD);
+    if (!fault.empty()) variables.push_back("LD_PRELOAD=" + preload());
     posix_spawn_file_actions_t actions;
     ::posix_spawn_file_actions_init(&actions);
     ::posix_spawn_file_actions_addchdir_np(&actions, path.c_str());

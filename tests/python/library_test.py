@@ -1,5 +1,6 @@
 """The package and the library are checked against each other when the library is loaded."""
 
+import ctypes
 import os
 import re
 import shutil
@@ -11,9 +12,36 @@ from pathlib import Path
 from unittest import mock
 
 import snug
-from snug import _library
+from snug import _c_abi, _library
 
 ROOT = Path(snug.__file__).resolve().parents[2]
+
+
+
+def _kind_of(name):
+    """How C passes a type, or a parameter with its name."""
+    if "*" in name:
+        return "pointer"
+    first = next(word for word in name.split() if word not in ("SNUG_API", "const"))
+    return {"size_t": "uint64_t", "int": "int32_t"}.get(first, first)
+
+
+def _kind_in_python(kind):
+    if kind is None:
+        return "void"
+    known = {ctypes.c_uint64: "uint64_t", ctypes.c_int64: "int64_t", ctypes.c_int32: "int32_t",
+             ctypes.c_uint32: "uint32_t", ctypes.c_double: "double", ctypes.c_float: "float"}
+    return known.get(kind, "pointer")
+
+
+def _prototypes():
+    """Functions of the C headers: kinds of the result and of the arguments."""
+    text = "\n".join(path.read_text() for path in (ROOT / "include" / "snug").glob("snug*.h"))
+    text = re.sub(r"//.*|/\*(?s:.*?)\*/|^#.*", "", text, flags=re.MULTILINE)
+    return {name: (_kind_of(result), [] if arguments.strip() == "void" else
+                   [_kind_of(argument) for argument in arguments.split(",")])
+            for result, name, arguments in
+            re.findall(r"^([\w *]+?)(snug_\w+)\(([^;{}]*)\);", text, re.MULTILINE)}
 
 
 class Library(unittest.TestCase):
@@ -34,16 +62,25 @@ class Library(unittest.TestCase):
         extras = re.search(r"^\[project.optional-dependencies\]\n(.*?)\n\n", project,
                            re.MULTILINE | re.DOTALL).group(1)
         self.assertEqual(re.findall(r"^(\w+) =", extras, re.MULTILINE),
-                         ["torch", "transformers", "vllm"])
+                         ["torch", "transformers", "vllm", "sglang"])
 
     def test_every_struct_is_checked(self):
-        structs = [value for value in vars(_library).values()
-                   if isinstance(value, type) and issubclass(value, _library.ctypes.Structure)]
-        self.assertEqual(set(structs), set(_library._STRUCTS.values()))
+        structs = [value for value in vars(_c_abi).values()
+                   if isinstance(value, type) and issubclass(value, _c_abi.ctypes.Structure)]
+        self.assertEqual(set(structs), set(_c_abi.STRUCTS.values()))
         _library._check_structs(_library.library)
 
+    def test_functions_are_those_of_the_headers(self):
+        prototypes = _prototypes()
+        functions = {}
+        for table in ("CORE", "STORE", "WIRE", "CUDA", "LOAD", "LINK"):
+            functions |= getattr(_c_abi, table)
+        for name, (result, arguments) in functions.items():
+            found = _kind_in_python(result), [_kind_in_python(kind) for kind in arguments]
+            self.assertEqual(found, prototypes[name], name)
+
     def test_another_layout_is_refused(self):
-        with mock.patch.dict(_library._STRUCTS, snug_status=_library.Segment), \
+        with mock.patch.dict(_c_abi.STRUCTS, snug_status=_c_abi.Segment), \
                 self.assertRaisesRegex(ImportError, r"libsnug_c 0\.\S+ \(.*\) does not fit .* snug "
                                        r"0\.\S+: snug_status has 512 bytes there and 16 here"):
             _library._check_structs(_library.library)

@@ -54,6 +54,62 @@ TEST(WireDoor, AnotherTokenIsRefusedByBoth) {
   EXPECT_TRUE(listener->refused().peer.starts_with("127.0.0.1:")) << listener->refused().peer;
 }
 
+// Only what make_token made is known to be random: hex digits alone may be the hash of a word.
+TEST(WireDoor, TokensThatSnugMade) {
+  const std::string token = *wire::make_token();
+  EXPECT_TRUE(wire::is_random_token(token)) << token;
+  EXPECT_NE(token, *wire::make_token());
+  EXPECT_FALSE(wire::is_random_token(token.substr(5)));
+  EXPECT_FALSE(wire::is_random_token(token + "0"));
+  EXPECT_FALSE(wire::is_random_token("snug-" + std::string(64, 'g')));
+  auto listener = wire::Listener::open("127.0.0.1:0", with_token(token));
+  EXPECT_TRUE(wire::connect(listener->address(), with_token(token)).ok());
+  EXPECT_TRUE(listener->accept(10s).ok());
+  std::string other = token;
+  other.back() = other.back() == '0' ? '1' : '0';
+  for (const std::string& wrong : {token.substr(5), other}) {
+    const Status s = wire::connect(listener->address(), with_token(wrong)).status();
+    EXPECT_EQ(s.code, Code::kPeer);
+    EXPECT_NE(std::string(s.what).find("another token"), std::string::npos) << s.what;
+  }
+}
+
+// Several lanes are opened at a time; each finds its place.
+TEST(WireDoor, ManyLanesOfManyDiallers) {
+  wire::Options options = with_token();
+  options.num_lanes = 7;
+  options.timeout = 20s;
+  auto listener = wire::Listener::open("127.0.0.1:0", options);
+  std::vector<std::jthread> diallers;
+  std::atomic<int> num_connected{0};
+  for (int i = 0; i < 6; ++i)
+    diallers.emplace_back([&] {
+      const auto connection = wire::connect(listener->address(), options);
+      num_connected += connection.ok() ? 1 : 0;
+    });
+  for (int i = 0; i < 6; ++i) EXPECT_TRUE(listener->accept(20s).ok());
+  diallers.clear();
+  EXPECT_EQ(num_connected, 6);
+}
+
+// The caller is asked on its own thread only, and a silent lane does not hold it.
+TEST(WireDoor, ConnectStopsWhenItsCallerWantsTo) {
+  auto listener = wire::Listener::open("127.0.0.1:0", with_token());
+  Fault silent_lane;
+  silent_lane.kind = Fault::kStall;
+  silent_lane.connection = 1;
+  silent_lane.towards_server = true;
+  FaultyProxy proxy(listener->address(), silent_lane);
+  const auto me = std::this_thread::get_id();
+  const auto start = std::chrono::steady_clock::now();
+  const auto keep_going = [&] {
+    EXPECT_EQ(std::this_thread::get_id(), me);
+    return std::chrono::steady_clock::now() - start < 300ms;
+  };
+  EXPECT_EQ(wire::connect(proxy.address(), with_token(), keep_going).status().code, Code::kIo);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 3s);
+}
+
 TEST(WireDoor, AddressesThatOthersReachNeedAToken) {
   wire::Options options;
   EXPECT_EQ(wire::Listener::open("0.0.0.0:0", options).status().code, Code::kUsage);
@@ -261,7 +317,7 @@ class UserSecret : public testing::Test {
 TEST_F(UserSecret, IsMadeOnceAndPrivate) {
   const auto first = wire::user_secret(), second = wire::user_secret();
   ASSERT_TRUE(first.ok());
-  EXPECT_EQ(first->size(), 64u);
+  EXPECT_TRUE(wire::is_random_token(*first));
   EXPECT_EQ(*first, *second);
   struct stat info;
   ASSERT_EQ(::stat(file().c_str(), &info), 0);
@@ -282,6 +338,22 @@ TEST_F(UserSecret, WhatOthersCouldReadIsRefused) {
   EXPECT_FALSE(wire::user_secret().ok());
 }
 
+// What follows a secret, as the newline of an editor, was no part of it for these either.
+TEST_F(UserSecret, OfEarlierVersions) {
+  const auto secret_of = [&](const std::string& text) {
+    fs::remove(file());
+    std::ofstream(file()) << text;
+    ::chmod(file().c_str(), 0600);
+    return wire::user_secret();
+  };
+  const std::string random = *wire::user_secret(), earlier(64, 'a');
+  for (const std::string& end : {"", "\n", "\r\n", "and more"}) {
+    EXPECT_EQ(*secret_of(earlier + end), earlier);
+    EXPECT_EQ(*secret_of(random + end), random);
+  }
+  EXPECT_EQ(secret_of(random.substr(0, 67)).status().code, Code::kUsage);
+}
+
 TEST_F(UserSecret, AFolderThatCannotBeMade) {
   std::ofstream(folder_ / "snug") << "a file";
   EXPECT_EQ(wire::user_secret().status().code, Code::kIo);
@@ -294,13 +366,13 @@ TEST_F(UserSecret, ManyAtOnceAgree) {
   for (int i = 0; i < 12; ++i)
     if (::fork() == 0) {
       const auto secret = wire::user_secret();
-      const std::string text = secret ? *secret : std::string(64, '?');
-      ::_exit(::write(out[1], text.data(), 64) == 64 ? 0 : 1);
+      const std::string text = secret ? *secret : std::string(69, '?');
+      ::_exit(::write(out[1], text.data(), 69) == 69 ? 0 : 1);
     }
   std::set<std::string> secrets;
   for (int i = 0; i < 12; ++i) {
-    char text[64];
-    ASSERT_EQ(::read(out[0], text, sizeof text), 64);
+    char text[69];
+    ASSERT_EQ(::read(out[0], text, sizeof text), 69);
     secrets.insert(std::string(text, sizeof text));
   }
   while (::wait(nullptr) > 0) {
@@ -308,7 +380,7 @@ TEST_F(UserSecret, ManyAtOnceAgree) {
   ::close(out[0]);
   ::close(out[1]);
   EXPECT_EQ(secrets.size(), 1u);
-  EXPECT_FALSE(secrets.contains(std::string(64, '?')));
+  EXPECT_FALSE(secrets.contains(std::string(69, '?')));
 }
 
 TEST_F(UserSecret, SharedMemoryUnderAnotherRuleIsExplained) {
