@@ -101,7 +101,36 @@ std::size_t experts_workspace_bytes(const BankShape& gate_up, const BankShape& d
 Status experts(const Bank& gate_up, const Bank& down, const ExpertsArgs& args,
                cuda::Target workspace, const ExpertsPlan& plan, Stream stream) noexcept;
 
-// The same on a CPU, from weights in host memory: w13[experts][2 N][K], w2[experts][K][N]. Sums
+// ---- products by groups ----------------------------------------------------
+
+// y_i = W_e x_i for each row i of x, where e is the expert of the row: one projection, as libraries
+// of grouped products have it. Rows without an expert are not written.
+struct GroupedArgs {
+  const void* x = nullptr;  // [m][k] BF16, rows ldx elements apart
+  std::uint64_t ldx = 0;
+  std::uint64_t m = 0;
+  void* y = nullptr;  // [m][n] BF16, rows ldy elements apart; must not overlap x
+  std::uint64_t ldy = 0;
+  // Either: the expert of each row, in any order; -1: none.
+  const std::int32_t* ids = nullptr;  // [m]
+  // Or: m is a multiple of the number of experts. Each has m / experts rows, of which the first
+  // counts[e] are multiplied.
+  const std::int32_t* counts = nullptr;  // [experts]
+  // As in ExpertsArgs. A count that is out of range is reported with the first row of its expert,
+  // whose rows are not written.
+  DeviceResult* result = nullptr;
+};
+
+// Serves every m <= max_m. 0 if the shape or max_m is out of range.
+std::size_t grouped_workspace_bytes(const BankShape& shape, std::uint64_t max_m) noexcept;
+
+// A bank of two parts has to have whole strips in each: n is a multiple of 32.
+Status grouped(const Bank& bank, const GroupedArgs& args, cuda::Target workspace,
+               const ExpertsPlan& plan, Stream stream) noexcept;
+
+// ---- the reference ---------------------------------------------------------
+
+// A layer on a CPU, from weights in host memory: w13[experts][2 N][K], w2[experts][K][N]. Sums
 // are FP32 in the order of columns. Slow; for tests.
 Status experts_host(const std::uint16_t* w13, const std::uint16_t* w2, std::uint64_t experts,
                     std::uint64_t n, std::uint64_t k, const ExpertsArgs& host_args) noexcept;

@@ -75,6 +75,24 @@ SNUG_API int snug_experts_layer(const void* gate_up_bank, const snug_experts_sha
                                 size_t workspace_bytes, const snug_experts_plan* plan, void* stream,
                                 snug_status* status);
 
+/* One projection: y_i = W_e x_i, where e is the expert of row i. Rows without one are not written.
+ */
+typedef struct snug_grouped_args {
+  const void* x; /* [m][k] BF16, rows ldx elements apart */
+  uint64_t ldx, m;
+  void* y; /* [m][n] BF16, rows ldy elements apart */
+  uint64_t ldy;
+  const int32_t* ids;       /* [m]: the expert of each row, -1: none; or NULL */
+  const int32_t* counts;    /* [experts], if ids is NULL: of the m / experts rows of each, the first
+                               counts[e] have it */
+  snug_cuda_result* result; /* as in snug_experts_args */
+} snug_grouped_args;
+
+SNUG_API size_t snug_grouped_workspace_bytes(const snug_experts_shape* shape, uint64_t max_m);
+SNUG_API int snug_grouped(const void* bank, const snug_experts_shape* shape,
+                          const snug_grouped_args* args, void* workspace, size_t workspace_bytes,
+                          const snug_experts_plan* plan, void* stream, snug_status* status);
+
 #ifdef __cplusplus
 }
 #endif

@@ -193,6 +193,14 @@ TEST(GpuExperts, ManyRows) {
   const Layer layer({4, 64, 128});
   for (const ExpertsPlan& plan : kPlans)
     if (plan.split <= 1) expect_right(layer, random_ids(300, 3, 4, 1), 3, plan);
+  // Enough pairs that several thread blocks sort them.
+  auto ids = random_ids(1000, 3, 4, 2);
+  for (std::size_t i = 0; i < ids.size(); i += 5) ids[i] = -1;
+  expect_right(layer, ids, 3, {2, 0, 128});
+  ids[2500] = 4;
+  const auto bad = layer.run(1, normal_weights(1000 * 128, 1.0f, 0, 3), ids, 3, {2, 0, 128});
+  EXPECT_EQ(bad.routing.code, Code::kUsage);
+  EXPECT_EQ(bad.routing.block, 833u);
 }
 
 TEST(GpuExperts, OddRoutings) {
@@ -237,6 +245,117 @@ TEST(GpuExperts, SpecialWeightsAndRowsAreEqualToTheTwins) {
   for (const ExpertsPlan& plan : kPlans)
     if (plan.split <= 1)
       EXPECT_EQ(layer.run(0, x, ids, 2, plan).y, layer.run(1, x, ids, 2, plan).y);
+}
+
+// One projection of a bank.
+struct Grouped {
+  Weights y;
+  Status status, routing;
+};
+constexpr std::uint16_t kUnwritten = 0xA5A5;
+
+Grouped run_grouped(const Bank& bank, const Weights& x, std::uint64_t m,
+                    const std::vector<std::int32_t>& ids, const std::vector<std::int32_t>& counts,
+                    const ExpertsPlan& plan = {}, std::size_t misalign = 0) {
+  const BankShape& s = bank.shape;
+  const auto bytes = [](const std::vector<std::int32_t>& v) {
+    Bytes out(v.size() * 4);
+    if (!v.empty()) std::memcpy(out.data(), v.data(), out.size());
+    return out;
+  };
+  DeviceBuffer device_x(bytes_of(x), misalign), device_ids(bytes(ids)),
+      device_counts(bytes(counts)), y(m * s.n * 2, misalign), result(sizeof(gemm::DeviceResult)),
+      workspace(gemm::grouped_workspace_bytes(s, m));
+  EXPECT_EQ(cudaMemset(workspace.data(), 0xFF, workspace.size()), cudaSuccess);
+  EXPECT_EQ(cudaMemset(y.data(), 0xA5, y.size()), cudaSuccess);
+  gemm::GroupedArgs args;
+  args.x = device_x.data(), args.ldx = s.k, args.m = m;
+  args.y = y.data(), args.ldy = s.n;
+  if (!ids.empty()) args.ids = reinterpret_cast<const std::int32_t*>(device_ids.data());
+  if (!counts.empty()) args.counts = reinterpret_cast<const std::int32_t*>(device_counts.data());
+  args.result = result_in(result);
+  Grouped out;
+  out.status = gemm::grouped(bank, args, {workspace.data(), workspace.size()}, plan, nullptr);
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  out.routing = gemm::routing_status(fetch_result(result));
+  EXPECT_TRUE(y.end_is_intact());
+  EXPECT_TRUE(workspace.end_is_intact());
+  out.y = values_of(y.download(y.size()));
+  return out;
+}
+
+// The largest distance from sums in FP64, relative to the largest value; rows without an expert
+// must be as they were.
+double grouped_error(const Weights& w, const BankShape& s, const Weights& x,
+                     const std::vector<std::int32_t>& ids, const Weights& y) {
+  double off = 0, largest = 0;
+  for (std::size_t row = 0; row < ids.size(); ++row)
+    for (std::uint64_t i = 0; i < s.n; ++i) {
+      if (ids[row] < 0) {
+        EXPECT_EQ(y[row * s.n + i], kUnwritten);
+        continue;
+      }
+      const std::uint64_t at = (static_cast<std::uint64_t>(ids[row]) * s.n + i) * s.k;
+      double sum = 0;
+      for (std::uint64_t c = 0; c < s.k; ++c)
+        sum += double{from_bf16(w[at + c])} * from_bf16(x[row * s.k + c]);
+      off = std::max(off, std::abs(sum - from_bf16(y[row * s.n + i])));
+      largest = std::max(largest, std::abs(sum));
+    }
+  return off / largest;
+}
+
+TEST(GpuExperts, GroupsByIds) {
+  for (const auto& [n, k, parts] :
+       {std::tuple{96u, 256u, 1u}, {70u, 200u, 1u}, {64u, 136u, 2u}, {32u, 72u, 1u}}) {
+    const std::uint64_t experts = 5;
+    const Weights w = normal_weights(experts * n * k, 0.05f, 3000, 1);
+    const DeviceBank raw(w, {experts, n, k, parts, Kind::kRaw}),
+        packed(w, {experts, n, k, parts, Kind::kFixed});
+    for (const ExpertsPlan& plan : kPlans)
+      for (const std::uint64_t m : {1, 23, 260}) {
+        if (plan.split > 1 && m > 100) continue;
+        auto ids = random_ids(m, 1, experts, m);
+        for (std::size_t i = 5; i < ids.size(); i += 7) ids[i] = -1;
+        const Weights x = normal_weights(m * k, 1.0f, 0, 3);
+        const std::size_t misalign = m == 23 ? 2 : 0;
+        const auto got = run_grouped(packed.bank, x, m, ids, {}, plan, misalign);
+        ASSERT_TRUE(got.status.ok()) << to_string(got.status);
+        EXPECT_TRUE(got.routing.ok());
+        EXPECT_EQ(got.y, run_grouped(raw.bank, x, m, ids, {}, plan, misalign).y);
+        EXPECT_LT(grouped_error(w, packed.shape, x, ids, got.y), 5e-3);
+      }
+  }
+}
+
+TEST(GpuExperts, GroupsByCountsEqualThoseByIds) {
+  const BankShape shape{4, 64, 128, 1, Kind::kFixed};
+  const DeviceBank bank(normal_weights(4 * 64 * 128, 0.05f, 3000, 1), shape);
+  const std::vector<std::int32_t> counts = {3, 0, 20, 11};
+  const std::uint64_t each = 20, m = 4 * each;
+  std::vector<std::int32_t> ids(m, -1);
+  for (std::uint64_t e = 0; e < 4; ++e)
+    std::fill_n(ids.begin() + static_cast<std::ptrdiff_t>(e * each), counts[e],
+                static_cast<std::int32_t>(e));
+  const Weights x = normal_weights(m * 128, 1.0f, 0, 3);
+  for (const ExpertsPlan& plan : kPlans) {
+    const auto by_counts = run_grouped(bank.bank, x, m, {}, counts, plan);
+    ASSERT_TRUE(by_counts.status.ok()) << to_string(by_counts.status);
+    EXPECT_EQ(by_counts.y, run_grouped(bank.bank, x, m, ids, {}, plan).y);
+  }
+  const auto bad = run_grouped(bank.bank, x, m, {}, {3, 0, 21, -1});
+  EXPECT_EQ(bad.routing.code, Code::kUsage);
+  EXPECT_EQ(bad.routing.block, 2 * each);
+}
+
+TEST(GpuExperts, WrongGroupsAreRefused) {
+  const DeviceBank bank(normal_weights(4 * 64 * 128, 0.05f, 0, 1), {4, 64, 128, 1, Kind::kFixed}),
+      uneven(normal_weights(2 * 34 * 128, 0.05f, 0, 1), {2, 34, 128, 2, Kind::kFixed});
+  const Weights x = normal_weights(8 * 128, 1.0f, 0, 3);
+  EXPECT_TRUE(run_grouped(bank.bank, {}, 0, {}, {}).status.ok());
+  EXPECT_EQ(run_grouped(bank.bank, x, 8, {}, {}).status.code, Code::kUsage);
+  EXPECT_EQ(run_grouped(bank.bank, x, 7, {}, {1, 1, 1, 1}).status.code, Code::kUsage);
+  EXPECT_EQ(run_grouped(uneven.bank, x, 2, {0, 1}, {}).status.code, Code::kUsage);
 }
 
 TEST(GpuExperts, WrongArgumentsAreRefused) {

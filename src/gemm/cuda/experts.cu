@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "gemm/cuda/experts_host.h"
-#include "gemm/cuda/experts_route.cuh"
 
 namespace snug::gemm {
 namespace {
@@ -42,12 +41,6 @@ Status check_banks(const Bank& gate_up, const Bank& down) {
   return {};
 }
 
-// Rows of x, and of h, which has top_k for each of them, are found by 32-bit numbers of 16-byte
-// pieces.
-std::uint64_t max_rows(std::uint64_t n, std::uint64_t k, std::uint32_t top_k) {
-  return ((std::uint64_t{1} << 35) - 1) / (align_up(std::max(n, k), kTileCols) * top_k);
-}
-
 Status check_args(const ExpertsArgs& args, std::uint64_t n, std::uint64_t k) {
   if (args.top_k == 0 || args.top_k > kMaxTopK)
     return usage("top_k is not 1 to 16", args.top_k, kMaxTopK);
@@ -57,37 +50,11 @@ Status check_args(const ExpertsArgs& args, std::uint64_t n, std::uint64_t k) {
   if (!is_aligned(args.x, 2) || !is_aligned(args.y, 2)) return usage("x or y is not aligned");
   if (args.m > 1 && (args.ldx < k || args.ldy < k))
     return usage("rows overlap: leading dimension", std::min(args.ldx, args.ldy), k);
-  if (const std::uint64_t most = max_rows(n, k, args.top_k); args.m > most)
+  if (const std::uint64_t most = max_expert_rows(n, k, args.top_k); args.m > most)
     return usage("too many rows of x", args.m, most);
   if (args.m > 1 && args.ldx >= (std::uint64_t{1} << 35) / args.m)
     return usage("rows of x are too far apart: leading dimension", args.ldx);
   return {};
-}
-
-Status check_plan(const ExpertsPlan& plan) {
-  const auto is_one_of = [](std::int32_t v, std::initializer_list<std::int32_t> known) {
-    return std::find(known.begin(), known.end(), v) != known.end();
-  };
-  if (!is_one_of(plan.kernel, {0, kFewExpertRows, kManyExpertRows}))
-    return usage("not a kernel of experts", static_cast<std::uint64_t>(plan.kernel));
-  if (!is_one_of(plan.split, {0, 1, 2, 4, 8}))
-    return usage("split is not 1, 2, 4 or 8", static_cast<std::uint64_t>(plan.split));
-  if (!is_one_of(plan.rows, {0, 16, 32, 64, 96, 128}))
-    return usage("rows are not 16, 32, 64, 96 or 128", static_cast<std::uint64_t>(plan.rows));
-  return {};
-}
-
-BankParts parts_of(const Bank& bank) {
-  const SlotLayout slot(bank.shape);
-  return {.data = static_cast<const std::uint8_t*>(bank.data),
-          .slot_bytes = slot.num_bytes,
-          .escapes = slot.matrix.escapes,
-          .tiles = slot.matrix.tiles,
-          .overflows = slot.matrix.overflows,
-          .strips = static_cast<std::uint32_t>(slot.matrix.strips),
-          .tiles_per_strip = static_cast<std::uint32_t>(slot.matrix.tiles_per_strip),
-          .part_strips = static_cast<std::uint32_t>(slot.part_strips),
-          .max_overflows = static_cast<std::uint32_t>(slot.max_overflows)};
 }
 
 // One call: what its kernels share.
@@ -146,12 +113,8 @@ struct LayerCall {
     p.k = static_cast<std::uint32_t>(k);
     p.x_pairs = is_aligned(args.x, 4) && ldx % 2 == 0;
     p.x_to = reinterpret_cast<uint4*>(base + offsets.x);
-    p.x_units = fit.many_rows ? 0 : static_cast<std::uint32_t>(offsets.x_units);
-    const std::uint64_t blocks =
-        std::min<std::uint64_t>((args.m * p.x_units + kRouteThreads - 1) / kRouteThreads,
-                                2 * static_cast<std::uint64_t>(device.num_sms));
-    return launch_sm90(device, route_experts,
-                       {1 + blocks, kRouteThreads, 0, stream, cuda::Start::kEarly}, p);
+    p.x_units = static_cast<std::uint32_t>(offsets.x_units);
+    return launch_route_experts(device, p, fit.many_rows, stream);
   }
 
   cudaError_t multiply(bool is_gate_up) const {
@@ -184,6 +147,7 @@ struct LayerCall {
     }
     return launch_many_expert_rows(device, p, down.shape.kind, is_gate_up, fit.chunk_rows, stream);
   }
+
   cudaError_t sum() const {
     const std::uint64_t ldy = args.m > 1 ? args.ldy : align_up(k, 8);
     const SumParams p{.ids = args.ids,
@@ -195,19 +159,48 @@ struct LayerCall {
                       .experts = experts,
                       .y = static_cast<std::uint16_t*>(args.y),
                       .ldy = ldy,
-                      .y_wide = is_aligned(args.y, 16) && ldy % 8 == 0};
-    const std::uint64_t threads = args.m * ((k + 7) / 8);
-    return launch_sm90(device, sum_experts,
-                       {(threads + 255) / 256, 256, 0, stream, cuda::Start::kEarly}, p);
+                      .y_wide = is_aligned(args.y, 16) && ldy % 8 == 0,
+                      .skip_empty = false};
+    return launch_sum_experts(device, p, stream);
   }
 };
 
 }  // namespace
 
+std::uint64_t max_expert_rows(std::uint64_t n, std::uint64_t k, std::uint32_t top_k) noexcept {
+  return ((std::uint64_t{1} << 35) - 1) / (align_up(std::max(n, k), kTileCols) * top_k);
+}
+
+Status check_experts_plan(const ExpertsPlan& plan) noexcept {
+  const auto is_one_of = [](std::int32_t v, std::initializer_list<std::int32_t> known) {
+    return std::find(known.begin(), known.end(), v) != known.end();
+  };
+  if (!is_one_of(plan.kernel, {0, kFewExpertRows, kManyExpertRows}))
+    return usage("not a kernel of experts", static_cast<std::uint64_t>(plan.kernel));
+  if (!is_one_of(plan.split, {0, 1, 2, 4, 8}))
+    return usage("split is not 1, 2, 4 or 8", static_cast<std::uint64_t>(plan.split));
+  if (!is_one_of(plan.rows, {0, 16, 32, 64, 96, 128}))
+    return usage("rows are not 16, 32, 64, 96 or 128", static_cast<std::uint64_t>(plan.rows));
+  return {};
+}
+
+BankParts parts_of(const Bank& bank) noexcept {
+  const SlotLayout slot(bank.shape);
+  return {.data = static_cast<const std::uint8_t*>(bank.data),
+          .slot_bytes = slot.num_bytes,
+          .escapes = slot.matrix.escapes,
+          .tiles = slot.matrix.tiles,
+          .overflows = slot.matrix.overflows,
+          .strips = static_cast<std::uint32_t>(slot.matrix.strips),
+          .tiles_per_strip = static_cast<std::uint32_t>(slot.matrix.tiles_per_strip),
+          .part_strips = static_cast<std::uint32_t>(slot.part_strips),
+          .max_overflows = static_cast<std::uint32_t>(slot.max_overflows)};
+}
+
 std::size_t experts_workspace_bytes(const BankShape& gate_up, const BankShape& down,
                                     std::uint32_t top_k, std::uint64_t max_m) noexcept {
   if (bank_bytes(gate_up) == 0 || bank_bytes(down) == 0) return 0;
-  if (top_k == 0 || top_k > kMaxTopK || max_m > max_rows(down.k, down.n, top_k)) return 0;
+  if (top_k == 0 || top_k > kMaxTopK || max_m > max_expert_rows(down.k, down.n, top_k)) return 0;
   return ExpertsWorkspace(gate_up.experts, down.k, down.n, max_m, top_k).total;
 }
 
@@ -216,7 +209,7 @@ Status experts(const Bank& gate_up, const Bank& down, const ExpertsArgs& args,
   if (Status s = check_banks(gate_up, down); !s.ok()) return s;
   const std::uint64_t experts = down.shape.experts, n = down.shape.k, k = down.shape.n;
   if (Status s = check_args(args, n, k); !s.ok()) return s;
-  if (Status s = check_plan(wish); !s.ok()) return s;
+  if (Status s = check_experts_plan(wish); !s.ok()) return s;
   const ExpertsWorkspace offsets(experts, n, k, args.m, args.top_k);
   if (Status s = cuda::check_workspace(workspace.data, workspace.num_bytes, offsets.total); !s.ok())
     return s;

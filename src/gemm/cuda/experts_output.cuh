@@ -9,6 +9,10 @@ __device__ __forceinline__ float round_bf16(float v) {
   return __bfloat162float(__float2bfloat16_rn(v));
 }
 
+__device__ __forceinline__ float weight_of(const ExpertsProduct& p, std::uint32_t pair) {
+  return p.weights == nullptr ? 1.0f : __ldg(p.weights + pair);
+}
+
 // SwiGLU of gate and up, which are rounded first, as where they are products of their own.
 __device__ __forceinline__ float swiglu(float gate, float up) {
   const float g = round_bf16(gate), u = round_bf16(up);
@@ -55,6 +59,33 @@ __device__ __forceinline__ void store_weighted(std::uint8_t* row, const float (&
                         transpose_8x8(pack_bf16(b[2] * w0, b[3] * w1))};
   transpose_in_quad(v, lane);
   if (real) store_global(row + strips * 64 + lane % 4 * 16, {v[0], v[1], v[2], v[3]});
+}
+
+// Eight columns of y: the weighted products of a row in the order of its experts. is_real(j): the
+// j-th has an expert.
+template <class IsReal>
+__device__ __forceinline__ void sum_parts(const SumParams& p, std::uint64_t row, std::uint32_t unit,
+                                          const IsReal& is_real) {
+  float sums[8] = {};
+#pragma unroll 8
+  for (std::uint32_t j = 0; j < p.top_k; ++j) {
+    if (!is_real(j)) continue;
+    const uint4 v = __ldcg(p.parts + (row * p.top_k + j) * p.part_units + unit);
+    const std::uint32_t words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+      sums[2 * w] += __uint_as_float(words[w] << 16);
+      sums[2 * w + 1] += __uint_as_float(words[w] & 0xFFFF0000u);
+    }
+  }
+  const uint4 out{pack_bf16(sums[0], sums[1]), pack_bf16(sums[2], sums[3]),
+                  pack_bf16(sums[4], sums[5]), pack_bf16(sums[6], sums[7])};
+  std::uint16_t* const y = p.y + row * p.ldy + unit * 8;
+  if (p.y_wide && unit * 8 + 8 <= p.k) return store_global(y, out);
+  const std::uint32_t words[4] = {out.x, out.y, out.z, out.w};
+#pragma unroll
+  for (std::uint32_t c = 0; c < 8; ++c)
+    if (unit * 8 + c < p.k) y[c] = static_cast<std::uint16_t>(words[c / 2] >> c % 2 * 16);
 }
 
 }  // namespace snug::gemm

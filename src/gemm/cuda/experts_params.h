@@ -40,7 +40,19 @@ struct RouteParams {
   std::uint32_t m, k;
   bool x_pairs;  // x can be read in pieces of 4 bytes
   uint4* x_to;
-  std::uint32_t x_units;  // pieces of 16 bytes in a row of x_to; 0: leave x as it is
+  std::uint32_t x_units;  // pieces of 16 bytes in a row of x_to
+};
+
+// The weighted sum of the products of each row.
+struct SumParams {
+  const std::int32_t* ids;
+  const uint4* parts;  // [pair][part_units]
+  std::uint64_t part_units;
+  std::uint32_t m, k, top_k, experts;
+  std::uint16_t* y;
+  std::uint64_t ldy;
+  bool y_wide;
+  bool skip_empty;  // rows without an expert are not written
 };
 
 // One product of a layer: gate_up or down.
@@ -52,7 +64,8 @@ struct ExpertsProduct {
   std::uint32_t row_units;      // pieces of 16 bytes in a row
   std::uint32_t present_units;  // many rows: pieces that a row has; zeros follow
   std::uint32_t per_row;        // pairs that share a row
-  const float* weights;         // down: of pairs
+  const float* weights;         // down: of pairs; null: all are 1
+  bool alone;                   // a product of its own, right after routing
   std::uint8_t* out;
   std::uint64_t out_row_bytes;
   std::uint32_t items;  // of an expert and a chunk of its rows
@@ -63,16 +76,6 @@ struct ExpertsProduct {
   std::uint32_t x_row_pairs;
   DeviceResult* result;
   std::uint32_t split, stages;
-};
-
-struct SumParams {
-  const std::int32_t* ids;
-  const uint4* parts;  // [pair][part_units]
-  std::uint64_t part_units;
-  std::uint32_t m, k, top_k, experts;
-  std::uint16_t* y;
-  std::uint64_t ldy;
-  bool y_wide;
 };
 
 }  // namespace snug::gemm

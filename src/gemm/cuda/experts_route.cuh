@@ -1,12 +1,15 @@
 // gemm/cuda/experts_route.cuh - before and after the products of a mixture of experts: sorting
 // pairs by expert, bringing x into the order of mma, the weighted sum.
 #pragma once
+#include "gemm/cuda/experts_output.cuh"
 #include "gemm/cuda/experts_sort.cuh"
-#include "gemm/cuda/linear_output.cuh"
+#include "gpu/ptx_cluster.cuh"
 
 namespace snug::gemm {
 
 inline constexpr std::uint32_t kRouteThreads = 1024;
+inline constexpr std::int32_t kBadCount = -2;   // as an id, which is then reported
+inline constexpr std::uint32_t kRouteTeam = 8;  // thread blocks that sort many pairs together
 
 __device__ __forceinline__ std::uint32_t x_pair(const RouteParams& p, std::uint64_t row,
                                                 std::uint32_t col) {
@@ -43,37 +46,85 @@ __global__ void __launch_bounds__(kRouteThreads)
           (gridDim.x - 1) * std::uint64_t{kRouteThreads});
 }
 
-// y = the sum of the weighted products of a row in the order of its experts, eight columns a
-// thread.
+__device__ __forceinline__ std::uint32_t load_of_block(const std::uint32_t* local,
+                                                       std::uint32_t block) {
+  const std::uint32_t address = cuda::cluster_address(shared_address(local), block);
+  std::uint32_t v;
+  asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
+  return v;
+}
+
+// The same for many pairs, by a cluster of thread blocks: each sorts a part of them, in the places
+// that the counts of all leave to it.
+__global__ void __launch_bounds__(kRouteThreads)
+    route_many_experts(const __grid_constant__ RouteParams p) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  using namespace cuda;
+  __shared__ SortScratch scratch;
+  __shared__ std::uint32_t starts[kMaxExperts];
+  let_next_kernel_start();
+  wait_for_previous_kernel();
+  const std::uint32_t rank = cluster_rank();
+  const std::uint32_t each = (p.shape.num_pairs + kRouteTeam - 1) / kRouteTeam,
+                      first = min(rank * each, p.shape.num_pairs),
+                      num_pairs = min(each, p.shape.num_pairs - first);
+  count_pairs<kRouteThreads>(p.ids, first, num_pairs, p.shape, scratch,
+                             [](std::uint32_t, std::int32_t) {});
+  cluster_sync();
+  list_experts<kRouteThreads>(
+      p.shape, scratch, rank == 0 ? p.to.active : nullptr,
+      [&](std::uint32_t expert) {
+        std::uint32_t before = 0, total = 0;
+#pragma unroll
+        for (std::uint32_t block = 0; block < kRouteTeam; ++block) {
+          const std::uint32_t count = load_of_block(scratch.counts + expert, block);
+          total += count;
+          before += block < rank ? count : 0;
+        }
+        starts[expert] = before;
+        return total;
+      },
+      [&](std::uint32_t expert, std::uint32_t row) { starts[expert] += row; });
+  if (rank == 0 && threadIdx.x == kRouteThreads - 1) {
+    std::uint32_t first_bad = ~0u;
+    for (std::uint32_t block = 0; block < kRouteTeam; ++block)
+      first_bad = min(first_bad, load_of_block(&scratch.first_bad, block));
+    report_routing(p.result, first_bad, p.shape);
+    *p.to.num_active = scratch.num_active;
+  }
+  cluster_arrive();  // this block has read the counts of others
+  __syncthreads();
+  for_each_id<kRouteThreads>(p.ids + first, num_pairs, [&](std::uint32_t i, std::int32_t id) {
+    if (static_cast<std::uint32_t>(id) < p.shape.experts)
+      p.to.pairs[atomicAdd(starts + id, 1u)] = first + i;
+  });
+  cluster_wait();
+#endif
+}
+
+// Rows of each expert begin at equal distances; the first counts[expert] of them have it.
+__global__ void __launch_bounds__(256) ids_of_counts(const std::int32_t* counts, std::uint32_t each,
+                                                     std::uint32_t m, std::int32_t* ids) {
+  let_next_kernel_start();
+  const std::uint32_t row = blockIdx.x * 256 + threadIdx.x;
+  wait_for_previous_kernel();
+  if (row >= m) return;
+  const auto expert = static_cast<std::int32_t>(row / each);
+  const auto count = static_cast<std::uint32_t>(counts[expert]);
+  ids[row] = count > each ? kBadCount : row % each < count ? expert : -1;
+}
+
+// y from the weighted products, eight columns a thread.
 __global__ void __launch_bounds__(256) sum_experts(const __grid_constant__ SumParams p) {
   let_next_kernel_start();
   const std::uint32_t units = (p.k + 7) / 8;
   const std::uint64_t i = blockIdx.x * std::uint64_t{256} + threadIdx.x;
   const std::uint64_t row = i / units;
-  const auto unit = static_cast<std::uint32_t>(i % units);
-  if (row >= p.m) return wait_for_previous_kernel();
   wait_for_previous_kernel();
-  float sums[8] = {};
-#pragma unroll 8
-  for (std::uint32_t j = 0; j < p.top_k; ++j) {
-    const std::uint64_t pair = row * p.top_k + j;
-    if (static_cast<std::uint32_t>(p.ids[pair]) >= p.experts) continue;
-    const uint4 v = p.parts[pair * p.part_units + unit];
-    const std::uint32_t words[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-    for (int w = 0; w < 4; ++w) {
-      sums[2 * w] += __uint_as_float(words[w] << 16);
-      sums[2 * w + 1] += __uint_as_float(words[w] & 0xFFFF0000u);
-    }
-  }
-  const uint4 out{pack_bf16(sums[0], sums[1]), pack_bf16(sums[2], sums[3]),
-                  pack_bf16(sums[4], sums[5]), pack_bf16(sums[6], sums[7])};
-  std::uint16_t* const y = p.y + row * p.ldy + unit * 8;
-  if (p.y_wide && unit * 8 + 8 <= p.k) return store_global(y, out);
-  const std::uint32_t words[4] = {out.x, out.y, out.z, out.w};
-#pragma unroll
-  for (std::uint32_t c = 0; c < 8; ++c)
-    if (unit * 8 + c < p.k) y[c] = static_cast<std::uint16_t>(words[c / 2] >> c % 2 * 16);
+  if (row < p.m && !(p.skip_empty && static_cast<std::uint32_t>(p.ids[row]) >= p.experts))
+    sum_parts(p, row, static_cast<std::uint32_t>(i % units), [&](std::uint32_t j) {
+      return static_cast<std::uint32_t>(p.ids[row * p.top_k + j]) < p.experts;
+    });
 }
 
 }  // namespace snug::gemm

@@ -59,35 +59,30 @@ __device__ __forceinline__ std::uint32_t rank_of(const std::int32_t* ids, std::u
   return rank;
 }
 
-// A counting sort. Lists the experts that have rows, and one entry behind them with the sums;
-// returns their number. `active` and `pairs` may be shared memory. Ends with a barrier. kStable:
-// the pairs of an expert stay in order, so that all thread blocks that sort get the same list. Else
-// their order varies from run to run; no result depends on it.
-template <int kThreads, bool kStable>
-__device__ __forceinline__ std::uint32_t sort_pairs(const std::int32_t* ids,
-                                                    const RouteShape& shape, SortScratch& scratch,
-                                                    ActiveExpert* active, std::uint32_t* pairs,
-                                                    DeviceResult* result) {
-  std::uint32_t* const counts = scratch.counts;
+// first_bad: the first pair whose id is out of range, or ~0.
+__device__ __forceinline__ void report_routing(DeviceResult* result, std::uint32_t first_bad,
+                                               const RouteShape& shape) {
+  const bool good = first_bad == ~0u;
+  if (result != nullptr)
+    *result = {0, static_cast<std::uint32_t>(good ? Code::kOk : Code::kUsage), 0,
+               good ? kNowhere : first_bad / shape.top_k};
+}
+
+// Lists the experts that have rows, and one entry behind them with the sums, unless `active` is
+// null. rows_of(expert) is called once for each; set_start(expert, row), with the row that its rows
+// begin at, for those that have some.
+template <int kThreads, class RowsOf, class SetStart>
+__device__ __forceinline__ void list_experts(const RouteShape& shape, SortScratch& scratch,
+                                             ActiveExpert* active, const RowsOf& rows_of,
+                                             const SetStart& set_start) {
   constexpr std::uint32_t kEach = (kMaxExperts + kThreads - 1) / kThreads;
   const std::uint32_t thread = threadIdx.x;
-  for (std::uint32_t i = thread; i < shape.experts; i += kThreads) counts[i] = 0;
-  if (thread == 0) scratch.first_bad = ~0u;
-  __syncthreads();
-  for_each_id<kThreads>(ids, shape.num_pairs, [&](std::uint32_t i, std::int32_t id) {
-    if (kStable) scratch.ids[i] = id;
-    if (static_cast<std::uint32_t>(id) < shape.experts)
-      atomicAdd(counts + id, 1u);
-    else if (id != -1)
-      atomicMin(&scratch.first_bad, i);
-  });
-  __syncthreads();
   std::uint32_t rows[kEach];
   uint3 sum{0, 0, 0};
 #pragma unroll
   for (std::uint32_t i = 0; i < kEach; ++i) {
     const std::uint32_t expert = thread * kEach + i;
-    rows[i] = expert < shape.experts ? counts[expert] : 0;
+    rows[i] = expert < shape.experts ? rows_of(expert) : 0;
     sum.x += rows[i];
     sum.y += (rows[i] + shape.chunk_rows - 1) / shape.chunk_rows;
     sum.z += rows[i] != 0;
@@ -98,20 +93,53 @@ __device__ __forceinline__ std::uint32_t sort_pairs(const std::int32_t* ids,
   for (std::uint32_t i = 0; i < kEach; ++i) {
     const std::uint32_t expert = thread * kEach + i;
     if (rows[i] == 0) continue;
-    active[at.z++] = {expert, at.x, rows[i], at.y};
-    counts[expert] = at.x;
+    if (active != nullptr) active[at.z++] = {expert, at.x, rows[i], at.y};
+    set_start(expert, at.x);
     at.x += rows[i];
     at.y += (rows[i] + shape.chunk_rows - 1) / shape.chunk_rows;
   }
-  if (thread == kThreads - 1) {
-    active[end.z] = {0, end.x, 0, end.y};
-    scratch.num_active = end.z;
-    if (result != nullptr) {
-      const bool good = scratch.first_bad == ~0u;
-      *result = {0, static_cast<std::uint32_t>(good ? Code::kOk : Code::kUsage), 0,
-                 good ? kNowhere : scratch.first_bad / shape.top_k};
-    }
-  }
+  if (thread != kThreads - 1) return;
+  if (active != nullptr) active[end.z] = {0, end.x, 0, end.y};
+  scratch.num_active = end.z;
+}
+
+// Counts the pairs of each expert, of which `ids` are the first `num_pairs` from `first` on. Begins
+// with a barrier and needs one after it.
+template <int kThreads, class F>
+__device__ __forceinline__ void count_pairs(const std::int32_t* ids, std::uint32_t first,
+                                            std::uint32_t num_pairs, const RouteShape& shape,
+                                            SortScratch& scratch, const F& each) {
+  for (std::uint32_t i = threadIdx.x; i < shape.experts; i += kThreads) scratch.counts[i] = 0;
+  if (threadIdx.x == 0) scratch.first_bad = ~0u;
+  __syncthreads();
+  for_each_id<kThreads>(ids + first, num_pairs, [&](std::uint32_t i, std::int32_t id) {
+    each(i, id);
+    if (static_cast<std::uint32_t>(id) < shape.experts)
+      atomicAdd(scratch.counts + id, 1u);
+    else if (id != -1)
+      atomicMin(&scratch.first_bad, first + i);
+  });
+}
+
+// A counting sort; returns the number of experts that have rows. `active` and `pairs` may be shared
+// memory. Ends with a barrier. kStable: the pairs of an expert stay in order, so that all thread
+// blocks that sort get the same list. Else their order varies from run to run; no result depends on
+// it.
+template <int kThreads, bool kStable>
+__device__ __forceinline__ std::uint32_t sort_pairs(const std::int32_t* ids,
+                                                    const RouteShape& shape, SortScratch& scratch,
+                                                    ActiveExpert* active, std::uint32_t* pairs,
+                                                    DeviceResult* result) {
+  std::uint32_t* const counts = scratch.counts;
+  count_pairs<kThreads>(ids, 0, shape.num_pairs, shape, scratch,
+                        [&](std::uint32_t i, std::int32_t id) {
+                          if (kStable) scratch.ids[i] = id;
+                        });
+  __syncthreads();
+  list_experts<kThreads>(
+      shape, scratch, active, [&](std::uint32_t expert) { return counts[expert]; },
+      [&](std::uint32_t expert, std::uint32_t row) { counts[expert] = row; });
+  if (threadIdx.x == 0) report_routing(result, scratch.first_bad, shape);
   __syncthreads();
   for_each_id<kThreads>(
       kStable ? scratch.ids : ids, shape.num_pairs, [&](std::uint32_t i, std::int32_t id) {

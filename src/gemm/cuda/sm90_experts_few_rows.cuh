@@ -228,7 +228,7 @@ struct FewExpertRows {
       pairs[t] = pair_at(first_row + (row < num_rows ? row : 0));
       const std::uint32_t at = p.per_row == 1 ? pairs[t] : pairs[t] / p.per_row;
       rows[t] = at * (kGateUp && kLocal ? p.x_row_pairs : p.row_units) + lane % 4;
-      weights[t] = kGateUp ? 0.0f : __ldg(p.weights + pairs[t]);
+      weights[t] = kGateUp ? 0.0f : weight_of(p, pairs[t]);
     }
     do {
       float sums[2][kTokenTiles][4] = {};
@@ -283,7 +283,7 @@ struct FewExpertRows {
       barrier_init_fence();
     }
     // Routing, or whoever made the ids, is two kernels before down and has ended when that starts.
-    if (kGateUp) wait_for_previous_kernel();
+    if (kGateUp || p.alone) wait_for_previous_kernel();
     route(memory);
     let_next_kernel_start();
     const std::uint64_t total = here.num_items(num_active, p.items);

@@ -17,9 +17,17 @@ struct ManyExpertRows {
   static constexpr std::uint32_t kThreads = (kWarps + 4) * 32, kGatherThreads = 64;
   static constexpr std::uint32_t kTileBytes = tile_bytes_of(kKind);
   static constexpr std::uint32_t kWStages = kKind == Kind::kRaw ? 2 : kMaxRows <= 32 ? 4 : 3;
-  static constexpr std::uint32_t kXStages = 4;
-  // Items whose rows are described: x runs up to two items ahead of what is stored.
-  static constexpr std::uint32_t kRowLists = 4;
+  // As many as fit: gathering a stage takes about as long as multiplying two.
+  static constexpr std::uint32_t kXStages = kMaxRows <= 32   ? 6
+                                            : kMaxRows == 64 ? 8
+                                            : kMaxRows == 96 ? 5
+                                                             : 4;
+  // Items whose rows are described: x runs ahead of what is stored, by half a tile a stage.
+  static constexpr std::uint32_t kRowLists = (kXStages + 1) / 2 + 2;
+  // The other width of operand B, for items with fewer rows. A third, or for raw weights a second,
+  // would take more registers than there are; the compiler would then wait for each wgmma.
+  static constexpr int kNarrow =
+      kMaxRows < 64 || (kKind == Kind::kRaw && kMaxRows == 128) ? kMaxRows : kMaxRows - 32;
   static constexpr std::uint32_t kWBytes = kStrips * kTileBytes, kXBytes = kMaxRows * 128;
   // Shared memory: x, weights, barriers, list of experts.
   static constexpr std::uint32_t kW = kXStages * kXBytes, kWFull = kW + kWStages * kWBytes,
@@ -89,7 +97,7 @@ struct ManyExpertRows {
         const std::uint32_t pair =
             __ldcg(p.routing.pairs + item.first_row + min(row, item.num_rows - 1));
         store_shared(rows + row * 16,
-                     uint4{pair, kGateUp ? 0 : __float_as_uint(__ldg(p.weights + pair)),
+                     uint4{pair, kGateUp ? 0 : __float_as_uint(weight_of(p, pair)),
                            (p.per_row == 1 ? pair : pair / p.per_row) * p.row_units, 0});
       }
       asm volatile("bar.sync 1, %0;" ::"n"(kGatherThreads) : "memory");
@@ -118,34 +126,36 @@ struct ManyExpertRows {
   // Where the rings of a consumer stand.
   std::uint32_t w_slot = 0, w_phase = 0, x_slot = 0, x_phase = 0, list = 0;
 
+  // With an operand B of kWidth rows, of which the item has most: tensor cores take as long for
+  // empty rows.
+  template <int kWidth>
   __device__ __forceinline__ void multiply(const ExpertItem& item) {
     const std::uint32_t pair = item.strips * kWarps + warp, zero = warp >> 8;
     const std::uint8_t* const slot_data = p.bank.data + item.expert * p.bank.slot_bytes;
     const Overflows overflows{slot_data + p.bank.overflows, p.bank.max_overflows};
     uint2 palettes[2] = {};
-    const std::uint32_t* escape_words[2] = {};
     std::uint32_t next_escapes[2] = {};
     EscapeWords escapes[2];
     const auto load_escapes = [&](std::uint32_t tile) {
+      const auto* const words = reinterpret_cast<const std::uint32_t*>(slot_data + p.bank.escapes);
 #pragma unroll
       for (int s = 0; s < 2; ++s)
-        next_escapes[s] = tile + lane / 4 < p.bank.tiles_per_strip
-                              ? __ldg(escape_words[s] + tile * kEscapeWords + lane)
-                              : 0;
+        next_escapes[s] =
+            tile + lane / 4 < p.bank.tiles_per_strip
+                ? __ldg(words + (strip_of(pair, s) * p.bank.tiles_per_strip + tile) * kEscapeWords +
+                        lane)
+                : 0;
     };
     if constexpr (kKind == Kind::kFixed) {
 #pragma unroll
-      for (int s = 0; s < 2; ++s) {
-        const std::uint32_t strip = strip_of(pair, s);
-        palettes[s] = __ldg(reinterpret_cast<const uint2*>(slot_data + kHeaderBytes) + strip);
-        escape_words[s] = reinterpret_cast<const std::uint32_t*>(slot_data + p.bank.escapes) +
-                          std::uint64_t{strip} * p.bank.tiles_per_strip * kEscapeWords;
-      }
+      for (int s = 0; s < 2; ++s)
+        palettes[s] =
+            __ldg(reinterpret_cast<const uint2*>(slot_data + kHeaderBytes) + strip_of(pair, s));
       load_escapes(0);
     }
-    float sums[2][kMaxRows / 2];
+    float sums[2][kWidth / 2];
 #pragma unroll
-    for (int i = 0; i < kMaxRows / 2; ++i) sums[0][i] = sums[1][i] = 0.0f;
+    for (int i = 0; i < kWidth / 2; ++i) sums[0][i] = sums[1][i] = 0.0f;
     HalfFragments a[2];
     std::uint32_t last_x = 0;
     const std::uint32_t my_codes = base + kW + warp * 2 * kTileBytes + lane * 16;
@@ -155,16 +165,10 @@ struct ManyExpertRows {
     barrier_wait_hinted(base + kWFull + w_slot * 8, w_phase);
     input.load(my_codes + w_slot * kWBytes, 0);
     for (std::uint32_t tile = 0; tile < p.bank.tiles_per_strip; ++tile) {
-      LanePalette lane_palettes[2];
-      if constexpr (kKind == Kind::kFixed) {
-        if (tile % 8 == 0) {
-          escapes[0].take(next_escapes[0]);
-          escapes[1].take(next_escapes[1]);
-          load_escapes(tile + 8);
-        }
-#pragma unroll
-        for (int s = 0; s < 2; ++s)
-          lane_palettes[s] = escapes[s].palette_of(tile % 8, palettes[s], overflows, lane);
+      if (kKind == Kind::kFixed && tile % 8 == 0) {
+        escapes[0].take(next_escapes[0]);
+        escapes[1].take(next_escapes[1]);
+        load_escapes(tile + 8);
       }
       const std::uint32_t codes = my_codes + w_slot * kWBytes;
       const bool is_last = tile + 1 == p.bank.tiles_per_strip;
@@ -173,7 +177,11 @@ struct ManyExpertRows {
         const std::uint32_t x = wgmma_descriptor(base + x_slot * kXBytes);
 #pragma unroll
         for (std::uint32_t s = 0; s < 2; ++s) {
-          input.decode(a[s], half, lane_palettes[s]);
+          // Computed twice: there are no registers to keep it.
+          LanePalette palette;
+          if constexpr (kKind == Kind::kFixed)
+            palette = escapes[s].palette_of(tile % 8, palettes[s], overflows, lane);
+          input.decode(a[s], half, palette);
           if (half == 0 || s == 0) {
             input.load(codes + (s ^ 1) * kTileBytes, half + s);
           } else {
@@ -190,7 +198,7 @@ struct ManyExpertRows {
           }
           wgmma_fence();
 #pragma unroll
-          for (int i = 0; i < 4; ++i) Wgmma<kMaxRows>::multiply(sums[s], a[s].a[i], x + i * 2);
+          for (int i = 0; i < 4; ++i) Wgmma<kWidth>::multiply(sums[s], a[s].a[i], x + i * 2);
           wgmma_commit();
           wgmma_wait<1>();
           // The group before is done. After its second strip, so is its stage of x.
@@ -203,16 +211,17 @@ struct ManyExpertRows {
     }
     wgmma_wait<0>();
     barrier_arrive_if(lane == 0, base + kXEmpty + last_x * 8);
-    store(sums, item, pair);
+    store<kWidth>(sums, item, pair);
   }
 
-  __device__ __forceinline__ void store(const float (&sums)[2][kMaxRows / 2],
-                                        const ExpertItem& item, std::uint32_t pair) {
+  template <int kWidth>
+  __device__ __forceinline__ void store(const float (&sums)[2][kWidth / 2], const ExpertItem& item,
+                                        std::uint32_t pair) {
     const std::uint32_t rows = base + kRows + list * kMaxRows * 16;
     if (++list == kRowLists) list = 0;
     if (kGateUp ? pair >= p.bank.part_strips : 2 * pair >= p.bank.strips) return;
 #pragma unroll
-    for (int j = 0; j < kMaxRows / 8; j += 2) {
+    for (int j = 0; j < kWidth / 8; j += 2) {
       float gate[2][4], other[2][4];
 #pragma unroll
       for (int i = 0; i < 8; ++i)
@@ -259,7 +268,7 @@ struct ManyExpertRows {
       barrier_init_fence();
     }
     // Routing is two kernels before down, and has ended when that starts.
-    if (kGateUp) wait_for_previous_kernel();
+    if (kGateUp || p.alone) wait_for_previous_kernel();
     num_active = walk.template load<kThreads>(p.routing, p.shape.experts);
     __syncthreads();
     let_next_kernel_start();
@@ -275,7 +284,11 @@ struct ManyExpertRows {
     } else {
       asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
       if (!kGateUp) wait_for_previous_kernel();
-      for_each_item([&](const ExpertItem& item) { multiply(item); });
+      for_each_item([&](const ExpertItem& item) {
+        if constexpr (kNarrow != kMaxRows)
+          if (item.num_rows <= kNarrow) return multiply<kNarrow>(item);
+        multiply<kMaxRows>(item);
+      });
     }
   }
 };
