@@ -160,20 +160,22 @@ LARGE = 32e6  # bytes of BF16 weights
 
 
 class Grid:
-    """Speeds over cuBLAS by shape (n, k) and rows of x."""
+    """Speeds over cuBLAS by shape (n, k) and rows of x. Policy "speed" uses the dense copy, which
+    is cuBLAS, in cells that are not expected to be faster packed."""
 
-    def __init__(self, path):
+    def __init__(self, path, policy="memory"):
         self.speeds = {}
         for row in map(json.loads, path.read_text().splitlines()):
             shape = self.speeds.setdefault((row["n"], row["k"]), {})
-            shape[row["m"]] = row["cublas_us"] / row["us"]
+            is_packed = policy == "memory" or row["faster_packed"]
+            shape[row["m"]] = row["cublas_us"] / row["us"] if is_packed else 1.0
         self.rows = sorted(next(iter(self.speeds.values())))
 
     def of(self, large, low, high):
         return [speed for (n, k), shape in self.speeds.items() if (2 * n * k >= LARGE) == large
                 for m, speed in shape.items() if low <= m <= high]
 
-    def print_tables(self):
+    def print_classes(self):
         print("| weights in BF16 |", " | ".join(
             f"M={low}" if low == high else f"{low}..{high}" for low, high in CLASSES), "|")
         print("|" + "---|" * (len(CLASSES) + 1))
@@ -181,6 +183,8 @@ class Grid:
             print(f"| {name} |", " | ".join(
                 f"{geometric_mean(v):.2f}x (worst {min(v):.2f}x)"
                 for v in (self.of(large, *bounds) for bounds in CLASSES) if v), "|")
+
+    def print_cells(self):
         print("\n| N x K |", " | ".join(map(str, self.rows)), "|")
         print("|" + "---|" * (len(self.rows) + 1))
         for (n, k), shape in self.speeds.items():
@@ -283,7 +287,10 @@ def plot_links():
 if __name__ == "__main__":
     if sys.argv[1:2] == ["tables"]:
         for path in map(Path, sys.argv[2:]):
-            Grid(path).print_tables()
+            for policy in ("memory", "speed"):
+                print(f"\n{path}, policy {policy}:\n")
+                Grid(path, policy).print_classes()
+            Grid(path).print_cells()
     else:
         published = Grid(RESULTS / "h200_gemm_grid.json")
         plot_weights(published)

@@ -382,16 +382,21 @@ int main(int argc, char** argv) {
     std::FILE* json = std::fopen(options.json.c_str(), kind == "gaussian" ? "w" : "a");
     if (json == nullptr) return std::perror(options.json.c_str()), 1;
     for (const Row& r : rows)
-      std::fprintf(json,
-                   "{\"device\": \"%s\", \"weights\": \"%s\", \"n\": %lu, \"k\": %lu, \"m\": %d, "
-                   "\"us\": %.3f, \"twin_us\": "
-                   "%.3f, "
-                   "\"cublas_us\": %.3f, \"bits\": %.4f, \"error\": %.4e, \"cublas_error\": %.4e, "
-                   "\"same_as_twin\": %s, "
-                   "\"kernel\": \"%s\", \"splits\": %d, \"warps\": %d, \"columns\": %d}\n",
-                   device.name, r.weights.c_str(), r.shape.n, r.shape.k, r.m, r.us, r.twin_us,
-                   r.blas_us, r.bits, r.error, r.blas_error, r.same ? "true" : "false",
-                   gemm::kernel_name(r.plan.kernel), r.plan.split_k, width(r.plan), r.plan.tile_m);
+      std::fprintf(
+          json,
+          "{\"device\": \"%s\", \"weights\": \"%s\", \"n\": %lu, \"k\": %lu, \"m\": %d, "
+          "\"us\": %.3f, \"twin_us\": "
+          "%.3f, "
+          "\"cublas_us\": %.3f, \"bits\": %.4f, \"error\": %.4e, \"cublas_error\": %.4e, "
+          "\"same_as_twin\": %s, \"faster_packed\": %s, "
+          "\"kernel\": \"%s\", \"splits\": %d, \"warps\": %d, \"columns\": %d}\n",
+          device.name, r.weights.c_str(), r.shape.n, r.shape.k, r.m, r.us, r.twin_us, r.blas_us,
+          r.bits, r.error, r.blas_error, r.same ? "true" : "false",
+          gemm::choose(r.shape.n, r.shape.k, static_cast<std::uint64_t>(r.m), gemm::Policy::kSpeed)
+                  .packed
+              ? "true"
+              : "false",
+          gemm::kernel_name(r.plan.kernel), r.plan.split_k, width(r.plan), r.plan.tile_m);
     std::fclose(json);
   }
   if (swept) std::printf("\nTuning table:\n%s", gemm::tuning_text().c_str());

@@ -148,13 +148,13 @@ Status linear(const Matrix& matrix, const LinearArgs& args, cuda::Target workspa
 
 enum class Policy : std::int32_t {
   kMemory = 0,  // always packed
-  kSpeed = 1,   // dense where the packed product would be slower
+  kSpeed = 1,   // dense where the packed product may be slower
 };
 
 struct Choice {
   bool packed = true;  // false: keep the dense matrix and its dense multiply
   Plan plan;           // complete, never kAuto
-  float gain = 0;      // measured speed over cuBLAS on this GPU; 0: not measured
+  float gain = 0;      // speed over cuBLAS, measured by tune() or expected; 0: unknown
 };
 
 // What linear() does for kAuto, and what the policy says, on the current device.

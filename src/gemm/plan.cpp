@@ -147,7 +147,9 @@ CompletePlan complete_plan(const Device& device, const Problem& p, const Plan& w
     }
     return plan;
   }
-  // For other m of its bucket another plan may be better, if the model is sure of it.
+  // For other m of its bucket the gain is not known, and another plan may be better, if the model
+  // is sure of it.
+  tuned.measured = false;
   CompletePlan best = has_tuned ? tuned : CompletePlan{};
   double best_us = has_tuned ? kTunedBonus * predicted_us(device, p, tuned) : 0;
   const auto offer = [&](const Plan& plan) {

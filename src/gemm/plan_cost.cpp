@@ -34,13 +34,13 @@ struct BatchCost {
 
 // A round of the few-rows kernel is one tile of W for each warp.
 struct FewRowsCost {
-  static constexpr double kMemoryShare = 0.9128, kLatency = 0.528, kLatencySharpness = 1.451;
-  static constexpr double kSharpness = 3.25, kXByte = 4.85e-6, kSplit = 0.291, kMoreSplits = 0.675;
+  static constexpr double kMemoryShare = 0.898, kSmBytesPerUs = 154700, kReadSharpness = 2.236;
+  static constexpr double kSharpness = 2.63, kXByte = 6.47e-6, kSplit = 0.534, kMoreSplits = 0.167;
   double start, round;
 };
 constexpr FewRowsCost few_rows_cost(std::uint64_t m, std::uint32_t warps) {
-  if (few_rows_token_tiles(m) == 1) return {1.13, 0.586};
-  return {2.55, warps == 8 ? 0.505 : 0.7065};
+  if (few_rows_token_tiles(m) == 1) return {2.56, 0.56};
+  return {2.9, warps == 8 ? 0.643 : 0.83};
 }
 
 // Teams for stream-K: a few less than fit on the GPU where no tile is divided then, or all of
@@ -118,21 +118,24 @@ double batch_us(const Device& device, const Problem& p, const Plan& plan) noexce
          Cost::kWrite * area * work / static_cast<double>(steps) + sums;
 }
 
-// Each warp takes its tiles of a strip in rounds.
+// The SMs take strips in turns; in a strip, each warp takes its tiles in rounds.
 double few_rows_us(const Device& device, const Problem& p, const FewRowsFit& fit) noexcept {
   const FewRowsCost cost = few_rows_cost(p.m, fit.warps);
-  const auto num_sms = static_cast<std::uint32_t>(device.num_sms);
-  const auto strips =
-      static_cast<double>(ceil_div(ceil_div(p.n, kStripRows), num_sms / fit.split_k));
+  const std::uint64_t strips = ceil_div(p.n, kStripRows);
+  const std::uint64_t at_once = static_cast<std::uint32_t>(device.num_sms) / fit.split_k;
   const double tiles = fit.max_split_tiles;
-  // An SM gets its share of the bandwidth only with enough bytes in flight.
-  const double share = device.memory_gb_s * 1e3 * FewRowsCost::kMemoryShare / num_sms;
-  const double in_flight =
-      static_cast<double>(fit.stages) * fit.warps * tile_bytes_of(Kind::kFixed);
-  const double us_per_byte =
-      overlapped(1 / share, FewRowsCost::kLatency / in_flight, 0, FewRowsCost::kLatencySharpness);
-  const double read = strips * tiles * tile_bytes_of(Kind::kFixed) * us_per_byte;
-  const double rounds = strips * static_cast<double>(ceil_div(fit.max_split_tiles, fit.warps));
+  // SMs share the bandwidth. In the last turn some have no strip, and others get more of it.
+  const auto turn_us = [&](std::uint64_t num_strips) {
+    if (num_strips == 0) return 0.0;
+    const double bandwidth = device.memory_gb_s * 1e3 * FewRowsCost::kMemoryShare;
+    return tiles * tile_bytes_of(Kind::kFixed) *
+           overlapped(static_cast<double>(num_strips * fit.split_k) / bandwidth,
+                      1 / FewRowsCost::kSmBytesPerUs, 0, FewRowsCost::kReadSharpness);
+  };
+  const double read =
+      static_cast<double>(strips / at_once) * turn_us(at_once) + turn_us(strips % at_once);
+  const auto rounds =
+      static_cast<double>(ceil_div(strips, at_once) * ceil_div(fit.max_split_tiles, fit.warps));
   const double x_bytes = static_cast<double>(p.m) * tiles * kTileCols * 2;
   return cost.start + overlapped(read, rounds * cost.round, 0, FewRowsCost::kSharpness) +
          x_bytes * FewRowsCost::kXByte +

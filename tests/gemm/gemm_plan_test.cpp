@@ -63,6 +63,20 @@ TEST(GemmPlan, TheTableDecidesWhereItCan) {
   EXPECT_FALSE(auto_plan(kUnknownHopper, problem).measured);
 }
 
+TEST(GemmPlan, AMeasuredGainCountsForItsRowsOnly) {
+  ASSERT_TRUE(gemm::load_tuning("n=8192 k=2048 m=256 kernel=batch split_k=-1 warps=0 strips=8 "
+                                "tile_m=128 gain=9 device=A Hopper of the test\n")
+                  .ok());
+  const CompletePlan there = auto_plan(kUnknownHopper, {8192, 2048, 256});
+  EXPECT_TRUE(there.measured);
+  EXPECT_EQ(there.gain, 9);
+  for (const std::uint64_t m : {129, 200, 255, 257}) {
+    const CompletePlan other = auto_plan(kUnknownHopper, {8192, 2048, m});
+    EXPECT_FALSE(other.measured) << m;
+    EXPECT_LT(other.gain, 3) << m;
+  }
+}
+
 TEST(GemmPlan, RowsOfABucketShareTheirDivision) {
   for (const std::uint64_t k : {1000, 14336, 28672}) {
     const auto eight = complete_plan(kUnknownHopper, {4096, k, 8}, {});
