@@ -15,7 +15,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 from transformers.models.llama import modeling_llama
 
-from snug.torch.linear import SIDE_BY_SIDE, FusedLinear, FusedPart
+from snug.torch.linear import FusedLinear, FusedPart
+from snug.torch.model import SIDE_BY_SIDE
 
 SPLITS = 8  # parts of the keys that are looked at side by side
 BLOCK = 64

@@ -19,7 +19,6 @@ import os
 try:
     import torch
     import transformers
-    from safetensors import safe_open as open_plain
     from transformers import modeling_utils
     from transformers.core_model_loading import ConversionOps
     from transformers.integrations import deepspeed
@@ -36,9 +35,9 @@ except (ImportError, AttributeError) as error:
 
 from ._arrays import DTYPES
 from ._save_model import save_pretrained, without_mark
-from .checkpoint import safe_open
+from .checkpoint import is_compressed, safe_open
 from .torch.expert_modules import is_bank
-from .torch.linear import Report, compress_model, decompress_model, dense_state_dict
+from .torch.model import Report, compress_model, decompress_model, dense_state_dict
 
 __all__ = ["SnugConfig", "save_pretrained"]
 
@@ -245,14 +244,14 @@ def _load_through_quantizer(model, state_dict, checkpoint_files, load_config, *a
     load = quantizer.load if isinstance(quantizer, SnugQuantizer) else _load
     # Elsewhere transformers compares shapes, and stops.
     compares_no_shapes = quantizer is not None or load_config.ignore_mismatched_sizes
-    if load is _load and compares_no_shapes and any(map(_is_compressed, checkpoint_files or ())):
+    if load is _load and compares_no_shapes and any(map(is_compressed, checkpoint_files or ())):
         raise ValueError("the folder is compressed, and the config that was given does not say so")
     return load(model, state_dict, checkpoint_files, load_config, *args, **kwargs)
 
 
 @functools.wraps(_load_state_dict)
 def _load_dtypes(checkpoint_file, map_location="cpu", *args, **kwargs):
-    if map_location != "meta" or not _is_compressed(checkpoint_file):
+    if map_location != "meta" or not is_compressed(checkpoint_file):
         return _load_state_dict(checkpoint_file, map_location, *args, **kwargs)
     return {name: torch.empty(tensor.get_shape(), dtype=getattr(torch, DTYPES[tensor.get_dtype()]),
                               device="meta")
@@ -270,13 +269,6 @@ PreTrainedModel.save_pretrained = without_mark(PreTrainedModel.save_pretrained)
 
 def _is_safetensors(path):
     return os.fspath(path).endswith(".safetensors")
-
-
-def _is_compressed(path):
-    if not _is_safetensors(path):
-        return False
-    with open_plain(path, framework="pt") as file:
-        return "snug.format" in (file.metadata() or {})
 
 
 def _tensors_of(files, device="cpu"):

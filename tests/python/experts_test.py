@@ -15,7 +15,10 @@ from torch import nn
 import snug.torch
 from snug._library import has_cuda
 from snug.torch.expert_modules import is_bank, why_not_experts
+from snug.torch.banks import pack_bank, try_pack_bank
 from snug.torch.experts import CompressedExperts
+from snug.torch.grouped import grouped
+from snug.torch.model import dense_state_dict
 
 try:
     from transformers import MixtralConfig, Qwen3MoeConfig
@@ -40,7 +43,7 @@ def reference(x, w13, w2, ids, weights):
             if 0 <= expert < w2.shape[0]:
                 gate, up = (w13[expert] @ x[row]).chunk(2)
                 h = nn.functional.silu(gate) * up
-                y[row] += weights[row, place].item() * (w2[expert] @ h)
+                y[row] += weights[row, place].cpu() * (w2[expert] @ h)
     return y
 
 
@@ -59,6 +62,14 @@ class Experts(unittest.TestCase):
                 want = reference(x, w13, w2, ids, weights)
                 self.assertLess(float((y - want).norm() / want.norm()), 0.02, (device, m))
 
+    def test_ids_beyond_32_bits_add_nothing(self):
+        for device in DEVICES:
+            layer = CompressedExperts.from_weights(bf16(2, 32, 16, device=device),
+                                                   bf16(2, 16, 16, device=device))
+            x, weights = bf16(1, 16, device=device), torch.ones((1, 2), device=device)
+            ids = torch.tensor([[(1 << 32) + 1, -(1 << 32)]], device=device)
+            self.assertEqual(float(layer(x, ids, weights).abs().max()), 0)
+
     def test_no_rows(self):
         for device in DEVICES:
             layer = CompressedExperts.from_weights(bf16(2, 32, 16, device=device),
@@ -75,6 +86,9 @@ class Experts(unittest.TestCase):
             warnings.simplefilter("always")
             layer = CompressedExperts.from_weights(w13, w2)
         self.assertIn("expert 1 do not compress", str(caught[0].message))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            self.assertEqual(try_pack_bank(w13, 2, 1)[2], 1)
         self.assertEqual(layer.kind, 0)
         self.assertTrue(torch.equal(layer.weights()[0].view(torch.int16), w13.view(torch.int16)))
 
@@ -106,6 +120,49 @@ class Experts(unittest.TestCase):
                     torch.ops.snug.experts(x, bank, layer.down, ids, ids.float(), 2, 16, 16,
                                            layer.kind)
 
+    def test_deltas_change_one_expert_in_place(self):
+        for device in DEVICES:
+            w13, w2 = bf16(3, 96, 72, device=device), bf16(3, 72, 48, device=device, seed=1)
+            layer = CompressedExperts.from_weights(w13, w2)
+            places = layer.gate_up.data_ptr(), layer.down.data_ptr()
+            new13, new2 = w13.clone(), w2.clone()
+            new13[1, 5] += 0.01
+            new2[1, :, 3] *= 1.5
+            layer.apply_delta(1, gate_up=snug.torch.delta(w13[1], new13[1]),
+                              down=snug.torch.delta(w2[1], new2[1]))
+            self.assertEqual(places, (layer.gate_up.data_ptr(), layer.down.data_ptr()))
+            for got, want in zip(layer.weights(), (new13, new2)):
+                self.assertTrue(torch.equal(got, want))
+            noise = torch.randint(0, 1 << 15, (72, 48), generator=torch.Generator().manual_seed(1))
+            noise = noise.to(torch.int16).view(torch.bfloat16).to(device)
+            with self.assertRaisesRegex(ValueError, "do not compress"):
+                layer.apply_delta(1, gate_up=snug.torch.delta(new13[1], w13[1]),
+                                  down=snug.torch.delta(new2[1], noise))
+            for number, error in ((-1, ValueError), (3, ValueError), (1 << 64, ValueError),
+                                  ("1", TypeError)):
+                with self.assertRaisesRegex(error, "number of an expert"):
+                    layer.apply_delta(number, down=snug.torch.delta(new2[1], w2[1]))
+            with self.assertRaises(snug.SnugError):  # made from another expert
+                layer.apply_delta(0, down=snug.torch.delta(new2[1], w2[1]))
+            for got, want in zip(layer.weights(), (new13, new2)):
+                self.assertTrue(torch.equal(got, want))
+
+    def test_gradients_of_rows_and_of_routing(self):
+        for device in DEVICES:
+            w13, w2 = bf16(5, 96, 72, device=device), bf16(5, 72, 48, device=device, seed=1)
+            layer = CompressedExperts.from_weights(w13, w2)
+            x, grad = bf16(9, 72, scale=1, seed=2), bf16(9, 72, scale=1, seed=3)
+            ids = torch.randint(-1, 6, (9, 3), generator=torch.Generator().manual_seed(1))
+            weights = torch.rand((9, 3), generator=torch.Generator().manual_seed(1))
+            found = [t.to(device).requires_grad_() for t in (x, weights)]
+            layer(found[0], ids.to(device), found[1]).backward(grad.to(device))
+            exact = [t.detach().double().requires_grad_() for t in (x, weights)]
+            reference(exact[0], w13, w2, ids, exact[1]).backward(grad.double())
+            for got, want in zip(found, exact):
+                self.assertEqual(got.grad.dtype, got.dtype)
+                error = (got.grad.double().cpu() - want.grad).norm() / want.grad.norm()
+                self.assertLess(float(error), 0.02, device)
+
     def test_state_dicts(self):
         for device in DEVICES:
             layers = [CompressedExperts.from_weights(bf16(2, 96, 72, device=device, seed=seed),
@@ -116,14 +173,63 @@ class Experts(unittest.TestCase):
             for got, want in zip(layers[1].weights(), layers[0].weights()):
                 self.assertTrue(torch.equal(got, want))
             state["down"][len(state["down"]) // 2 + 8] += 1  # in the header of expert 1
-            with self.assertRaisesRegex(snug.SnugError, "down: .*block 1"):
+            with self.assertRaisesRegex(snug.SnugError, "down: .*expert 1"):
                 layers[1].load_state_dict(state)
+            state["down"][len(state["down"]) // 2 + 8] -= 1
+            self.assertEqual(set(state), {"gate_up", "down", "gate_up_sums", "down_sums"})
+            state["down"][len(state["down"]) // 2 + 4096] += 1  # a weight of expert 1
+            with self.assertRaisesRegex(snug.SnugError, "down: .*expert 1 does not match"):
+                layers[1].load_state_dict(state)
+            state["down"][len(state["down"]) // 2 + 4096] -= 1
+            with self.assertRaisesRegex(TypeError, "has checksums of int64"):
+                layers[1].load_state_dict({**state, "down_sums": state["down_sums"][0]})
+            empty = nn.ModuleList([layers[1].to("meta").to_empty(device=device)])
+            empty[0].down.zero_(), empty[0].gate_up.zero_()
+            with self.assertRaisesRegex(snug.SnugError, "0.gate_up: .*not a packed matrix"):
+                empty.state_dict()
+            older = {name: state[name] for name in ("gate_up", "down")}
+            layers[1].load_state_dict(older)
             with self.assertRaisesRegex(TypeError, "expected the"):
                 layers[1].load_state_dict({**state, "down": layers[0].down.float()})
             with self.assertRaisesRegex(RuntimeError, "size mismatch"):
                 layers[1].load_state_dict({**state, "down": state["down"][:-1]})
             for got, want in zip(layers[1].weights(), layers[0].weights()):
                 self.assertTrue(torch.equal(got, want))
+
+
+class Grouped(unittest.TestCase):
+    def test_rows_are_close_to_fp64(self):
+        for device in DEVICES:
+            w = bf16(4, 64, 72, device=device)
+            bank, shape = pack_bank(w, 2)
+            x = bf16(4, 10, 72, device=device, scale=1)
+            counts = [3, 0, 10, 7]
+            ids = torch.tensor([e if i < counts[e] else -1 for e in range(4) for i in range(10)])
+            want = torch.zeros((40, 64), dtype=torch.float64)
+            for row, e in enumerate(ids.tolist()):
+                if e >= 0:
+                    want[row] = w[e].double().cpu() @ x.view(40, 72)[row].double().cpu()
+            for dtype in (torch.int32, torch.int64):
+                y = grouped(x.view(40, 72), bank, shape, ids=ids.to(device, dtype))
+                self.assertLess(float((y.double().cpu() - want).abs().max()), 0.02)
+                masked = grouped(x, bank, shape,
+                                 counts=torch.tensor(counts, device=device, dtype=dtype))
+                self.assertLess(float((masked.view(40, 64) - y).abs().max()), 0.02)
+                self.assertEqual(float(y[ids < 0].abs().max()), 0)
+
+    def test_wrong_inputs_are_refused(self):
+        bank, shape = pack_bank(bf16(2, 32, 16))
+        x, ids = bf16(3, 16), torch.zeros(3, dtype=torch.int64)
+        with self.assertRaisesRegex(TypeError, "either ids or counts"):
+            grouped(x, bank, shape)
+        with self.assertRaisesRegex(TypeError, "do not fit"):
+            grouped(x, bank, shape, ids=ids[:2])
+        with self.assertRaisesRegex(TypeError, "3 dimensions"):
+            grouped(x, bank, shape, counts=ids[:2])
+        with self.assertRaisesRegex(TypeError, "int32 or int64"):
+            grouped(x, bank, shape, ids=ids.float())
+        with self.assertRaisesRegex(NotImplementedError, "no gradients"):
+            grouped(x.requires_grad_(), bank, shape, ids=ids).sum().backward()
 
 
 @unittest.skipIf(MixtralExperts is None, "transformers with banks of experts is not installed")
@@ -142,6 +248,10 @@ class Transformers(unittest.TestCase):
                 dense = {name: weight.clone() for name, weight in model.state_dict().items()}
                 report = snug.torch.compress_model(model)
                 after = model(tokens).logits.float()
+            saved = dense_state_dict(model)
+            self.assertEqual(saved.keys(), dense.keys())
+            for name, weight in dense.items():
+                self.assertTrue(torch.equal(saved[name], weight.cpu()), name)
             packed = [name for name, m in model.named_modules() if isinstance(m, CompressedExperts)]
             self.assertEqual(packed, [f"model.layers.{i}.mlp.experts" for i in range(2)])
             self.assertLess(report.num_bytes, report.dense_bytes)

@@ -6,6 +6,8 @@ import os
 import sys
 import tempfile
 import unittest
+import unittest.mock
+import weakref
 
 try:
     import torch
@@ -17,6 +19,8 @@ except ImportError:
 import snug
 import snug.torch
 from snug._library import has_cuda
+from snug.torch.choice import is_faster_packed
+from snug.torch.model import _slower, dense_state_dict
 
 DEVICES = ["cpu"] + (["cuda"] if has_cuda and torch.cuda.is_available() else [])
 
@@ -233,6 +237,120 @@ class Models(unittest.TestCase):
                 x = bf16(m, 256, device=device, scale=1, seed=m)
                 self.assertTrue(same_bits(models[0](x), models[1](x)))
 
+    def test_dense_copies(self):
+        """A layer with both forms gives what the faster one gives, and they never differ."""
+        for device in DEVICES:
+            linears = []
+            for seed in (1, 2):
+                linear = nn.Linear(512, 256, dtype=torch.bfloat16, device=device)
+                linear.weight.data = bf16(256, 512, device=device, seed=seed)
+                linears.append(linear)
+            old, new = linears
+            both = snug.torch.CompressedLinear.from_linear(old, keep_dense=True)
+            packed = snug.torch.CompressedLinear.from_linear(old)
+            self.assertEqual(both.state_dict().keys(), packed.state_dict().keys())
+            self.assertEqual(both.num_bytes, packed.num_bytes + 2 * 256 * 512)
+            self.assertIn("a dense copy", repr(both))
+            self.assert_is_one_of(both, packed, old, device)
+            update = snug.torch.delta(old.weight.data, new.weight.data)
+            both.apply_delta(update)
+            packed.apply_delta(update)
+            self.assertTrue(same_bits(both.dense, new.weight.data))
+            new.bias.data = old.bias.data.clone()
+            self.assert_is_one_of(both, packed, new, device)
+            state = snug.torch.CompressedLinear.from_linear(old).state_dict()
+            both.load_state_dict(state)
+            packed.load_state_dict(state)
+            self.assert_is_one_of(both, packed, old, device)
+            self.assertTrue(same_bits(both.decompress().weight, old.weight))
+            x = bf16(7, 512, device=device, scale=1).requires_grad_()
+            with torch.autocast(device, dtype=torch.float16):
+                self.assertEqual(both(x).dtype, torch.bfloat16)
+            both(x).sum().backward()
+            self.assertTrue(torch.isfinite(x.grad).all())
+
+    def test_dense_copies_stay_bf16(self):
+        linear = nn.Linear(512, 256, bias=False, dtype=torch.bfloat16)
+        linear.weight.data = bf16(256, 512)
+        linear.weight.data[3, 4] = 1e-20  # 0 in FP16
+        layer = snug.torch.CompressedLinear.from_linear(linear, keep_dense=True)
+        x = bf16(2, 512, scale=1)
+        for change in (nn.Module.half, nn.Module.bfloat16, nn.Module.float):
+            change(layer)
+            self.assertTrue(same_bits(layer.dense, linear.weight.detach()))
+            self.assertTrue(same_bits(layer(x), linear(x)))
+        layer.verify()
+        layer.dense[3, 4] = 0
+        with self.assertRaisesRegex(snug.SnugError, "row 3 of the dense copy"):
+            layer.verify()
+
+    def test_both_forms_change_or_none(self):
+        layers = []
+        for seed in (1, 2):
+            linear = nn.Linear(512, 256, bias=False, dtype=torch.bfloat16)
+            linear.weight.data = bf16(256, 512, seed=seed)
+            layers.append(snug.torch.CompressedLinear.from_linear(linear, keep_dense=True))
+        layer, other = layers
+        before, state = layer.dense.clone(), other.state_dict()
+        update = snug.torch.delta(before, other.dense)
+        unpack = torch.ops.snug.unpack
+        for fails, change in ((1, lambda: layer.load_state_dict(state)),
+                              (2, lambda: layer.apply_delta(update))):
+            results = [unpack(layer.packed, *layer.header)] * (fails - 1) + [MemoryError()]
+            with unittest.mock.patch.object(torch.ops.snug, "unpack", side_effect=results):
+                self.assertRaises(MemoryError, change)
+            layer.verify()
+            self.assertTrue(same_bits(layer.dense, before))
+
+    def test_layers_are_freed_as_they_are_replaced(self):
+        model = nn.Sequential(*[nn.Linear(128, 128, dtype=torch.bfloat16) for _ in range(4)])
+        for step, kind in ((snug.torch.compress_model, snug.torch.CompressedLinear),
+                           (snug.torch.decompress_model, nn.Linear)):
+            layers, alive = [weakref.ref(layer) for layer in model], []
+            made = kind.__init__
+
+            def count(layer, *args, **kwargs):
+                alive.append(sum(layer() is not None for layer in layers))
+                made(layer, *args, **kwargs)
+
+            with unittest.mock.patch.object(kind, "__init__", count):
+                step(model)
+            self.assertEqual(alive, [4, 3, 2, 1])
+
+    def test_dense_states_of_layers_in_several_places(self):
+        model = nn.ModuleList([nn.Linear(128, 128, dtype=torch.bfloat16)])
+        model.append(model[0])
+        before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        snug.torch.compress_model(model)
+        after = dense_state_dict(model)
+        self.assertEqual(after.keys(), before.keys())
+        self.assertIs(after["0.weight"], after["1.weight"])
+        self.assertTrue(same_bits(after["0.weight"], before["0.weight"]))
+
+    def assert_is_one_of(self, both, packed, dense, device):
+        for m in (0, 1, 16, 300, 9000):
+            x = bf16(m, 512, device=device, scale=1, seed=m)
+            is_packed = device != "cpu" and is_faster_packed(0, 256, 512, m)
+            self.assertTrue(m < 9000 or not is_packed)  # there the weights are restored first
+            self.assertTrue(same_bits(both(x), (packed if is_packed else dense)(x)), m)
+
+    def test_speed_keeps_both_forms(self):
+        model = Attention()
+        x = bf16(4, 256, scale=1)
+        dense = model(x)
+        report = snug.torch.compress_model(model, "speed")
+        self.assertIn("75", str(report))
+        self.assertIn("% more", str(report))
+        self.assertTrue(same_bits(model(x), dense))
+
+    def test_speed_says_what_it_knows(self):
+        weight = unittest.mock.Mock(is_cuda=True)
+        for gain, text in ((1.03, "1.03x of dense"), (0.0, "no estimate for this GPU")):
+            choice = unittest.mock.Mock(packed=False, gain=gain)
+            with unittest.mock.patch("snug.torch.model.choose", return_value=choice):
+                reason = _slower(64, 64, "speed", 8, unittest.mock.Mock(weight=weight))
+            self.assertEqual(reason, f"not surely faster compressed at batch 8 ({text})")
+
     def test_inputs_changed_in_place_are_seen(self):
         model = Attention()
         snug.torch.compress_model(model)
@@ -240,6 +358,15 @@ class Models(unittest.TestCase):
         model.q_proj(x)
         x.mul_(2)
         self.assertTrue(same_bits(model.k_proj(x), model.k_proj(x.clone())))
+
+    def test_new_weights_are_seen_between_parts(self):
+        models = [Attention(), Attention()]
+        for model in models:
+            snug.torch.compress_model(model)
+        x = bf16(1, 256, scale=1)
+        models[0].q_proj(x)
+        models[0].load_state_dict(models[1].state_dict())
+        self.assertTrue(same_bits(models[0].k_proj(x), models[1].k_proj(x)))
 
     def test_state_dict_saves_and_loads(self):
         for fuse in (False, True):

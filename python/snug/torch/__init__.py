@@ -16,11 +16,11 @@ except ModuleNotFoundError as error:
     raise ImportError("snug.torch needs torch: pip install 'snug-llm[torch]'") from None
 
 from .checkpoints import load_file, save_file
+from .choice import explain
 from .deltas import apply_delta, delta, tensor_hash
 from .experts import CompressedExperts
-from .linear import (CompressedLinear, compress_model, decompress_model, load_compressed,
-                     verify_model)
-from .matrix import explain
+from .linear import CompressedLinear
+from .model import compress_model, decompress_model, load_compressed, verify_model
 from .tensors import compress, decompress
 from .tuning import load_tuning, tune
 

@@ -1,30 +1,25 @@
 """Mixtures of experts from packed banks: bytes in uint8 tensors, an operator, a module.
 
 `snug::experts` computes a whole layer: the gate and up projections of each row's experts, SwiGLU,
-the down projection and the weighted sum. It has a fake implementation for torch.compile and runs
-under CUDA graphs. On a CPU it restores the experts that it needs.
+the down projection and the weighted sum. It has a fake implementation for torch.compile, runs
+under CUDA graphs and has gradients for x and the routing weights (the experts are constants). On
+a CPU and for gradients it restores the experts that it needs, one at a time.
 """
 
 import ctypes
-import functools
-import warnings
-from ctypes import POINTER, byref, c_int, c_int32, c_size_t, c_uint32, c_uint64, c_void_p
-from typing import NamedTuple
+from ctypes import POINTER, byref, c_int, c_size_t, c_uint32, c_uint64, c_void_p
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .._library import CudaResult, SnugError, Status, check, has_cuda, library
+from .._library import Status, check, has_cuda, library
+from .banks import (SHAPE, BankShape, bank_sums, check_bank, declare, inspect_bank, pack_bank,
+                    replace_expert, unpack_expert, verify_bank)
+from .deltas import apply_delta
+from .linear import errors_name
 from .matrix import FIXED, RAW, _operators
 from .on_gpu import require_cuda, stream_of
-
-_DST_TOO_SMALL = 6  # enum snug_code
-
-
-class _Shape(ctypes.Structure):
-    _fields_ = [("experts", c_uint64), ("n", c_uint64), ("k", c_uint64), ("parts", c_uint32),
-                ("kind", c_int32)]
 
 
 class _Args(ctypes.Structure):
@@ -33,142 +28,17 @@ class _Args(ctypes.Structure):
                 ("top_k", c_uint32), ("reserved", c_uint32)]
 
 
-def _declare():
-    pointer, size, shape, status = c_void_p, c_size_t, POINTER(_Shape), POINTER(Status)
-    functions = {
-        "snug_experts_bank_bytes": (size, [shape]),
-        "snug_experts_pack_host": (c_int, [pointer, shape, pointer, size, status]),
-        "snug_experts_unpack_host": (c_int, [pointer, size, shape, c_uint64, pointer, size,
-                                             status]),
-        "snug_experts_inspect_host": (c_int, [pointer, size, shape, status]),
-    }
-    if has_cuda:
-        functions |= {
-            "snug_experts_pack_workspace_bytes": (size, [shape, c_uint64]),
-            "snug_experts_pack": (c_int, [pointer, shape, c_uint64, c_uint64, pointer, size,
-                                          pointer, size, pointer, pointer, status]),
-            "snug_experts_unpack": (c_int, [pointer, shape, c_uint64, pointer, pointer, status]),
-            "snug_experts_workspace_bytes": (size, [shape, shape, c_uint32, c_uint64]),
-            "snug_experts_layer": (c_int, [pointer, shape, pointer, shape, POINTER(_Args), pointer,
-                                           size, pointer, pointer, status]),
-        }
-    for name, (result, arguments) in functions.items():
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
-    for name, struct in (("snug_experts_shape", _Shape), ("snug_experts_args", _Args)):
-        if library.snug_struct_bytes(name.encode()) != ctypes.sizeof(struct):
-            raise ImportError(f"{name} differs between snug.torch and the library: install both "
-                              "from one build")
-
-
-_declare()
-
-
-class BankShape(NamedTuple):
-    """What a bank holds: `experts` matrices of n x k; parts 2: n / 2 rows of gate, then of up."""
-    experts: int
-    n: int
-    k: int
-    parts: int
-    kind: int
-
-    def struct(self):
-        return _Shape(*self)
-
-    @functools.lru_cache(maxsize=None)
-    def num_bytes(self):
-        """0 if it is out of range."""
-        return library.snug_experts_bank_bytes(byref(self.struct()))
-
-
-def pack_bank(weight, parts=1, kind=FIXED):
-    """Packs weight[experts][n][k]; returns its bytes and BankShape.
-
-    An expert whose values do not compress makes the whole bank raw, with a warning.
-    """
-    if weight.dtype != torch.bfloat16 or weight.dim() != 3:
-        raise TypeError(f"only BF16 banks of three dimensions can be packed, not {weight.dtype} of "
-                        f"shape {tuple(weight.shape)}")
-    weight = weight.detach().contiguous()
-    shape = BankShape(*weight.shape, parts, kind)
-    if shape.num_bytes() == 0:
-        raise ValueError(f"a bank of shape {tuple(weight.shape)} in {parts} parts is out of range")
-    bank = torch.empty(shape.num_bytes(), dtype=torch.uint8, device=weight.device)
-    expert = (_pack_on_gpu if weight.is_cuda else _pack_on_cpu)(weight, shape, bank)
-    if expert is None:
-        return bank, shape
-    warnings.warn(f"the values of expert {expert} do not compress: its bank of shape "
-                  f"{tuple(weight.shape)} stays uncompressed", RuntimeWarning, stacklevel=2)
-    return pack_bank(weight, parts, RAW)
-
-
-def _pack_on_cpu(weight, shape, bank):
-    """None, or the number of an expert that does not fit."""
-    status = Status()
-    code = library.snug_experts_pack_host(weight.data_ptr(), byref(shape.struct()),
-                                          bank.data_ptr(), bank.numel(), byref(status))
-    if code == _DST_TOO_SMALL:
-        return status.block
-    check(code, status)
-    return None
-
-
-def _pack_on_gpu(weight, shape, bank):
-    require_cuda()
-    status, struct = Status(), shape.struct()
-    with torch.cuda.device(weight.device):
-        size = library.snug_experts_pack_workspace_bytes(byref(struct), shape.experts)
-        workspace = torch.empty(size, dtype=torch.uint8, device=weight.device)
-        results = torch.zeros((shape.experts, ctypes.sizeof(CudaResult)), dtype=torch.uint8,
-                              device=weight.device)
-        check(library.snug_experts_pack(
-            weight.data_ptr(), byref(struct), 0, shape.experts, bank.data_ptr(), bank.numel(),
-            workspace.data_ptr(), size, results.data_ptr(), stream_of(weight.device.index),
-            byref(status)), status)
-        outcomes = results.cpu()
-    for expert in range(shape.experts):
-        outcome = CudaResult.from_buffer_copy(outcomes[expert].numpy().tobytes())
-        code = library.snug_cuda_status(byref(outcome), byref(status))
-        if code == _DST_TOO_SMALL:
-            return expert
-        check(code, status)
-    return None
-
-
-def unpack_expert(bank, shape, expert):
-    """The exact n x k matrix of one expert."""
-    _check_bank(bank, shape)
-    weight = torch.empty((shape.n, shape.k), dtype=torch.bfloat16, device=bank.device)
-    status = Status()
-    if bank.is_cuda:
-        with torch.cuda.device(bank.device):
-            check(library.snug_experts_unpack(
-                bank.data_ptr(), byref(shape.struct()), expert, weight.data_ptr(),
-                stream_of(bank.device.index), byref(status)), status)
-    else:
-        check(library.snug_experts_unpack_host(
-            bank.data_ptr(), bank.numel(), byref(shape.struct()), expert, weight.data_ptr(),
-            2 * weight.numel(), byref(status)), status)
-    return weight
-
-
-def inspect_bank(bank, shape):
-    """Checks the headers of all experts in the bytes of a bank."""
-    _check_bank(bank, shape)
-    bank, status = bank.cpu(), Status()
-    check(library.snug_experts_inspect_host(bank.data_ptr(), bank.numel(), byref(shape.struct()),
-                                            byref(status)), status)
-
-
-def _check_bank(bank, shape):
-    if (bank.dtype != torch.uint8 or bank.numel() != shape.num_bytes()
-            or not bank.is_contiguous()):
-        raise TypeError(f"expected the {shape.num_bytes()} bytes of {shape}, got {bank.dtype} of "
-                        f"shape {tuple(bank.shape)}")
-
-
+declare({}, {"snug_experts_args": _Args})
+if has_cuda:
+    declare({
+        "snug_experts_workspace_bytes": (c_size_t, [SHAPE, SHAPE, c_uint32, c_uint64]),
+        "snug_experts_layer": (c_int, [c_void_p, SHAPE, c_void_p, SHAPE, POINTER(_Args), c_void_p,
+                                       c_size_t, c_void_p, c_void_p, POINTER(Status)]),
+    }, {})
 _operators.define("experts(Tensor x, Tensor gate_up, Tensor down, Tensor ids, Tensor weights, "
                   "int experts, int n, int k, int kind) -> Tensor")
+_operators.define("experts_backward(Tensor grad, Tensor x, Tensor gate_up, Tensor down, Tensor ids, "
+                  "Tensor weights, int experts, int n, int k, int kind) -> (Tensor, Tensor)")
 
 
 def _shapes(experts, n, k, kind):
@@ -189,8 +59,8 @@ def _check_layer(x, gate_up, down, ids, weights, shapes):
     if others:
         raise ValueError(f"x is on {x.device}, banks, ids or weights on {others.pop()}: move all "
                          "to one device")
-    _check_bank(gate_up, shapes[0])
-    _check_bank(down, shapes[1])
+    check_bank(gate_up, shapes[0])
+    check_bank(down, shapes[1])
 
 
 @torch.library.impl(_operators, "experts", "CUDA")
@@ -200,7 +70,9 @@ def _experts_on_gpu(x, gate_up, down, ids, weights, experts, n, k, kind):
     _check_layer(x, gate_up, down, ids, weights, shapes)
     if x.stride(1) != 1 or x.stride(0) < k:
         x = x.contiguous()
-    ids, weights = ids.to(torch.int32).contiguous(), weights.float().contiguous()
+    if ids.dtype == torch.int64:  # an id beyond 32 bits must not become one of an expert
+        ids = ids.clamp(-1, experts).to(torch.int32)
+    ids, weights = ids.contiguous(), weights.float().contiguous()
     y = torch.empty((x.shape[0], k), dtype=torch.bfloat16, device=x.device)
     structs = [shape.struct() for shape in shapes]
     m, top_k, status = x.shape[0], ids.shape[1], Status()
@@ -220,14 +92,19 @@ def _experts_on_cpu(x, gate_up, down, ids, weights, experts, n, k, kind):
     shapes = _shapes(experts, n, k, kind)
     _check_layer(x, gate_up, down, ids, weights, shapes)
     y = torch.zeros((x.shape[0], k), dtype=torch.float32)
-    for expert in ids.unique().tolist():
-        if 0 <= expert < experts:
-            rows, places = (ids == expert).nonzero(as_tuple=True)
-            part = one_expert(x[rows], unpack_expert(gate_up, shapes[0], expert),
-                               unpack_expert(down, shapes[1], expert))
-            part = part.float() * weights[rows, places, None].float()
-            y.index_add_(0, rows, part.to(torch.bfloat16).float())
+    for rows, places, w13, w2 in _used_experts(ids, gate_up, down, shapes):
+        part = one_expert(x[rows], w13, w2).float() * weights[rows, places, None].float()
+        y.index_add_(0, rows, part.to(torch.bfloat16).float())
     return y.to(torch.bfloat16)
+
+
+def _used_experts(ids, gate_up, down, shapes):
+    """For each expert that has rows: these, the places of its ids in them, and its weights."""
+    for expert in ids.unique().tolist():
+        if 0 <= expert < shapes[0].experts:
+            yield (*(ids == expert).nonzero(as_tuple=True),
+                   unpack_expert(gate_up, shapes[0], expert),
+                   unpack_expert(down, shapes[1], expert))
 
 
 def one_expert(x, gate_up, down):
@@ -240,11 +117,50 @@ def _experts_fake(x, gate_up, down, ids, weights, experts, n, k, kind):
     return x.new_empty((x.shape[0], k))
 
 
+def _gradients(grad, x, gate_up, down, ids, weights, experts, n, k, kind):
+    """Of x and of the routing weights."""
+    shapes = _shapes(experts, n, k, kind)
+    grad_x, grad_weights = torch.zeros_like(x, dtype=torch.float32), torch.zeros_like(weights)
+    for rows, places, w13, w2 in _used_experts(ids, gate_up, down, shapes):
+        gate, up = F.linear(x[rows], w13).float().chunk(2, dim=-1)
+        share, silu = torch.sigmoid(gate), F.silu(gate)
+        part = F.linear((silu * up).to(x.dtype), w2).float()
+        grad_weights[rows, places] = (grad[rows].float() * part).sum(-1).to(weights.dtype)
+        grad_h = ((grad[rows] * weights[rows, places, None]).to(x.dtype) @ w2).float()
+        grad_gate = grad_h * up * share * (1 + gate * (1 - share))
+        both = torch.cat([grad_gate, grad_h * silu], dim=-1).to(x.dtype)
+        grad_x.index_add_(0, rows, (both @ w13).float())
+    return grad_x.to(x.dtype), grad_weights
+
+
+for _device in ("CPU", "CUDA"):
+    _operators.impl("experts_backward", _gradients, _device)
+
+
+@torch.library.register_fake("snug::experts_backward")
+def _gradients_fake(grad, x, gate_up, down, ids, weights, experts, n, k, kind):
+    return torch.empty_like(x), torch.empty_like(weights)
+
+
+def _remember(ctx, inputs, output):
+    ctx.save_for_backward(*inputs[:5])
+    ctx.shape = inputs[5:]
+
+
+def _backward(ctx, grad):
+    grad_x, grad_weights = torch.ops.snug.experts_backward(grad, *ctx.saved_tensors, *ctx.shape)
+    return (grad_x, None, None, None, grad_weights) + (None,) * 4
+
+
+torch.library.register_autograd("snug::experts", _backward, setup_context=_remember)
+
+
 class CompressedExperts(nn.Module):
     """The experts of a layer from packed BF16 weights: lossless, in a quarter less memory.
 
     `forward(x, ids, weights)`: rows of x, for each the numbers of its experts and their weights.
-    An id of -1 or of `num_experts` adds nothing. The banks are the buffers `gate_up` and `down`.
+    An id of -1 or of `num_experts` adds nothing. The banks are the buffers `gate_up` and `down`;
+    state_dict saves their checksums beside them, which are compared when they are loaded.
     """
 
     def __init__(self, gate_up, down, shape):
@@ -282,6 +198,25 @@ class CompressedExperts(nn.Module):
         return tuple(torch.stack([unpack_expert(bank, shape, e) for e in range(self.num_experts)])
                      for bank, shape in zip((self.gate_up, self.down), shapes))
 
+    def apply_delta(self, expert, *, gate_up=None, down=None):
+        """Changes the weights of one expert by deltas of its w13 and w2 (`snug.torch.delta`).
+
+        Nothing changes if a delta was made from other weights, or if new ones do not compress.
+        """
+        deltas = {"gate_up": gate_up, "down": down}
+        shapes = dict(self._banks())
+        new = {name: apply_delta(unpack_expert(getattr(self, name), shapes[name], expert), change)
+               for name, change in deltas.items() if change is not None}
+        before = {name: getattr(self, name).view(self.num_experts, -1)[expert].clone()
+                  for name in new}
+        try:
+            for name, weight in new.items():
+                replace_expert(getattr(self, name), shapes[name], expert, weight)
+        except Exception:  # also if there is no memory to pack the second one
+            for name, slot in before.items():
+                getattr(self, name).view(self.num_experts, -1)[expert].copy_(slot)
+            raise
+
     def decompress(self):
         """The module that compress_experts replaced, with its exact weights."""
         if not self._dense:
@@ -291,16 +226,32 @@ class CompressedExperts(nn.Module):
             setattr(dense, name, nn.Parameter(weight, requires_grad=False))
         return dense
 
+    def _banks(self):
+        """For each bank its name and BankShape."""
+        return zip(("gate_up", "down"), _shapes(self.num_experts, self.n, self.k, self.kind))
+
+    def _save_to_state_dict(self, destination, prefix, keep_vars):
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        for name, shape in self._banks():
+            bank = getattr(self, name)
+            if not bank.is_meta:
+                with errors_name(prefix + name):
+                    destination[f"{prefix}{name}_sums"] = bank_sums(bank, shape)
+
     def _load_from_state_dict(self, state_dict, prefix, *args):
-        shapes = _shapes(self.num_experts, self.n, self.k, self.kind)
-        for name, shape in zip(("gate_up", "down"), shapes):
-            bank = state_dict.get(prefix + name)
+        # States that older versions saved have no checksums.
+        all_sums = {name: state_dict.get(f"{prefix}{name}_sums") for name, _ in self._banks()}
+        for name, shape in self._banks():
+            bank, sums = state_dict.get(prefix + name), all_sums[name]
             if bank is None or bank.is_meta or bank.shape != (shape.num_bytes(),):
                 continue  # torch says what is wrong
-            try:
-                inspect_bank(bank, shape)
-            except SnugError as error:
-                raise SnugError(error.code, f"{prefix}{name}: {error}") from None
+            with errors_name(prefix + name):
+                if sums is None:
+                    inspect_bank(bank, shape)
+                else:
+                    verify_bank(bank, shape, sums)
+        state_dict = {name: tensor for name, tensor in state_dict.items()
+                      if name not in {f"{prefix}{bank}_sums" for bank in all_sums}}
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def extra_repr(self):

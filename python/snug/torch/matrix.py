@@ -14,11 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch.utils.weak import WeakIdKeyDictionary
 
-from .._library import GemmMatrix, SnugError, Status, check, library, number_of, whole
+from .._library import GemmMatrix, SnugError, Status, check, library, whole
+from .choice import is_faster_packed
 from .on_gpu import require_cuda, run, stream_of
 
 RAW, FIXED = 0, 1  # enum snug_gemm_kind
-POLICIES = {"memory": 0, "speed": 1}
 _HEADER_BYTES = 256
 _DST_TOO_SMALL, _CORRUPT = 6, 5  # enum snug_code
 _STRIP_ROWS = 16
@@ -128,14 +128,12 @@ def verify(packed, header, sums):
                               "their checksum; load it again from a copy that is intact")
 
 
-def explain(n, k, m=1, policy="memory"):
-    """One line: which kernel multiplies m rows with an n x k matrix, and why."""
-    require_cuda()
-    sizes = [whole(number, f"{name} of a product", 1, (1 << 40) - 1)
-             for name, number in (("n", n), ("k", k), ("m", m))]
-    text = ctypes.create_string_buffer(512)
-    library.snug_gemm_explain(*sizes, number_of(POLICIES, policy, "policy"), text, len(text))
-    return text.value.decode()
+def multiply_dense(x, dense, bias):
+    """The product in BF16, also where autocast would take another type for it."""
+    if not torch.is_autocast_enabled(x.device.type):
+        return F.linear(x, dense, bias)
+    with torch.autocast(x.device.type, enabled=False):
+        return F.linear(x, dense, bias)
 
 
 def _stream():
@@ -212,12 +210,13 @@ def _device_matrix(packed, header, stream):
 
 
 _operators = torch.library.Library("snug", "DEF")
+# `dense`: the same weights, for numbers of rows that are faster from them.
 _operators.define("linear(Tensor x, Tensor packed, Tensor? bias, int n, int k, int kind, "
-                  "int num_escaped) -> Tensor")
+                  "int num_escaped, Tensor? dense=None) -> Tensor")
 _operators.define("unpack(Tensor packed, int n, int k, int kind, int num_escaped) -> Tensor")
 
 
-def multiply(x, packed, bias, header):
+def multiply(x, packed, bias, header, dense=None):
     """`snug::linear`, bypassing torch's dispatcher where nothing there is needed.
 
     At small batches the dispatcher takes longer than the product.
@@ -227,19 +226,21 @@ def multiply(x, packed, bias, header):
             and not (torch.is_grad_enabled() and (x.requires_grad or bias is not None))
             and torch._C._len_torch_dispatch_stack() == 0
             and torch._C._functorch.peek_interpreter_stack() is None):
-        return _linear_on_gpu(x, packed, bias, *header)
-    return torch.ops.snug.linear(x, packed, bias, *header)
+        return _linear_on_gpu(x, packed, bias, *header, dense)
+    return torch.ops.snug.linear(x, packed, bias, *header, dense)
 
 
 @torch.library.impl(_operators, "linear", "CUDA")
-def _linear_on_gpu(x, packed, bias, *header):
-    n, k = header[:2]
+def _linear_on_gpu(x, packed, bias, n, k, kind, num_escaped, dense=None):
     if x.dtype != torch.bfloat16 or x.shape[-1] != k:
         raise TypeError(f"expected BF16 with {k} features, got {x.dtype} of shape {tuple(x.shape)}")
     if bias is not None and (bias.dtype != torch.bfloat16 or bias.shape != (n,)
                              or bias.device != x.device or not bias.is_contiguous()):
         raise TypeError(f"expected {n} BF16 biases side by side on {x.device}, "
                         f"got {bias.dtype} of shape {tuple(bias.shape)} on {bias.device}")
+    if dense is not None and not is_faster_packed(x.device.index, n, k, x.numel() // k):
+        return multiply_dense(x, dense, bias)
+    header = n, k, kind, num_escaped
     rows = x.reshape(-1, k)
     if rows.stride(1) != 1 or rows.stride(0) < k:
         rows = rows.contiguous()
@@ -290,12 +291,14 @@ def _unpack_on_cpu(packed, n, k, kind, num_escaped):
 
 
 @torch.library.impl(_operators, "linear", "CPU")
-def _linear_on_cpu(x, packed, bias, n, k, kind, num_escaped):
-    return F.linear(x, _unpack_on_cpu(packed, n, k, kind, num_escaped), bias)
+def _linear_on_cpu(x, packed, bias, n, k, kind, num_escaped, dense=None):
+    if dense is None:
+        dense = _unpack_on_cpu(packed, n, k, kind, num_escaped)
+    return multiply_dense(x, dense, bias)
 
 
 @torch.library.register_fake("snug::linear")
-def _linear_fake(x, packed, bias, n, k, kind, num_escaped):
+def _linear_fake(x, packed, bias, n, k, kind, num_escaped, dense=None):
     return x.new_empty((*x.shape[:-1], n))
 
 
@@ -305,18 +308,19 @@ def _unpack_fake(packed, n, k, kind, num_escaped):
 
 
 def _remember(ctx, inputs, output):
-    _, packed, bias, *header = inputs
-    ctx.save_for_backward(packed)
+    _, packed, bias, *header, dense = inputs
+    ctx.save_for_backward(packed, dense)
     ctx.header, ctx.has_bias = header, bias is not None
 
 
 def _backward(ctx, grad):
-    (packed,) = ctx.saved_tensors
-    grad_x = grad @ torch.ops.snug.unpack(packed, *ctx.header) if ctx.needs_input_grad[0] else None
-    grad_bias = None
+    packed, dense = ctx.saved_tensors
+    grad_x = grad_bias = None
+    if ctx.needs_input_grad[0]:
+        grad_x = grad @ (torch.ops.snug.unpack(packed, *ctx.header) if dense is None else dense)
     if ctx.has_bias and ctx.needs_input_grad[2]:
         grad_bias = grad.reshape(-1, grad.shape[-1]).sum(0)
-    return grad_x, None, grad_bias, None, None, None, None
+    return grad_x, None, grad_bias, None, None, None, None, None
 
 
 torch.library.register_autograd("snug::linear", _backward, setup_context=_remember)

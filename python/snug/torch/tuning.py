@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from .._library import GemmChoice, SnugError, Status, check, library, whole
+from .choice import is_faster_packed
 from .linear import CompressedLinear
 from .matrix import matrix_of
 from .on_gpu import require_cuda, stream_of
@@ -70,6 +71,7 @@ def load_tuning(file):
         check(library.snug_gemm_load_tuning(text.encode(), byref(status)), status)
     except SnugError as error:
         raise SnugError(error.code, f"{file}: {error}; delete the file to measure again") from None
+    is_faster_packed.cache_clear()
     return _keys(text)
 
 
@@ -101,6 +103,7 @@ def _measure(packed, header, m):
         check(library.snug_gemm_tune(byref(matrix_of(packed, *header)), x.data_ptr(), k, m,
                                      y.data_ptr(), n, workspace.data_ptr(), num_bytes, stream,
                                      byref(choice), byref(status)), status)
+    is_faster_packed.cache_clear()
 
 
 def _save(file):

@@ -1,0 +1,201 @@
+"""Banks of experts: packed matrices of one projection, as bytes in uint8 tensors."""
+
+import ctypes
+import functools
+import warnings
+from ctypes import POINTER, byref, c_int, c_int32, c_size_t, c_uint32, c_uint64, c_void_p
+from typing import NamedTuple
+
+import torch
+
+from .._library import CudaResult, SnugError, Status, check, has_cuda, library, whole
+from .matrix import FIXED, RAW, _CORRUPT, read_header, strip_sums
+from .on_gpu import require_cuda, stream_of
+
+_DST_TOO_SMALL = 6  # enum snug_code
+
+
+class _Shape(ctypes.Structure):
+    _fields_ = [("experts", c_uint64), ("n", c_uint64), ("k", c_uint64), ("parts", c_uint32),
+                ("kind", c_int32)]
+
+
+SHAPE = POINTER(_Shape)
+
+
+def declare(functions, structs):
+    """Types of functions of the library: result and arguments by name. Structs are compared."""
+    for name, (result, arguments) in functions.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    for name, struct in structs.items():
+        if library.snug_struct_bytes(name.encode()) != ctypes.sizeof(struct):
+            raise ImportError(f"{name} differs between snug.torch and the library: install both "
+                              "from one build")
+
+
+_STATUS = POINTER(Status)
+declare({
+    "snug_experts_bank_bytes": (c_size_t, [SHAPE]),
+    "snug_experts_pack_host": (c_int, [c_void_p, SHAPE, c_void_p, c_size_t, _STATUS]),
+    "snug_experts_unpack_host": (c_int, [c_void_p, c_size_t, SHAPE, c_uint64, c_void_p, c_size_t,
+                                         _STATUS]),
+    "snug_experts_inspect_host": (c_int, [c_void_p, c_size_t, SHAPE, _STATUS]),
+}, {"snug_experts_shape": _Shape})
+if has_cuda:
+    declare({
+        "snug_experts_pack_workspace_bytes": (c_size_t, [SHAPE, c_uint64]),
+        "snug_experts_pack": (c_int, [c_void_p, SHAPE, c_uint64, c_uint64, c_void_p, c_size_t,
+                                      c_void_p, c_size_t, c_void_p, c_void_p, _STATUS]),
+        "snug_experts_unpack": (c_int, [c_void_p, SHAPE, c_uint64, c_void_p, c_void_p, _STATUS]),
+    }, {})
+
+
+class BankShape(NamedTuple):
+    """What a bank holds: `experts` matrices of n x k; parts 2: n / 2 rows of gate, then of up."""
+    experts: int
+    n: int
+    k: int
+    parts: int
+    kind: int
+
+    def struct(self):
+        return _Shape(*self)
+
+    @functools.lru_cache(maxsize=None)
+    def num_bytes(self):
+        """0 if it is out of range."""
+        return library.snug_experts_bank_bytes(byref(self.struct()))
+
+
+def pack_bank(weight, parts=1, kind=FIXED):
+    """Packs weight[experts][n][k]; returns its bytes and BankShape.
+
+    An expert whose values do not compress makes the whole bank raw, with a warning.
+    """
+    bank, shape, expert = try_pack_bank(weight, parts, kind)
+    if expert is None:
+        return bank, shape
+    warnings.warn(f"the values of expert {expert} do not compress: its bank of shape "
+                  f"{tuple(weight.shape)} stays uncompressed", RuntimeWarning, stacklevel=2)
+    return try_pack_bank(weight, parts, RAW)[:2]
+
+
+def try_pack_bank(weight, parts, kind):
+    """The same, and None or the number of an expert that does not compress."""
+    if weight.dtype != torch.bfloat16 or weight.dim() != 3:
+        raise TypeError(f"only BF16 banks of three dimensions can be packed, not {weight.dtype} of "
+                        f"shape {tuple(weight.shape)}")
+    weight = weight.detach().contiguous()
+    shape = BankShape(*weight.shape, parts, kind)
+    if shape.num_bytes() == 0:
+        raise ValueError(f"a bank of shape {tuple(weight.shape)} in {parts} parts is out of range")
+    bank = torch.empty(shape.num_bytes(), dtype=torch.uint8, device=weight.device)
+    return bank, shape, (_pack_on_gpu if weight.is_cuda else _pack_on_cpu)(weight, shape, bank)
+
+
+def _pack_on_cpu(weight, shape, bank):
+    """None, or the number of an expert that does not fit."""
+    status = Status()
+    code = library.snug_experts_pack_host(weight.data_ptr(), byref(shape.struct()),
+                                          bank.data_ptr(), bank.numel(), byref(status))
+    if code == _DST_TOO_SMALL:
+        return status.block
+    check(code, status)
+    return None
+
+
+def _pack_on_gpu(weight, shape, bank):
+    require_cuda()
+    status, struct = Status(), shape.struct()
+    with torch.cuda.device(weight.device):
+        size = library.snug_experts_pack_workspace_bytes(byref(struct), shape.experts)
+        workspace = torch.empty(size, dtype=torch.uint8, device=weight.device)
+        results = torch.zeros((shape.experts, ctypes.sizeof(CudaResult)), dtype=torch.uint8,
+                              device=weight.device)
+        check(library.snug_experts_pack(
+            weight.data_ptr(), byref(struct), 0, shape.experts, bank.data_ptr(), bank.numel(),
+            workspace.data_ptr(), size, results.data_ptr(), stream_of(weight.device.index),
+            byref(status)), status)
+        outcomes = results.cpu()
+    for expert in range(shape.experts):
+        outcome = CudaResult.from_buffer_copy(outcomes[expert].numpy().tobytes())
+        code = library.snug_cuda_status(byref(outcome), byref(status))
+        if code == _DST_TOO_SMALL:
+            return expert
+        check(code, status)
+    return None
+
+
+def unpack_expert(bank, shape, expert):
+    """The exact n x k matrix of one expert."""
+    check_bank(bank, shape)
+    expert = whole(expert, "the number of an expert", 0, shape.experts - 1)
+    weight = torch.empty((shape.n, shape.k), dtype=torch.bfloat16, device=bank.device)
+    status = Status()
+    if bank.is_cuda:
+        with torch.cuda.device(bank.device):
+            check(library.snug_experts_unpack(
+                bank.data_ptr(), byref(shape.struct()), expert, weight.data_ptr(),
+                stream_of(bank.device.index), byref(status)), status)
+    else:
+        check(library.snug_experts_unpack_host(
+            bank.data_ptr(), bank.numel(), byref(shape.struct()), expert, weight.data_ptr(),
+            2 * weight.numel(), byref(status)), status)
+    return weight
+
+
+def replace_expert(bank, shape, expert, weight):
+    """Packs weight[n][k] into the slot of one expert. A bank that a CUDA graph reads may change so.
+
+    ValueError if its values do not compress well enough for a slot; the bank then stays as it is.
+    """
+    check_bank(bank, shape)
+    if not 0 <= expert < shape.experts or tuple(weight.shape) != (shape.n, shape.k):
+        raise ValueError(f"expert {expert} of shape {tuple(weight.shape)} does not fit {shape}")
+    one = shape._replace(experts=1)
+    slot = torch.empty(one.num_bytes(), dtype=torch.uint8, device=bank.device)
+    weight = weight.detach().to(bank.device, torch.bfloat16).contiguous()[None]
+    pack_on = _pack_on_gpu if bank.is_cuda else _pack_on_cpu
+    if pack_on(weight, one, slot) is not None:
+        raise ValueError(f"the new values of expert {expert} do not compress: pack the whole bank "
+                         "again, uncompressed")
+    bank.view(shape.experts, -1)[expert].copy_(slot)
+
+
+def inspect_bank(bank, shape):
+    """Checks the headers of all experts in the bytes of a bank."""
+    check_bank(bank, shape)
+    bank, status = bank.cpu(), Status()
+    try:
+        check(library.snug_experts_inspect_host(bank.data_ptr(), bank.numel(),
+                                                byref(shape.struct()), byref(status)), status)
+    except SnugError as error:  # the library numbers what it reads as blocks
+        raise SnugError(error.code, str(error).replace("block", "expert", 1)) from None
+
+
+def bank_sums(bank, shape):
+    """Checksums of a bank on its device: int64, for each expert one for every 16 packed rows."""
+    check_bank(bank, shape)
+    return torch.stack([strip_sums(slot, read_header(slot))
+                        for slot in bank.view(shape.experts, -1)])
+
+
+def verify_bank(bank, shape, sums):
+    """Compares a bank with its checksums; raises SnugError that names a damaged expert."""
+    inspect_bank(bank, shape)
+    found = bank_sums(bank, shape)
+    if sums.dtype != torch.int64 or sums.shape != found.shape:
+        raise TypeError(f"a bank of {shape.experts} experts has checksums of int64 and shape "
+                        f"{tuple(found.shape)}, not {sums.dtype} of shape {tuple(sums.shape)}")
+    damaged = (found != sums.to(found.device)).any(dim=1)
+    if damaged.any():
+        raise SnugError(_CORRUPT, f"corrupt: expert {int(damaged.nonzero()[0])} does not match its "
+                                  "checksums; load it again from a copy that is intact")
+
+
+def check_bank(bank, shape):
+    if (bank.dtype != torch.uint8 or bank.numel() != shape.num_bytes()
+            or not bank.is_contiguous()):
+        raise TypeError(f"expected the {shape.num_bytes()} bytes of {shape}, got {bank.dtype} of "
+                        f"shape {tuple(bank.shape)}")
