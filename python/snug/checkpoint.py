@@ -6,12 +6,16 @@
         rows = file.get_slice("lm_head.weight")[100:116]     # decodes only what holds them
 """
 
+import json
 import math
 import numbers
+import struct
 
 from ._arrays import arrays_of, is_packed, stored_shape
 from ._library import NOT_FOUND, SnugError
 from ._shards import open_shards
+
+_MAX_HEADER_BYTES = 100_000_000  # safetensors' own limit
 
 
 class safe_open:
@@ -201,6 +205,21 @@ def _rows(entry, num_rows):
 def _takes_all_of_last(entries, shape):
     last = next((entry for entry in reversed(entries) if entry is not None), None)
     return isinstance(last, slice) and last.indices(shape[-1]) == (0, shape[-1], 1)
+
+
+def is_compressed(path):
+    """Whether `snug compress` wrote the file, by its header. Not if it cannot be read, or is no
+    safetensors file: who reads it next says why."""
+    try:
+        with open(path, "rb") as file:
+            size, = struct.unpack("<Q", file.read(8))
+            header = file.read(size) if size <= _MAX_HEADER_BYTES else b""
+        if b'"snug.format"' not in header:  # large headers take long to parse
+            return False
+        metadata = json.loads(header).get("__metadata__")
+        return isinstance(metadata, dict) and "snug.format" in metadata
+    except (OSError, struct.error, ValueError, AttributeError, RecursionError):
+        return False
 
 
 def load_file(filename, framework="np", device="cpu"):

@@ -14,6 +14,7 @@ from unittest import mock
 
 import snug
 from checkpoint_files import Folder, bf16, compress, module, needs, raw_of, write_plain
+from snug.checkpoint import is_compressed
 
 NUM_SLICES = int(os.environ.get("SNUG_TEST_SLICES", 60))
 NUM_DAMAGED = int(os.environ.get("SNUG_TEST_DAMAGED", 150))
@@ -229,6 +230,21 @@ class Errors(unittest.TestCase):
             junk.write_bytes(content)
             with self.assertRaisesRegex(snug.SnugError, "junk"), mock_numpy():
                 snug.safe_open(junk, "np")
+
+    def test_compressed_files_are_told_by_their_header(self):
+        for path in (folder.root / "compressed").glob("*.safetensors"):
+            self.assertTrue(is_compressed(path), path)
+        others = {"short": b"1234", "pickle": b"PK\3\4" + bytes(100),
+                  "outside": (2).to_bytes(8, "little") + b'{}"snug.format"'}
+        for name, header in {"tensor": b'{"snug.format": {"dtype": "U8"}}', "list": b'["snug.format"]',
+                             "value": b'{"__metadata__": {"a": "snug.format"}}',
+                             "cut": b'{"__metadata__": {"snug.format"'}.items():
+            others[name] = len(header).to_bytes(8, "little") + header
+        for name, data in others.items():
+            (folder.root / name).write_bytes(data)
+        for path in (*(folder.root / "plain").glob("*.safetensors"), folder.root,
+                     folder.root / "missing", *(folder.root / name for name in others)):
+            self.assertFalse(is_compressed(path), path)
 
     def test_arguments(self):
         path = folder.root / "compressed/model-1.safetensors"

@@ -11,7 +11,7 @@
 namespace snug::cuda {
 namespace {
 
-constexpr int kMaxThreads = 12;  // more are no faster
+constexpr int kDefaultThreads = 12;  // more are no faster
 constexpr std::size_t kMinPieceBytes = std::size_t{64} << 10,
                       kMaxPieceBytes = std::size_t{256} << 20;
 
@@ -97,7 +97,8 @@ Result<Loader> Loader::open(const LoadOptions& options) noexcept try {
   auto impl = std::make_unique<Impl>();
   if (const cudaError_t error = cudaGetDevice(&impl->device); error != cudaSuccess)
     return from_cuda(error);
-  impl->num_threads = std::min(store::store_threads(options.num_threads), kMaxThreads);
+  impl->num_threads = store::store_threads(options.num_threads);
+  if (options.num_threads <= 0) impl->num_threads = std::min(impl->num_threads, kDefaultThreads);
   impl->piece_bytes = options.piece_bytes;
   return Loader(std::move(impl));
 } catch (const std::bad_alloc&) {

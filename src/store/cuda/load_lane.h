@@ -21,9 +21,11 @@ class LoadSlot {
   StoreStatus finish(const store::TensorFile& file);
 
  private:
-  StoreStatus reserve(std::size_t num_bytes);
-  StoreStatus copy_unframed(const store::TensorFile& file, const store::LoadPiece& piece);
-  StoreStatus decode_blocks(const store::TensorFile& file, const store::LoadPiece& piece);
+  StoreStatus reserve(std::size_t frame_bytes, std::size_t piece_bytes);
+  StoreStatus copy_unframed(const store::TensorFile& file, const store::LoadPiece& piece,
+                            std::size_t piece_bytes);
+  StoreStatus decode_blocks(const store::TensorFile& file, const store::LoadPiece& piece,
+                            std::size_t piece_bytes);
   DeviceResult* host_result() const { return reinterpret_cast<DeviceResult*>(host_.data()); }
   std::byte* host_frame() const { return host_.data() + kResultBytes; }
   std::byte* device_frame() const { return device_.as<std::byte>() + kResultBytes; }

@@ -41,6 +41,7 @@ class PinnedMemory {
     return cudaSuccess;
   }
   std::byte* data() const { return data_; }
+  std::size_t num_bytes() const { return num_bytes_; }
 
  private:
   static constexpr std::size_t kHugePage = std::size_t{2} << 20, kPage = 4096;
