@@ -10,34 +10,46 @@ os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
 
-MODES = ("dense", "snug", "twin")
+MODES = ("dense", "snug", "speed", "twin")  # the last two: policies of Snug
 LLAMA_8B = dict(architectures=["LlamaForCausalLM"], model_type="llama", hidden_size=4096,
                 intermediate_size=14336, num_attention_heads=32, num_key_value_heads=8,
                 num_hidden_layers=32, vocab_size=128256, rms_norm_eps=1e-5, rope_theta=500000.0,
                 max_position_embeddings=8192, torch_dtype="bfloat16", tie_word_embeddings=False,
                 hidden_act="silu", bos_token_id=0, eos_token_id=1)
+QWEN3_30B_A3B = dict(
+    architectures=["Qwen3MoeForCausalLM"], model_type="qwen3_moe", hidden_size=2048,
+    intermediate_size=6144, moe_intermediate_size=768, num_experts=128, num_experts_per_tok=8,
+    norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[], num_attention_heads=32,
+    num_key_value_heads=4, head_dim=128, num_hidden_layers=48, vocab_size=151936,
+    rms_norm_eps=1e-6, rope_theta=1000000.0, max_position_embeddings=8192,
+    torch_dtype="bfloat16", tie_word_embeddings=False, hidden_act="silu", bos_token_id=0,
+    eos_token_id=1)
+SHAPES = {"llama-8b": LLAMA_8B, "qwen3-30b-a3b": QWEN3_30B_A3B}
 CAPTURED = [1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512]
 
 
-def shape_folder(num_layers):
-    """A folder with the config.json of Llama-3.1-8B and no weights."""
-    folder = tempfile.mkdtemp()
+def shape_folder(shape, num_layers):
+    """A folder with a config.json and no weights."""
+    folder, config = tempfile.mkdtemp(), dict(SHAPES[shape])
+    if num_layers:
+        config["num_hidden_layers"] = num_layers
     with open(os.path.join(folder, "config.json"), "w") as file:
-        json.dump(dict(LLAMA_8B, num_hidden_layers=num_layers), file)
+        json.dump(config, file)
     return folder
 
 
-def start(mode, model=None, num_layers=32, **options):
-    """An engine; `mode` is dense, snug or twin. Without `model`: the 8B shape, random weights."""
-    if mode == "twin":
-        os.environ["SNUG_VLLM_POLICY"] = "twin"
+def start(mode, model=None, shape="llama-8b", num_layers=None, **options):
+    """An engine; `mode` is one of MODES. Without `model`: a shape, random weights."""
+    if mode in ("speed", "twin"):
+        os.environ["SNUG_VLLM_POLICY"] = mode
     if mode != "dense":
+        os.environ.setdefault("SNUG_VLLM_EXPERTS", "1")
         from snug.vllm.plugin import register
         register()  # the plugin need not be installed
         options.setdefault("quantization", "snug")
     from vllm import LLM
     if model is None:
-        model = shape_folder(num_layers)
+        model = shape_folder(shape, num_layers)
         options.setdefault("load_format", "dummy")
     began = time.perf_counter()
     defaults = dict(skip_tokenizer_init=True, dtype="bfloat16", max_model_len=2048,

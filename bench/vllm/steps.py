@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""steps.py MODE OUT.json: decode and prefill steps of vLLM with the shape of Llama-3.1-8B.
+"""steps.py MODE OUT.json: decode and prefill steps of vLLM with the shape of a large model.
 
-MODE: dense (vLLM as it is), snug, twin. Decode: milliseconds a step for several batches, wall
-clock. Prefill: sum of the GPU's kernel times in a step of so many rows (torch's profiler), and wall
-clock. tables.py joins the files of several modes.
+MODE: dense (vLLM as it is), snug, or a policy of Snug: speed, twin. Decode: milliseconds a step for
+several batches, wall clock. Prefill: sum of the GPU's kernel times in a step of so many rows
+(torch's profiler), and wall clock. tables.py joins the files of several modes.
 """
 
 import argparse
@@ -11,7 +11,7 @@ import hashlib
 import json
 import time
 
-from common import MODES, prompts, save, start
+from common import MODES, SHAPES, prompts, save, start
 
 BATCHES = "1,2,4,8,16,24,32,48,64,96,128,192,256"
 ROWS = "16,32,64,128,256,384,512,1024,2048,4096,8192"
@@ -64,7 +64,9 @@ def model_bytes(llm):
 
 
 def is_linear(kernel):
-    return any(part in kernel for part in ("nvjet", "gemm", "cutlass", "cublas", "splitK", "snug"))
+    """Linear layers and experts."""
+    return any(part in kernel for part in ("nvjet", "gemm", "cutlass", "cublas", "splitK", "moe",
+                                           "snug"))
 
 
 def main():
@@ -73,14 +75,16 @@ def main():
     parser.add_argument("out")
     parser.add_argument("--batches", default=BATCHES)
     parser.add_argument("--rows", default=ROWS)
-    parser.add_argument("--layers", type=int, default=32)
+    parser.add_argument("--shape", choices=SHAPES, default="llama-8b")
+    parser.add_argument("--layers", type=int, help="other than the shape has")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--options", default="{}", help="more options of vllm.LLM, as JSON")
     args = parser.parse_args()
     import torch
-    llm = start(args.mode, num_layers=args.layers,
+    llm = start(args.mode, shape=args.shape, num_layers=args.layers,
                 **{"gpu_memory_utilization": 0.6, **json.loads(args.options)})
-    results = {"mode": args.mode, "gpu": torch.cuda.get_device_name(), "decode": {}, "prefill": {}}
+    results = {"mode": args.mode, "shape": args.shape, "gpu": torch.cuda.get_device_name(),
+               "decode": {}, "prefill": {}}
     results["model_bytes"] = model_bytes(llm)
     print(f"{args.mode}: weights {results['model_bytes'] / 1e9:.3f} GB", flush=True)
     for batch in filter(None, args.batches.split(",")):

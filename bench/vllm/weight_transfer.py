@@ -5,7 +5,8 @@
 RL has three versions of some tensors (before.NAME, after1.NAME, after8.NAME); all weights of the
 model are these, repeated. Trainer and engine are two processes on the same GPU, so run this under
 MPS. After every update by deltas, vLLM's IPC engine sends the same weights whole: the model must
-then have the same bits. NCCL takes the ranks for two hosts and uses sockets over loopback.
+then have the same bits. Last comes NCCL, which refuses two ranks on one GPU: here it takes them for
+two hosts and uses sockets over loopback, so its times say little about NVLink.
 """
 
 import argparse
@@ -37,6 +38,7 @@ def stub_ray():
 def use(worker, backend):
     """Swaps the weight transfer engine of a running worker."""
     stub_ray()
+    worker = vars(worker).get("worker", worker)  # what is set on vLLM's wrapper stays there
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
     engines = worker.__dict__.setdefault("engines_of_benchmark", {
         worker.vllm_config.weight_transfer_config.backend: worker.weight_transfer_engine})
@@ -243,24 +245,22 @@ def cut(model):
 
 def measure(args, engine, model, results):
     from snug.vllm.trainer import Trainer
-    trainer, state, ipc = Trainer(engine, model.source), {}, has_ipc(engine)
+    trainer, ipc, digests = Trainer(engine, model.source), has_ipc(engine), {}
     for number in range(args.updates + 1):
-        model.set("before" if number == 0 else ORDER[(number - 1) % len(ORDER)])
+        version = "before" if number == 0 else ORDER[(number - 1) % len(ORDER)]
+        model.set(version)
         engine.call("use", "snug")
         engine.seconds.clear()
         sent = trainer.send_weights()
-        row = dict(number=number, **sent._asdict(),
-                   commit=engine.seconds["update_weights"][0])
+        row = dict(number=number, **sent._asdict(), commit=engine.seconds["update_weights"][0])
+        results["updates"].append(row)
         mine = engine.call("digest"), engine.call("tokens")
         if ipc:
             row["ipc"] = by_ipc(engine, model)
             assert (engine.call("digest"), engine.call("tokens")) == mine, f"update {number}"
-        if 0 < number <= args.nccl:
-            row["nccl"] = by_nccl(engine, model, state)
-            assert engine.call("digest") == mine[0], "NCCL differs"
-        results["updates"].append(row)
-        print({key: round(value, 4) if isinstance(value, float) else value
-               for key, value in row.items()}, flush=True)
+            row["same_bits"] = True
+        assert digests.setdefault(version, mine[0]) == mine[0], f"update {number}"
+        save(args.out, results, row)
     engine.call("use", "snug")
     results["refused"] = refusals(engine, model, trainer)
     print(*results["refused"], sep="\n", flush=True)
@@ -268,9 +268,23 @@ def measure(args, engine, model, results):
     shared = Trainer(engine, model.source, listen=f"shm:snug-bench-{os.getpid()}")
     for version in ORDER:
         model.set(version)
-        row = shared.send_weights()._asdict()
-        results["shm"].append(row)
-        print("shm:", row, flush=True)
+        results["shm"].append(shared.send_weights()._asdict())
+        save(args.out, results, results["shm"][-1])
+    shared.close()
+    state = {}
+    for version in ORDER[:args.nccl]:
+        model.set(version)
+        row = {"nccl": by_nccl(engine, model, state)}
+        assert engine.call("digest") == digests[version], f"{version} by NCCL"
+        results["nccl"].append(row)
+        save(args.out, results, row)
+
+
+def save(path, results, row):
+    print({key: round(value, 4) if isinstance(value, float) else value
+           for key, value in row.items()}, flush=True)
+    with open(path, "w") as file:
+        json.dump(results, file, indent=1)
 
 
 def main():
@@ -294,12 +308,11 @@ def main():
     from vllm.distributed.weight_transfer import ipc_engine, nccl_engine  # noqa: F401, takes long
     model = Model(args.rl, args.layers)
     here.recv()
-    engine, results = Engine(here), {"mode": args.mode, "updates": [], "shm": [], "refused": []}
+    engine = Engine(here)
+    results = {"mode": args.mode, "updates": [], "refused": [], "shm": [], "nccl": []}
     try:
         measure(args, engine, model, results)
     finally:
-        with open(args.out, "w") as file:
-            json.dump(results, file, indent=1)
         process.kill()
 
 

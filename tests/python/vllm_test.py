@@ -22,7 +22,8 @@ from checkpoint_files import bf16, needs, write_plain
 from snug import saving
 from snug._library import Status, check, library
 from snug.vllm import plugin
-from snug.vllm.options import Options
+from snug.vllm.expert_limits import Traits, why_dense
+from snug.vllm.options import Options, is_on
 from snug.vllm.report import Layer, Report
 from snug.vllm.room import Arena, packed_bytes, room_bytes
 
@@ -52,6 +53,14 @@ class OptionsTest(unittest.TestCase):
         self.assertTrue(options.skips("model.layers.3.mlp.down_proj"))
         self.assertFalse(options.skips("model.layers.31.mlp.down_proj"))
 
+    def test_parts_that_are_off(self):
+        for what in ("EXPERTS", "HEAD"):
+            self.assertFalse(is_on(what, {}))
+            self.assertFalse(is_on(what, {"SNUG_VLLM_" + what: "0"}))
+            self.assertTrue(is_on(what, {"SNUG_VLLM_" + what: "1"}))
+            with self.assertRaisesRegex(ValueError, f"SNUG_VLLM_{what} 'yes'.*one of: 0, 1"):
+                is_on(what, {"SNUG_VLLM_" + what: "yes"})
+
     def test_bad_values(self):
         for mark, environment, text in (
                 ({"format": 2}, {}, "install a newer snug-llm"),
@@ -64,6 +73,24 @@ class OptionsTest(unittest.TestCase):
                 ({"skip": [1]}, {}, "list of names")):
             with self.assertRaisesRegex(ValueError, text):
                 Options.read(mark, environment)
+
+
+class ExpertLimits(unittest.TestCase):
+    def test_what_stays_dense(self):
+        qwen = Traits(num_experts=128, top_k=8, activation="silu", dtype="bfloat16")
+        self.assertEqual(why_dense(qwen), "")
+        self.assertEqual(why_dense(qwen._replace(sm_major=0)), "")  # a CPU, for tests
+        for change, text in (({"dtype": "float16"}, "float16"),
+                             ({"activation": "swigluoai"}, "swigluoai"),
+                             ({"has_swiglu_limits": True}, "silu with limits"),
+                             ({"has_bias": True}, "biases"),
+                             ({"weights_on_input": True}, "multiply their input"),
+                             ({"is_spread": True}, "expert, data or sequence parallelism"),
+                             ({"has_adapters": True}, "LoRA"),
+                             ({"num_experts": 513}, "513 experts"),
+                             ({"top_k": 17}, "top-17"),
+                             ({"sm_major": 10}, "Hopper")):
+            self.assertIn(text, why_dense(qwen._replace(**change)))
 
 
 class Room(unittest.TestCase):
@@ -187,7 +214,7 @@ class ReportTest(unittest.TestCase):
             report.add(Layer("a", 1000, 1000, 1_510_000, ""))  # new weights
         self.assertEqual(len(logs.output), 2)
         self.assertIn("b (10 x 10) stays dense: its values do not compress", logs.output[0])
-        self.assertIn("1 of 2 linear layers packed (policy memory): 0.002 GB -> 0.002 GB (24.5 %",
+        self.assertIn("1 of 2 layers packed (policy memory): 0.002 GB -> 0.002 GB (24.5 %",
                       logs.output[1])
         self.assertEqual(report.settings["policy"], "memory")
 
@@ -277,6 +304,12 @@ class Operator(unittest.TestCase):
                 for b in (None, bias):
                     self.assertTrue(torch.equal(torch.ops.snug.packed_linear(x, place, b, n),
                                                 torch.ops.snug.linear(x, packed, b, *header)))
+            dense = torch.ops.snug.unpack(packed, *header)
+            for m in (1, 9000):
+                x = torch.randn(m, k, device=self.device).to(torch.bfloat16)
+                self.assertTrue(torch.equal(
+                    torch.ops.snug.packed_linear(x, place, bias, n, dense),
+                    torch.ops.snug.linear(x, packed, bias, *header, dense)))
             y = torch.ops.snug.packed_linear(x[:0], place, None, n)
             self.assertEqual(y.shape, (0, n))
 

@@ -14,21 +14,23 @@ import sys
 import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
 import torch
 import vllm
 from safetensors.torch import load_file, save_file
 
-from snug.vllm import engine
+from snug.vllm import engine, weight_engine
 
 ROOT = Path(__file__).resolve().parents[2]
 SNUG = os.environ.get("SNUG_CLI", str(ROOT / "build" / "snug"))
 SIZES = dict(hidden_size=256, intermediate_size=640, num_attention_heads=4, num_key_value_heads=2,
              head_dim=64, num_hidden_layers=2, vocab_size=1024)
+EXPERT_SIZE = 192
 ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1",
                "VLLM_TARGET_DEVICE": "cpu", "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
                "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-RUN = {"SNUG_VLLM_MODE": "run"}  # packed weights, also on a CPU
+RUN = {"SNUG_VLLM_MODE": "run", "SNUG_VLLM_EXPERTS": "1"}  # packed weights, also on a CPU
 EAGER = {"enforce_eager": True}
 _scratch = None
 
@@ -49,29 +51,36 @@ def tearDownModule():
     _scratch.cleanup()
 
 
-def make_model(folder, seed, tied):
-    """A Llama with random BF16 weights in two files."""
+def make_model(folder, seed, tied, experts=0):
+    """A Llama, or a Qwen3 with experts, with random BF16 weights in two files."""
     torch.manual_seed(seed)
     sizes = dict(SIZES, architectures=["LlamaForCausalLM"], model_type="llama", rms_norm_eps=1e-5,
                  max_position_embeddings=1024, torch_dtype="bfloat16", tie_word_embeddings=tied,
                  hidden_act="silu", bos_token_id=0, eos_token_id=1, rope_theta=10000.0)
     hidden, inner, vocab = (SIZES[key] for key in ("hidden_size", "intermediate_size",
                                                    "vocab_size"))
+    layer = {"self_attn.q_proj": (256, hidden), "self_attn.k_proj": (128, hidden),
+             "self_attn.v_proj": (128, hidden), "self_attn.o_proj": (hidden, 256),
+             "input_layernorm": (hidden,), "post_attention_layernorm": (hidden,)}
+    if experts:
+        sizes.update(architectures=["Qwen3MoeForCausalLM"], model_type="qwen3_moe",
+                     num_experts=experts, num_experts_per_tok=2, moe_intermediate_size=EXPERT_SIZE,
+                     norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[])
+        layer.update({"self_attn.q_norm": (64,), "self_attn.k_norm": (64,),
+                      "mlp.gate": (experts, hidden)})
+    for parent, size in [(f"mlp.experts.{i}.", EXPERT_SIZE) for i in range(experts)] or [
+            ("mlp.", inner)]:
+        layer.update({f"{parent}gate_proj": (size, hidden), f"{parent}up_proj": (size, hidden),
+                      f"{parent}down_proj": (hidden, size)})
     shapes = {"model.embed_tokens.weight": (vocab, hidden), "model.norm.weight": (hidden,)}
     if not tied:
         shapes["lm_head.weight"] = vocab, hidden
     for i in range(SIZES["num_hidden_layers"]):
-        layer = f"model.layers.{i}."
-        for name, shape in (("self_attn.q_proj", (256, hidden)), ("self_attn.k_proj", (128, hidden)),
-                            ("self_attn.v_proj", (128, hidden)), ("self_attn.o_proj", (hidden, 256)),
-                            ("mlp.gate_proj", (inner, hidden)), ("mlp.up_proj", (inner, hidden)),
-                            ("mlp.down_proj", (hidden, inner)), ("input_layernorm", (hidden,)),
-                            ("post_attention_layernorm", (hidden,))):
-            shapes[f"{layer}{name}.weight"] = shape
+        shapes.update({f"model.layers.{i}.{name}.weight": shape for name, shape in layer.items()})
     files = {"model-00001-of-00002.safetensors": {}, "model-00002-of-00002.safetensors": {}}
     for name, shape in shapes.items():
         weight = torch.randn(shape) * 0.05 + (1.0 if len(shape) == 1 else 0.0)
-        file = list(files)[".1." in name or name == "lm_head.weight"]
+        file = list(files)["layers.1." in name or name == "lm_head.weight"]
         files[file][name] = weight.to(torch.bfloat16)
     folder.mkdir(parents=True)
     for file, tensors in files.items():
@@ -130,9 +139,9 @@ class Doors(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         root = Path(_scratch.name)
-        for name, tied in (("tied", True), ("untied", False)):
-            make_model(root / name, 1, tied)
-            make_model(root / (name + "-new"), 2, tied)
+        for name, tied, experts in (("tied", True, 0), ("untied", False, 0), ("experts", False, 8)):
+            make_model(root / name, 1, tied, experts)
+            make_model(root / (name + "-new"), 2, tied, experts)
             cls.models[name] = root / name
         given = os.environ.get("SNUG_TEST_MODEL")
         if given:
@@ -160,6 +169,25 @@ class Doors(unittest.TestCase):
     def test_interfaces(self):
         self.assertEqual(engine.missing(), [], f"vLLM {vllm.__version__} lacks them")
 
+    def test_updates_process_no_other_layers(self):
+        """Layers without a bias do not share it with a packed layer, which has no `weight`."""
+        class Method:
+            calls = 0
+
+            def process_weights_after_loading(self, layer):
+                self.calls += 1
+
+        layers = torch.nn.ModuleList([torch.nn.Module(), torch.nn.Module(), torch.nn.Module()])
+        weight = torch.nn.Parameter(torch.zeros(2))
+        for layer, own in zip(layers, (None, weight, weight)):
+            layer.register_parameter("weight", own)
+            layer.quant_method = Method()
+        for written, calls in ((0, [0, 0, 0]), (1, [0, 0, 1])):
+            parameter = mock.Mock(module=layers[written])
+            parameter.tensor.return_value = layers[written].weight
+            weight_engine._Layers(layers).process_tied([parameter])
+            self.assertEqual([layer.quant_method.calls for layer in layers], calls)
+
     def test_compressed_folder(self):
         for name in self.models:
             with self.subTest(name):
@@ -181,19 +209,21 @@ class Doors(unittest.TestCase):
         for name in self.models:
             with self.subTest(name):
                 packed, log = self.good(compressed(self.models[name]), RUN)
-                self.assertIn("linear layers packed (policy memory)", log)
+                self.assertIn("layers packed (policy memory)", log)
                 twin, log = self.good(self.models[name], {**RUN, "SNUG_VLLM_POLICY": "twin"},
                                       quantization="snug")
-                self.assertIn("linear layers packed (policy twin)", log)
+                self.assertIn("layers packed (policy twin)", log)
                 self.assertEqual(packed, twin)
 
     def test_packed_in_two_ranks(self):
-        divided = self.divided(2)
-        environment = {**divided.pop("environment"), **RUN}
-        packed, _ = self.good(compressed(self.models["untied"]), environment, **divided)
-        twin, _ = self.good(self.models["untied"], {**environment, "SNUG_VLLM_POLICY": "twin"},
-                            quantization="snug", **divided)
-        self.assertEqual(packed, twin)
+        for name in ("untied", "experts"):
+            with self.subTest(name):
+                divided = self.divided(2)
+                environment = {**divided.pop("environment"), **RUN}
+                packed, _ = self.good(compressed(self.models[name]), environment, **divided)
+                twin, _ = self.good(self.models[name], {**environment, "SNUG_VLLM_POLICY": "twin"},
+                                    quantization="snug", **divided)
+                self.assertEqual(packed, twin)
 
     def test_compiled(self):
         """torch.compile takes the operator; policies do not share compiled graphs."""
@@ -205,7 +235,7 @@ class Doors(unittest.TestCase):
 
     def test_new_weights(self):
         """After a reload the engine is one that started with the new weights."""
-        for name in ("tied", "untied"):
+        for name in ("tied", "untied", "experts"):
             with self.subTest(name):
                 new = self.models[name].with_name(name + "-new")
                 fresh, _ = self.good(compressed(new), RUN)
@@ -228,7 +258,7 @@ class Doors(unittest.TestCase):
         mark = {"quant_method": "snug", "policy": "twin", "skip": ["lm_head"]}
         for folder in (self.models["untied"], compressed(self.models["untied"])):
             _, log = self.good(folder, RUN, hf_overrides={"quantization_config": mark})
-            self.assertIn("8 of 8 linear layers packed (policy twin)", log)
+            self.assertIn("8 of 8 layers packed (policy twin)", log)
 
     def bad(self, text, *args, **kwargs):
         results, log = run(*args, **kwargs)
@@ -259,10 +289,10 @@ class Doors(unittest.TestCase):
         self.bad("one of: memory, speed, twin", self.models["untied"],
                  {"SNUG_VLLM_POLICY": "fast"}, quantization="snug")
 
-    def without(self, tensor, folder_name):
+    def without(self, tensor, folder_name, model="untied"):
         """A folder that lacks one tensor, in its index, too."""
         folder = Path(_scratch.name, folder_name)
-        subprocess.run(["cp", "-r", self.models["untied"], folder], check=True)
+        subprocess.run(["cp", "-r", self.models[model], folder], check=True)
         index = folder / "model.safetensors.index.json"
         content = json.loads(index.read_text())
         file = folder / content["weight_map"].pop(tensor)
@@ -276,6 +306,36 @@ class Doors(unittest.TestCase):
         folder = self.without("model.layers.1.self_attn.k_proj.weight", "without k_proj")
         self.bad(r"model\.layers\.1\.self_attn\.qkv_proj: the checkpoint has \d+ of its", folder,
                  RUN, quantization="snug")
+        folder = self.without("model.layers.1.mlp.experts.5.up_proj.weight", "without an expert",
+                              "experts")
+        self.bad(r"model\.layers\.1\.mlp\.experts\S*: the checkpoint has \d+ of its", folder, RUN,
+                 quantization="snug")
+
+    def test_experts_that_stay_dense(self):
+        """vLLM's LoRA brings kernels of its own for experts. On a CPU they do not run."""
+        _, log = run(self.models["experts"], RUN, quantization="snug", enable_lora=True)
+        self.assertIn("experts of mixture-of-experts layers stay dense: vLLM's LoRA", log)
+        _, log = self.good(self.models["experts"], {**RUN, "SNUG_VLLM_EXPERTS": "0"},
+                           quantization="snug")
+        self.assertIn("stay dense: SNUG_VLLM_EXPERTS=1 packs them", log)
+
+    def test_head_of_another_method(self):
+        environment = {**RUN, "SNUG_VLLM_HEAD": "1"}
+        packed, log = self.good(self.models["untied"], environment, quantization="other")
+        self.assertIn("1 of 1 layers packed (policy memory)", log)
+        twin, _ = self.good(self.models["untied"], {**environment, "SNUG_VLLM_POLICY": "twin"},
+                            quantization="other")
+        self.assertEqual(packed, twin)
+        tied, log = self.good(self.models["tied"], environment, quantization="other")
+        self.assertNotIn("layers packed", log)
+        self.assertEqual([answer[0] for answer in tied[0]],
+                         [answer[0] for answer in self.plain_of("tied")[0]])
+
+    def test_an_unknown_choice_for_heads_stops_nothing_else(self):
+        _, log = self.good(self.models["untied"], {**RUN, "SNUG_VLLM_HEAD": "yes"},
+                           quantization="snug")
+        self.assertIn("leaves LM heads of other methods as they are: unknown SNUG_VLLM_HEAD", log)
+        self.assertNotIn("cannot be served", log)
 
     def test_missing_tensor_outside_of_linear_layers(self):
         folder = self.without("model.norm.weight", "without norm")

@@ -2,10 +2,29 @@
 
 JOB has `model`, `options` (of vllm.LLM), `out`, and maybe `lora`, a folder with an adapter, or
 `reload`, a folder whose weights take the place of the first: then there is a second output with it.
+The quantization `other` is a method that leaves the LM head to vLLM, as FP8 does.
 """
 
 import json
 import sys
+
+
+def register_other():
+    import torch
+    from vllm.model_executor.layers.linear import LinearBase, UnquantizedLinearMethod
+    from vllm.model_executor.layers.quantization import register_quantization_config
+    from vllm.model_executor.layers.quantization.base_config import QuantizationConfig
+
+    @register_quantization_config("other")
+    class Other(QuantizationConfig):
+        get_name = staticmethod(lambda: "other")
+        get_supported_act_dtypes = staticmethod(lambda: [torch.bfloat16])
+        get_min_capability = staticmethod(lambda: 0)
+        get_config_filenames = staticmethod(lambda: [])
+        from_config = classmethod(lambda cls, config: cls())
+
+        def get_quant_method(self, layer, prefix):
+            return UnquantizedLinearMethod() if isinstance(layer, LinearBase) else None
 
 
 def answers(llm, **options):
@@ -24,6 +43,8 @@ def main():
     with open(sys.argv[1]) as file:
         job = json.load(file)
     from vllm import LLM
+    if job["options"].get("quantization") == "other":
+        register_other()
     llm = LLM(model=job["model"], max_model_len=512, enable_prefix_caching=False,
               skip_tokenizer_init=True, disable_log_stats=True, seed=0, **job["options"])
     results = [answers(llm)]

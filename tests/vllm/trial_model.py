@@ -30,8 +30,8 @@ def save_model(tensors, folder, like, **config):
               os.path.join(folder, "model.safetensors"), {"format": "pt"})
 
 
-def make_model(folder):
-    """A Llama of random weights."""
+def make_model(folder, experts=0):
+    """A Llama of random weights, or a Qwen3 with so many experts in a layer."""
     import torch
     generator = torch.Generator().manual_seed(5)
     hidden, inner, vocab, heads = 256, 640, 1024, {"q": 256, "k": 128, "v": 128, "o": 256}
@@ -40,8 +40,13 @@ def make_model(folder):
         prefix = f"model.layers.{i}."
         shapes.update({f"{prefix}self_attn.{x}_proj.weight": (rows, hidden)
                        for x, rows in heads.items()})
-        shapes.update({f"{prefix}mlp.{x}_proj.weight": (inner, hidden) for x in ("gate", "up")})
-        shapes[f"{prefix}mlp.down_proj.weight"] = (hidden, inner)
+        for mlp in [f"{prefix}mlp.experts.{e}." for e in range(experts)] or [f"{prefix}mlp."]:
+            shapes.update({f"{mlp}{x}_proj.weight": (inner, hidden) for x in ("gate", "up")})
+            shapes[f"{mlp}down_proj.weight"] = (hidden, inner)
+        if experts:
+            shapes.update({f"{prefix}mlp.gate.weight": (experts, hidden),
+                           f"{prefix}self_attn.q_norm.weight": (64,),
+                           f"{prefix}self_attn.k_norm.weight": (64,)})
         for norm in ("input_layernorm", "post_attention_layernorm"):
             shapes[f"{prefix}{norm}.weight"] = (hidden,)
     tensors = {name: (torch.ones(shape) if len(shape) == 1 else
@@ -52,7 +57,12 @@ def make_model(folder):
         json.dump({}, file)
     like = folder + ".like"
     shutil.copytree(folder, like)
-    save_model(tensors, folder, like, architectures=["LlamaForCausalLM"], model_type="llama",
+    names = dict(architectures=["LlamaForCausalLM"], model_type="llama")
+    if experts:
+        names = dict(architectures=["Qwen3MoeForCausalLM"], model_type="qwen3_moe",
+                     num_experts=experts, num_experts_per_tok=2, moe_intermediate_size=inner,
+                     norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[])
+    save_model(tensors, folder, like, **names,
                hidden_size=hidden, intermediate_size=inner, num_attention_heads=4, head_dim=64,
                num_key_value_heads=2, num_hidden_layers=2, vocab_size=vocab, rms_norm_eps=1e-5,
                max_position_embeddings=1024, torch_dtype="bfloat16", tie_word_embeddings=True,

@@ -9,6 +9,7 @@ log-probabilities are compared with those of a new engine that loads the same we
     derived  vLLM's own packing for the CPU: weights cannot be read back
     untied   the same, with a head of its own
     packed   from Snug's packed weights
+    experts  the same, for a made model with mixtures of experts
     parallel derived, tensor parallel over two processes
 """
 
@@ -39,7 +40,7 @@ def engine(folder, kind, transfer=False):
         import vllm._custom_ops
         vllm._custom_ops._supports_onednn = False
     options = {"weight_transfer_config": {"backend": "snug"}} if transfer else {}
-    if kind == "packed":
+    if kind in ("packed", "experts"):
         options["quantization"] = "snug"
     num_workers = 2 if kind == "parallel" else 1
     return LLM(model=folder, skip_tokenizer_init=True, max_model_len=512, enforce_eager=True,
@@ -101,7 +102,7 @@ def updates(llm, kind, trainer, optimizer, folder, like, config):
               f"{sent.seconds:.2f} s", flush=True)
         if sent.num_whole == 0:
             shares.append(share)
-        if kind == "parallel" and number % 5 != 0:  # its engines take long to start
+        if kind in ("experts", "parallel") and number % 5 != 0:  # its engines take long to start
             continue
         save_model(optimizer.tensors, folder, like, **config)
         here.send(folder)
@@ -261,11 +262,12 @@ def main():
         trial(kind, model, rl, folder)
         return
     model, rl = (sys.argv[1:] + ["", ""])[:2]
-    kinds = os.environ.get("SNUG_TRIAL_KINDS", "direct,derived,untied,packed,parallel").split(",")
+    kinds = os.environ.get("SNUG_TRIAL_KINDS", "direct,derived,untied,packed,experts,parallel"
+                           ).split(",")
     for kind in kinds:
         environment = {**os.environ, **VARIABLES}
-        if kind == "packed":
-            environment["SNUG_VLLM_MODE"] = "run"  # on a CPU, too
+        if kind in ("packed", "experts"):
+            environment.update({"SNUG_VLLM_MODE": "run", "SNUG_VLLM_EXPERTS": "1"})
         if kind == "parallel":
             environment.update({"VLLM_ENABLE_V1_MULTIPROCESSING": "1",
                                 "VLLM_CPU_OMP_THREADS_BIND": "0|1",
@@ -280,10 +282,11 @@ def main():
             environment["PYTHONPATH"] = os.pathsep.join(
                 [os.path.dirname(plugin), environment.get("PYTHONPATH", "")])
             print(f"{kind}:", flush=True)
-            if not model:
-                make_model(os.path.join(folder, "made"))
-            subprocess.run([sys.executable, __file__, "--one", kind,
-                            model or os.path.join(folder, "made"), rl, folder],
+            start = model
+            if not model or kind == "experts":
+                start = os.path.join(folder, "made")
+                make_model(start, experts=8 if kind == "experts" else 0)
+            subprocess.run([sys.executable, __file__, "--one", kind, start, rl, folder],
                            env=environment, check=True)
 
 

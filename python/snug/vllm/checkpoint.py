@@ -9,14 +9,14 @@ import functools
 import glob
 import json
 import os
-import struct
 
 import torch
 
 from .. import _library
 from .._library import SnugError
-from ..checkpoint import safe_open
-from ..torch.linear import SIDE_BY_SIDE
+from ..checkpoint import is_compressed, safe_open
+from ..torch.gpu_loader import shared_loader
+from ..torch.model import SIDE_BY_SIDE
 from . import engine
 from .lazy import Rows
 
@@ -41,22 +41,15 @@ def _reading_frames(iterator):
     return read
 
 
-def is_compressed(path):
-    """Whether `snug compress` wrote the file, by its header; no for what is not a local file."""
-    try:
-        with open(path, "rb") as file:
-            size, = struct.unpack("<Q", file.read(8))
-            return b'"snug.format"' in file.read(min(size, 100_000_000))
-    except (OSError, struct.error):
-        return False
-
-
 def tensors_of(files):
-    """(name, tensor) of all tensors. On a GPU they are decoded there."""
+    """(name, tensor) of all tensors. On a GPU they are decoded there, whole."""
     check_shards(files)
     device = "cpu"
     if engine.has_nvidia_gpu() and _library.has_cuda:
         device = f"cuda:{torch.cuda.current_device()}"
+        if _library.has_loader:
+            # Held here so that all files share one: to pin its memory takes time.
+            loader = shared_loader(torch.device(device))  # noqa: F841
     for path in sorted(files):
         with safe_open(path, framework="pt", device=device) as file:
             with _remedy():

@@ -9,12 +9,15 @@ import functools
 import importlib
 import inspect
 
+from .expert_limits import Traits
+
 TESTED = ("0.24.0", "0.32.0")
 
 _NAMES = {
     "vllm.config": ["get_current_vllm_config"],
     "vllm.distributed": ["get_tensor_model_parallel_world_size"],
     "vllm.logger": ["init_logger"],
+    "vllm.model_executor.custom_op": ["PluggableLayer"],
     "vllm.model_executor.layers.linear": ["LinearBase", "LinearMethodBase",
                                           "UnquantizedLinearMethod"],
     "vllm.model_executor.layers.quantization": ["register_quantization_config"],
@@ -22,7 +25,7 @@ _NAMES = {
                                                             "QuantizeMethodBase"],
     "vllm.model_executor.layers.vocab_parallel_embedding": ["ParallelLMHead",
                                                             "UnquantizedEmbeddingMethod"],
-    "vllm.model_executor.layers.fused_moe": ["RoutedExperts"],
+    "vllm.model_executor.layers.fused_moe": ["FusedMoEMethodBase", "RoutedExperts"],
     "vllm.model_executor.model_loader.default_loader": ["DefaultModelLoader"],
     "vllm.model_executor.model_loader.reload.layerwise": ["get_layerwise_info",
                                                           "initialize_online_processing"],
@@ -35,11 +38,17 @@ _CALLS = {
     ("LinearMethodBase", "create_weights"): ["layer", "input_size_per_partition",
                                              "output_partition_sizes", "params_dtype"],
     ("LinearMethodBase", "apply"): ["layer", "x", "bias"],
+    ("FusedMoEMethodBase", "create_weights"): ["layer", "num_experts", "hidden_size",
+                                               "intermediate_size_per_partition", "params_dtype"],
+    ("FusedMoEMethodBase", "apply"): ["layer", "x", "topk_weights", "topk_ids", "shared_experts",
+                                      "shared_experts_input"],
     ("QuantizeMethodBase", "process_weights_after_loading"): ["layer"],
     ("DefaultModelLoader", "load_weights"): ["model", "model_config"],
     ("DefaultModelLoader", "track_weights_loading"): ["model", "loaded_weights"],
     ("QuantizationConfig", "get_quant_method"): ["layer", "prefix"],
     ("UnquantizedEmbeddingMethod", "tie_weights"): ["layer", "embed_tokens"],
+    ("ParallelLMHead", "__init__"): ["quant_config", "prefix"],
+    ("PluggableLayer", "register_oot"): ["name"],
 }
 # Functions that yield (name, tensor) of files, their first argument. The first must be there.
 _LOADERS = "vllm.model_executor.model_loader."
@@ -110,6 +119,22 @@ def is_dummy_load():
 def has_adapters():
     """Whether the engine serves LoRA adapters."""
     return get_current_vllm_config().lora_config is not None  # noqa: F821
+
+
+def expert_traits(layer):
+    """What Snug has to know of a RoutedExperts."""
+    moe, parallel = layer.moe_config, layer.moe_config.moe_parallel_config
+    return Traits(
+        num_experts=moe.num_local_experts, top_k=moe.experts_per_token,
+        activation=moe.activation.value, dtype=str(layer.params_dtype).removeprefix("torch."),
+        has_bias=moe.has_bias, weights_on_input=layer.apply_router_weight_on_input,
+        has_swiglu_limits=any(value is not None for value in (
+            layer.swiglu_limit, layer.swiglu_alpha, layer.swiglu_beta)),
+        is_spread=(parallel.use_ep or parallel.dp_size > 1 or parallel.pcp_size > 1
+                   or parallel.enable_eplb or parallel.is_sequence_parallel),
+        has_adapters=has_adapters(),
+        sm_major=(current_platform.get_device_capability().major  # noqa: F821
+                  if has_nvidia_gpu() else 0))
 
 
 def compile_settings(name):

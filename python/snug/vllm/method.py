@@ -1,23 +1,23 @@
-"""The quantization method "snug": BF16 linear layers that multiply from packed weights."""
-
-from ctypes import byref
+"""The quantization method "snug": BF16 layers that multiply from packed weights."""
 
 import torch
 
 from .. import _library
-from .._library import GemmChoice, SnugError, Status, check, library
+from .._library import SnugError, library
 from ..torch import matrix as packing
 from ..torch import tuning
+from ..torch.choice import is_faster_packed
 from . import engine, operator
 from .engine import (LinearBase, LinearMethodBase, ModelWeightParameter, ParallelLMHead,
                      QuantizationConfig, RoutedExperts, UnquantizedEmbeddingMethod,
                      UnquantizedLinearMethod)
-from .options import Options
+from .expert_limits import why_dense
+from .experts import PackedExperts
+from .options import Options, is_on
 from .report import Layer, Report
 from .room import Arena, room_bytes
 
 _log = engine.init_logger("vllm.plugins.snug")
-_SPEED = packing.POLICIES["speed"]
 
 
 def register():
@@ -66,19 +66,29 @@ class SnugConfig(QuantizationConfig):
         if is_head and engine.has_adapters():
             _log.info_once("Snug: the LM head stays dense, because vLLM's LoRA reads its weights")
             return dense()
+        method = PackedHead if is_head else PackedLinear
+        return method(prefix, self.options, *self._model())
+
+    def _expert_method(self, layer, prefix):
+        """None: vLLM's own method, from dense weights."""
+        if not self._runs() or self.options.skips(prefix):
+            return None
+        reason = why_dense(engine.expert_traits(layer))
+        if not reason and not is_on("EXPERTS"):
+            reason = "SNUG_VLLM_EXPERTS=1 packs them, which has not been tried on a GPU yet"
+        if reason:
+            _log.info_once(f"Snug: experts of mixture-of-experts layers stay dense: {reason}")
+            return None
+        return PackedExperts(layer, prefix, self.options, *self._model())
+
+    def _model(self):
+        """What the layers of a model share."""
         if self._report is None:
             self._report, self._arena = Report(_log, self.options.policy), Arena()
             self._report.settings = engine.compile_settings("snug")
             if engine.has_nvidia_gpu() and tuning.default_tuning_file().exists():
                 tuning.load_tuning(tuning.default_tuning_file())
-        method = PackedHead if is_head else PackedLinear
-        return method(prefix, self.options, self._report, self._arena)
-
-    def _expert_method(self, layer, prefix):
-        """None: vLLM's own method, from dense weights. A bank of packed experts belongs here."""
-        if self._runs():
-            _log.info_once("Snug: experts of mixture-of-experts layers stay dense")
-        return None
+        return self._report, self._arena
 
     def _runs(self):
         mode = self.options.mode
@@ -150,11 +160,15 @@ class PackedLinear(LinearMethodBase):
         # Its name is one that vLLM's LoRA layers know.
         layer.weight_packed = torch.nn.Parameter(self._place(packed, n, k), requires_grad=False)
         layer.snug_rows = n
+        num_bytes = self._room
+        if self._options.policy == "speed":
+            layer.weight_dense = torch.nn.Parameter(weight.data, requires_grad=False)
+            num_bytes += weight.numel() * weight.element_size()
         del layer.weight
         if packed.is_cuda:
             torch.cuda.current_stream().synchronize()
             operator.remember(layer.weight_packed, header)
-        self._report.add(Layer(self._name, n, k, self._room, ""))
+        self._report.add(Layer(self._name, n, k, num_bytes, ""))
 
     def _check_complete(self, layer, weight):
         if weight.is_meta:
@@ -178,7 +192,7 @@ class PackedLinear(LinearMethodBase):
             return None, (f"its weights are {weight.dtype}, and Snug packs bfloat16; serve with "
                           "--dtype bfloat16")
         if self._is_slow(n, k):
-            return None, f"faster dense at {self._options.batch} rows"
+            return None, f"not surely faster packed at {self._options.batch} rows"
         try:
             made = packing.pack(weight, self._kind)
         except SnugError as error:
@@ -189,10 +203,8 @@ class PackedLinear(LinearMethodBase):
     def _is_slow(self, n, k):
         if self._options.policy != "speed" or not engine.has_nvidia_gpu():
             return False
-        choice, status = GemmChoice(), Status()
-        check(library.snug_gemm_choose(n, k, self._options.batch, _SPEED, byref(choice),
-                                       byref(status)), status)
-        return not choice.packed
+        device = torch.cuda.current_device()
+        return not is_faster_packed(device, n, k, self._options.batch)
 
     def _place(self, packed, n, k):
         """The packed bytes in a buffer whose size new weights will have, too."""
@@ -214,7 +226,8 @@ class PackedLinear(LinearMethodBase):
     def apply(self, layer, x, bias=None):
         if self._room == 0:
             return self._dense().apply(layer, x, bias)
-        return torch.ops.snug.packed_linear(x, layer.weight_packed, bias, layer.snug_rows)
+        return torch.ops.snug.packed_linear(x, layer.weight_packed, bias, layer.snug_rows,
+                                            getattr(layer, "weight_dense", None))
 
 
 class PackedHead(PackedLinear):

@@ -1,7 +1,7 @@
 """The operator that vLLM's graphs call: a linear layer from a packed matrix.
 
-Unlike `snug::linear` it takes nothing that belongs to one version of the weights or to a policy:
-vLLM stores compiled graphs on the disk, and uses them for other weights of the same model.
+Unlike `snug::linear` it takes nothing that belongs to one version of the weights: vLLM stores
+compiled graphs on the disk, and uses them for other weights of the same model.
 """
 
 from ctypes import byref
@@ -10,10 +10,12 @@ import torch
 
 from .._library import GemmMatrix, Status, check, library
 from ..torch import matrix as packing
+from ..torch.choice import is_faster_packed
 from ..torch.on_gpu import stream_of
 
 _operators = torch.library.Library("snug", "FRAGMENT")
-_operators.define("packed_linear(Tensor x, Tensor packed, Tensor? bias, int n) -> Tensor")
+_operators.define("packed_linear(Tensor x, Tensor packed, Tensor? bias, int n, "
+                  "Tensor? dense=None) -> Tensor")
 
 # Address of a packed matrix -> (its bytes, n, k), reference to its C struct. A graph passes other
 # tensor objects than the layer has, but the address stays.
@@ -55,10 +57,12 @@ def _new_workspace(device, stream, num_bytes):
 
 
 @torch.library.impl(_operators, "packed_linear", "CUDA")
-def _on_gpu(x, packed, bias, n):
+def _on_gpu(x, packed, bias, n, dense=None):
     k = x.shape[-1]
     if x.dtype != torch.bfloat16 or (bias is not None and bias.dtype != torch.bfloat16):
         raise TypeError(f"packed weights multiply BF16, not {x.dtype}: serve with --dtype bfloat16")
+    if dense is not None and not is_faster_packed(x.device.index, n, k, x.numel() // k):
+        return packing.multiply_dense(x, dense, bias)
     known = _known.get(packed.data_ptr())
     if known is None or known[0] != (packed.numel(), n, k):
         known = _open(packed, n, k)
@@ -91,11 +95,11 @@ def _on_gpu(x, packed, bias, n):
 
 
 @torch.library.impl(_operators, "packed_linear", "CPU")
-def _on_cpu(x, packed, bias, n):
+def _on_cpu(x, packed, bias, n, dense=None):
     header = packing.read_header(packed)
-    return torch.ops.snug.linear(x, packed, bias, *header)
+    return torch.ops.snug.linear(x, packed, bias, *header, dense)
 
 
 @torch.library.register_fake("snug::packed_linear")
-def _fake(x, packed, bias, n):
+def _fake(x, packed, bias, n, dense=None):
     return x.new_empty((*x.shape[:-1], n))

@@ -12,8 +12,10 @@ class Options:
     """Options of the quantization method, from config.json and the environment.
 
     policy  "memory": every BF16 layer that gets smaller is packed. "speed": of these, only layers
-            that are expected to be faster packed at `batch` rows. "twin": the same kernels from
-            16-bit weights, for tests: its results equal those of packed weights bit for bit.
+            that are surely faster packed at `batch` rows; they keep their dense weights, too, for
+            steps that are faster from them, and need 1.75 times the memory. "twin": the same
+            kernels from 16-bit weights, for tests: its results equal those of packed weights bit
+            for bit.
     mode    "run": multiply from packed weights. "load": restore BF16 weights and use vLLM's own
             layers. "auto": "run" on an NVIDIA GPU, "load" elsewhere. Not from config.json, where
             transformers writes a `mode` of its own.
@@ -56,6 +58,13 @@ class Options:
 
     def skips(self, name):
         return any(name == other or name.startswith(other + ".") for other in self.skip)
+
+
+def is_on(what, environment=os.environ):
+    """Whether a part is wanted that is off unless SNUG_VLLM_<what> is 1: EXPERTS or HEAD."""
+    value = environment.get(_VARIABLE + what) or "0"
+    _one_of(_VARIABLE + what, value, ("0", "1"))
+    return value == "1"
 
 
 def _one_of(what, value, allowed):

@@ -26,6 +26,11 @@ def register():
         _log.warning("Snug's plugin cannot run, compressed models cannot be served: %s", error)
         return
     try:
+        from . import head
+        head.register()
+    except Exception as error:
+        _log.warning("Snug leaves LM heads of other methods as they are: %s", error)
+    try:
         from . import weight_transfer
         weight_transfer.register()
     except Exception as error:

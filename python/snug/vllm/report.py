@@ -4,6 +4,8 @@ import zlib
 from collections import Counter
 from typing import NamedTuple
 
+from .._units import change
+
 
 class Layer(NamedTuple):
     name: str
@@ -56,10 +58,9 @@ class Report:
 
     def summary(self):
         packed = sum(not layer.kept_dense for layer in self._layers.values())
-        saved = 1 - self.num_bytes / self.dense_bytes if self.dense_bytes else 0
-        return (f"Snug: {packed} of {len(self._layers)} linear layers packed (policy "
+        return (f"Snug: {packed} of {len(self._layers)} layers packed (policy "
                 f"{self._policy}): {self.dense_bytes / 1e9:.3f} GB -> {self.num_bytes / 1e9:.3f} GB "
-                f"({100 * saved:.1f} % less)"
+                f"({change(self.dense_bytes, self.num_bytes)})"
                 + "".join(f"; {count} dense: {why}" for why, count in self._reasons.items()))
 
     def _tell_if_complete(self):
@@ -79,8 +80,8 @@ def _export(dense_bytes, num_bytes):
         from prometheus_client import REGISTRY, Gauge
     except ImportError:
         return
-    text = {"snug:weight_bytes": "Bytes of the linear layers in GPU memory",
-            "snug:weight_bytes_saved": "Bytes of GPU memory that packed linear layers save"}
+    text = {"snug:weight_bytes": "Bytes of linear layers and experts in GPU memory",
+            "snug:weight_bytes_saved": "Bytes of GPU memory that packed layers save"}
     values = {"snug:weight_bytes": num_bytes, "snug:weight_bytes_saved": dense_bytes - num_bytes}
     for name, value in values.items():
         gauge = REGISTRY._names_to_collectors.get(name)  # of an earlier engine of this process

@@ -17,10 +17,14 @@ from vllm.model_executor.model_loader.reload.utils import get_layer_params_buffe
 
 from ..torch import matrix as packing
 from . import operator, weight_plan
+from .experts import PLACES, PackedExperts
 from .method import PackedLinear
 from .weight_receiver import Receiver
 from .weight_store import Weights
 from .weight_update import Refused
+
+
+_PACKED = {"weight": "weight_packed", **PLACES}  # where a packed layer keeps a parameter
 
 
 @dataclass
@@ -108,36 +112,48 @@ class _Layers:
 
     def kind(self, module, name):
         method = getattr(module, "quant_method", None)
-        if name == "weight" and hasattr(module, "weight_packed"):
+        if hasattr(module, _PACKED.get(name, "")):
             return "packed"  # by snug.vllm.method
-        unchanged = (UnquantizedLinearMethod, UnquantizedEmbeddingMethod, PackedLinear)
+        unchanged = (UnquantizedLinearMethod, UnquantizedEmbeddingMethod, PackedLinear,
+                     PackedExperts)
         return "direct" if method is None or isinstance(method, unchanged) else "derived"
 
-    def dense(self, module):
+    def dense(self, module, name):
         """The weights of a packed layer, restored."""
+        if name != "weight":
+            return module.quant_method.unpacked(module, name)
         place = module.weight_packed.data
         return torch.ops.snug.unpack(place, *packing.read_header(place))
 
-    def check(self, module, dense):
-        self._packed(module, dense)
+    def check(self, module, name, dense):
+        self._packed(module, name, dense)
 
-    def write(self, module, dense):
+    def write(self, module, name, dense):
         """Packs into the layer's own memory."""
-        packed, header = self._packed(module, dense)
-        place, used = module.weight_packed.data, packed.numel()
+        packed, header = self._packed(module, name, dense)
+        parameter = getattr(module, _PACKED[name])
+        place, used = parameter.data, packed.numel()
         place[:used].copy_(packed)
         place[used:].zero_()
+        if name == "weight" and hasattr(module, "weight_dense"):  # policy "speed"
+            module.weight_dense.data.copy_(dense)
         if place.is_cuda:
             torch.cuda.current_stream().synchronize()  # kernels prefetch weights
-            operator.remember(module.weight_packed, header)
+            if header is not None:
+                operator.remember(parameter, header)
 
-    def _packed(self, module, dense):
-        room = module.weight_packed.numel()
-        made = packing.pack(dense, packing.read_header(module.weight_packed.data).kind)
-        if made is None or made[0].numel() > room:
-            name = getattr(module, "prefix", "") or type(module).__name__
-            raise Refused(f"{name}: the new weights do not fit into the {room} bytes of its packed "
-                          "form; start the engine again with them")
+    def _packed(self, module, name, dense):
+        """The packed bytes, and the header of a matrix."""
+        place = getattr(module, _PACKED[name]).data
+        if name == "weight":
+            made = packing.pack(dense, packing.read_header(place).kind)
+        else:
+            made = module.quant_method.packed(name, dense), None
+        if made is None or made[0] is None or made[0].numel() > place.numel():
+            layer = getattr(module, "prefix", "") or getattr(module, "layer_name", "")
+            raise Refused(f"{layer or type(module).__name__}: the new weights do not fit into the "
+                          f"{place.numel()} bytes of its packed form; start the engine again with "
+                          "them")
         return made
 
     def process(self, module):
@@ -148,7 +164,8 @@ class _Layers:
 
     def process_tied(self, written):
         """Other modules that hold a changed parameter too, such as a tied head."""
-        changed = {id(parameter.tensor()) for parameter in written}
+        # Packed layers have no tensor under the name, and layers without a bias have None there.
+        changed = {id(parameter.tensor()) for parameter in written} - {id(None)}
         owners = {id(parameter.module) for parameter in written}
         for module in self._model.modules():
             if id(module) not in owners and any(id(tensor) in changed for tensor

@@ -46,7 +46,7 @@ class Parameter:
         if self.host_copy is not None:
             return self.host_copy
         if self.kind == "packed":
-            return self._layers.dense(self.module)
+            return self._layers.dense(self.module, self.name)
         tensor = self.tensor()
         is_as_loaded = (self.kind == "direct" and tensor is not None and not tensor.is_meta
                         and tensor.dtype == self.dtype and tuple(tensor.shape) == self.whole.size
@@ -111,7 +111,7 @@ class Weights:
                 if parameter.kind == "packed":  # `base` is a restored copy
                     self.pieces[entry.piece].target.of(base).copy_(new)
             if parameter.kind == "packed":
-                self._layers.check(parameter.module, base)
+                self._layers.check(parameter.module, parameter.name, base)
 
     @torch.no_grad()
     def commit(self, received, hashes):
@@ -135,7 +135,7 @@ class Weights:
         for entry, data in items:
             self.pieces[entry.piece].target.of(base).copy_(self._result(entry, data, base))
         if parameter.kind == "packed":
-            self._layers.write(parameter.module, base)
+            self._layers.write(parameter.module, parameter.name, base)
         else:
             self._layers.process(parameter.module)
 
