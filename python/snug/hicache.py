@@ -42,14 +42,15 @@ class SnugHiCache(HiCacheFile):
 
     def get(self, key, target_location, target_sizes=None):
         path = os.path.join(self.file_path, f"{self._get_suffixed_key(key)}.bin")
+        page = target_location if target_location.is_contiguous() else target_location.contiguous()
+        most = frames.bound_bytes(page.nbytes, frames.dtype_name([page.dtype]), self._codec)
         try:
-            room = torch.empty(os.path.getsize(path), dtype=torch.uint8)
+            room = torch.empty(min(os.path.getsize(path), most), dtype=torch.uint8)
             found = super().get(key, room)
         except OSError:
             return None
         if found is None:
             return None
-        page = target_location if target_location.is_contiguous() else target_location.contiguous()
         try:
             frames.decode(found.numpy(), _bytes_of(page), frames.dtype_name([page.dtype]))
         except SnugError:

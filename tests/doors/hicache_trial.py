@@ -98,6 +98,10 @@ def trial(layout, folder):
     check(f"{layout}: a flipped bit is a miss of its page", sum(hits) == 3)
     check(f"{layout}: that page can be stored again", not backend.exists(keys[0])
           and backend.set(keys[0], pages[0]) and all(fetch(backend, pool, keys)))
+    files[0].write_bytes(b"")
+    os.truncate(files[0], 1 << 43)
+    check(f"{layout}: a huge file is a miss", sum(fetch(backend, pool, keys)) == 3
+          and not files[0].exists() and backend.set(keys[0], pages[0]))
     check(f"{layout}: an unknown page is a miss", fetch(backend, pool, ["none"]) == [False])
 
 

@@ -14,7 +14,8 @@ def main():
     options = json.loads(os.environ.get("KV_ENGINE_OPTIONS", "{}"))
     llm = LLM(model=model, enforce_eager=True, disable_log_stats=False,
               kv_transfer_config=KVTransferConfig(
-                  kv_connector="SnugConnector", kv_connector_module_path="snug.vllm.kv_connector",
+                  kv_connector="SnugConnector", kv_connector_module_path=os.environ.get(
+                      "KV_TRIAL_CONNECTOR", "snug.vllm.kv_connector"),
                   kv_role=role, kv_load_failure_policy="recompute",
                   kv_connector_extra_config=extra), **options)
 

@@ -34,6 +34,8 @@ for codec in fixed entropy; do
   "$python" "$here/kv_offload_trial.py" "$model" 40 $codec 2> "$folder/offload.log" \
     | grep "^ok" || logs
 done
+echo "files in vLLM"
+"$python" "$here/kv_files_trial.py" 2> "$folder/files.log" | grep -E "^(ok|FAIL)" || logs
 if [[ -n $lmcache ]]; then
   echo "LMCache"
   "$lmcache" "$here/lmcache_trial.py" ${SNUG_TEST_KV:+"$SNUG_TEST_KV"} 2> "$folder/lmcache.log" \

@@ -1,4 +1,4 @@
-"""Frames in memory of the caller, on the calling thread: arrays of bytes in, arrays of bytes out."""
+"""Frames in memory of the caller, on the calling thread: arrays of bytes in and out."""
 
 import ctypes
 from ctypes import byref
@@ -26,11 +26,12 @@ def bound_bytes(raw_bytes, dtype, codec):
                                                                        _SMALLEST_BLOCK)))
 
 
-def encode(raw, room, dtype, codec):
+def encode(raw, room, dtype, codec, log2_block=0):
     """Writes the frame of `raw` to `room` and returns its size."""
     size, status = ctypes.c_size_t(), Status()
     check(library.snug_encode(raw.ctypes.data, raw.nbytes, room.ctypes.data, room.nbytes,
-                              byref(options_of(dtype, codec)), byref(size), byref(status)), status)
+                              byref(options_of(dtype, codec, log2_block)), byref(size),
+                              byref(status)), status)
     return size.value
 
 

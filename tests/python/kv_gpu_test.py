@@ -1,0 +1,105 @@
+"""snug.kv on a GPU: pages between two workers, and blocks in slots of host memory."""
+
+import sys
+import unittest
+
+try:
+    import torch
+    if not torch.cuda.is_available():
+        raise ImportError("no GPU")
+except ImportError as error:
+    print(f"skipped: needs torch and a GPU ({error})")
+    sys.exit(77)
+
+from snug import SnugError
+from snug.kv.channel import Options
+from snug.kv.client import PageClient
+from snug.kv.gpu_transfers import GpuTransfers
+from snug.kv.held import HeldRequests
+from snug.kv.pages import CacheLayout
+from snug.kv.server import PageServer
+from snug.kv.slots import SlotStore, plan_slots
+
+
+def caches(fill, num_blocks=64, num_layers=3):
+    torch.manual_seed(1)
+    made = {}
+    for layer in range(num_layers):
+        cache = torch.zeros(num_blocks, 2, 16, 8, 128, dtype=torch.bfloat16, device="cuda")
+        made[f"layer{layer}"] = cache.normal_() if fill else cache
+    return made
+
+
+class Pages(unittest.TestCase):
+    def moved(self, link):
+        there, here = caches(True), caches(False)
+        held, options, records = HeldRequests(), Options(device=0, link=link), []
+        server = PageServer("127.0.0.1:0", CacheLayout(there, 64, 16, "bf16"), held, options,
+                            lambda *_: None, print)
+        client = PageClient(CacheLayout(here, 64, 16, "bf16"), options,
+                            lambda *what: records.append(what), print)
+        self.addCleanup(server.close)
+        self.addCleanup(client.close)
+        order = torch.randperm(64).tolist()
+        for i in range(3):
+            held.hold(f"r{i}", order[:40], 60)
+            client.pull(server.address, f"r{i}", 1, list(range(39)))
+        torch.cuda.synchronize()
+        for name, cache in here.items():
+            self.assertTrue(torch.equal(cache[:39].view(torch.int16),
+                                        there[name][order[1:40]].view(torch.int16)))
+            self.assertFalse(cache[39:].any())
+        self.assertEqual([moved.raw_bytes for moved, _, _ in records], [39 * 3 * 65536] * 3)
+
+    def test_through_the_host(self):
+        self.moved(link=False)
+
+    def test_over_a_link(self):
+        self.moved(link=True)
+
+
+class Offload(unittest.TestCase):
+    def setUp(self):
+        self.pages = [cache.view(64, -1).view(torch.int8) for cache in caches(True).values()]
+        for page in self.pages:
+            page[60:].random_(-128, 127)  # these do not shrink
+        self.original = [page.clone() for page in self.pages]
+        _, slot_bytes = plan_slots(0, 3 * 65536, 0.77)
+        self.store = SlotStore(torch.zeros(32, slot_bytes, dtype=torch.uint8, pin_memory=True))
+
+    def run_job(self, transfers, job, is_store, blocks, slots, waits):
+        transfers.submit(job, is_store, blocks, slots)
+        if waits:
+            transfers.wait([job])
+        ended = []
+        while not ended:
+            ended = transfers.take_finished()
+        self.assertEqual(ended[0][:2], (job, len(blocks) * 3 * 65536))
+
+    def test_there_and_back(self):
+        blocks, slots = [*range(0, 50, 2), 61, 63], list(range(27))[::-1]
+        for codec in ("fixed", "entropy"):
+            for waits in (False, True):
+                with self.subTest(codec, waits=waits):
+                    transfers = GpuTransfers(self.pages, "bf16", codec, self.store)
+                    self.run_job(transfers, 1, True, blocks, slots, waits)
+                    for page in self.pages:
+                        page.zero_()
+                    self.run_job(transfers, 2, False, blocks, slots, waits)
+                    for page, before in zip(self.pages, self.original):
+                        self.assertTrue(torch.equal(page[blocks], before[blocks]))
+                        self.assertFalse(page[1:50:2].any())
+                        page.copy_(before)
+        self.assertEqual(self.store.num_apart, 8)
+
+    def test_damage_is_an_error(self):
+        transfers = GpuTransfers(self.pages, "bf16", "fixed", self.store)
+        self.run_job(transfers, 1, True, [5], [0], True)
+        self.store.rows[0][30_000] ^= 1
+        transfers.submit(2, False, [6], [0])
+        with self.assertRaisesRegex(SnugError, "checksum"):
+            transfers.wait([2])
+
+
+if __name__ == "__main__":
+    unittest.main()
