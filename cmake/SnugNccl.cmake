@@ -42,8 +42,9 @@ if(SNUG_HAVE_CUDA)
   target_include_directories(nccl-snug-workers PRIVATE src include)
   target_compile_options(nccl-snug-workers PRIVATE ${SNUG_CUDA_OPTIONS})
   target_link_libraries(nccl-snug-workers PRIVATE CUDA::cudart_static Threads::Threads snug_warnings)
+  # libgcc stays shared: its static unwinder needs glibc 2.35. So does code that nobody calls.
   target_link_options(nccl-snug-workers PRIVATE -Wl,--exclude-libs,ALL -Wl,-z,nodelete
-    -Wl,--no-undefined -static-libstdc++ -static-libgcc)
+    -Wl,--no-undefined -Wl,--gc-sections -static-libstdc++)
   install(TARGETS nccl-snug-workers LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
   cmake_language(DEFER CALL add_dependencies shipped nccl-snug-workers)
 endif()

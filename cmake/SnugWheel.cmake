@@ -2,11 +2,13 @@
 # beside these, and the tool as a script. Wheels hold no links, so names have no versions.
 set(SNUG_WHEEL_CUDA_LIBRARY "" CACHE FILEPATH
     "libsnug_c.so of a build with CUDA, to be packed as libsnug_cuda.so (scripts/wheel.sh)")
+set(SNUG_WHEEL_WORKER_LIBRARY "" CACHE FILEPATH
+    "libnccl-snug-workers.so of a build with CUDA (scripts/wheel.sh)")
 set(SNUG_WHEEL_LICENSES "" CACHE PATH "Folder with the licenses of what is linked statically")
 if(NOT SKBUILD)
   return()
 endif()
-foreach(part snug_c snug-cli nccl-net-snug)
+foreach(part snug_c snug-cli nccl-net-snug nccl-snug-workers)
   if(TARGET ${part})
     # What is built is packed as it is. Room for another RPATH would be empty entries, which ld.so
     # takes for the current directory.
@@ -28,4 +30,11 @@ endif()
 if(TARGET nccl-net-snug)
   add_dependencies(wheel_parts nccl-net-snug)
   install(PROGRAMS $<TARGET_FILE:nccl-net-snug> DESTINATION . COMPONENT wheel)
+endif()
+# The plugin looks for its workers beside itself.
+if(SNUG_WHEEL_WORKER_LIBRARY)
+  install(PROGRAMS ${SNUG_WHEEL_WORKER_LIBRARY} DESTINATION . COMPONENT wheel)
+elseif(TARGET nccl-snug-workers)
+  add_dependencies(wheel_parts nccl-snug-workers)
+  install(PROGRAMS $<TARGET_FILE:nccl-snug-workers> DESTINATION . COMPONENT wheel)
 endif()

@@ -50,7 +50,7 @@ for package in libhwy-dev libcli11-dev libfmt-dev nlohmann-json3-dev libxxhash-d
   cp "$copyright" "$work/licenses/${package%-dev}.txt"
 done
 
-cuda_library=
+cuda_library= worker_library=
 if [[ $gpus != none ]]; then
   nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
   major=$(sed -n 's/^DRIVER_CUDA = \([0-9]*\).*/\1/p' python/snug/_library.py)
@@ -61,15 +61,17 @@ if [[ $gpus != none ]]; then
   else
     architectures=(-DSNUG_CUDA_ALL=OFF -DCMAKE_CUDA_ARCHITECTURES="$gpus")
   fi
-  # The unwinder stays shared: libgcc's static one needs glibc 2.35. Without unused sections:
-  # std::random_device, which nobody calls, needs 2.36.
+  # Without libipsec-mb, whose 12 MB are more than all of Snug. The unwinder stays shared: libgcc's
+  # static one needs glibc 2.35. Without unused sections: std::random_device, which nobody calls,
+  # needs 2.36.
   cmake -G Ninja -S . -B "$work/cuda" -DCMAKE_BUILD_TYPE=Release -DCMAKE_CUDA_COMPILER="$nvcc" \
-    -DSNUG_CUDA=ON "${architectures[@]}" -DSNUG_CUDA_SMALL=ON -DSNUG_CLI=OFF -DSNUG_NCCL=OFF \
-    -DSNUG_TESTS=OFF -DSNUG_BENCH=OFF \
+    -DSNUG_CUDA=ON "${architectures[@]}" -DSNUG_CUDA_SMALL=ON -DSNUG_CLI=OFF \
+    -DSNUG_TESTS=OFF -DSNUG_BENCH=OFF -DSNUG_IPSEC_MB=OFF -DCMAKE_MODULE_LINKER_FLAGS=-s \
     -DCMAKE_SHARED_LINKER_FLAGS="-static-libstdc++ -s -Wl,--gc-sections" \
     -DCMAKE_PREFIX_PATH="$deps"
-  cmake --build "$work/cuda" -j "$jobs" --target snug_c
+  cmake --build "$work/cuda" -j "$jobs" --target snug_c nccl-snug-workers
   cuda_library=$(readlink -f "$work/cuda/libsnug_c.so")
+  worker_library=$work/cuda/libnccl-snug-workers.so
 fi
 
 mkdir -p "$work/zig"
@@ -82,6 +84,7 @@ rm -rf "$work/plain" "$work"/*.whl
 defines=()
 for define in CMAKE_PREFIX_PATH="$deps" CMAKE_FIND_USE_CMAKE_SYSTEM_PATH=OFF SNUG_CUDA=OFF \
               SNUG_WHEEL_CUDA_LIBRARY="$cuda_library" SNUG_WHEEL_LICENSES="$work/licenses" \
+              SNUG_WHEEL_WORKER_LIBRARY="$worker_library" \
               CMAKE_SHARED_LINKER_FLAGS=-s CMAKE_MODULE_LINKER_FLAGS=-s \
               CMAKE_EXE_LINKER_FLAGS=-s; do
   defines+=(-C "cmake.define.$define")

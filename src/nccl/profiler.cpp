@@ -4,7 +4,9 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <mutex>
 #include <string>
 
@@ -30,14 +32,18 @@ LaunchRule launch_rule;
 
 void say_no_workers(const char* reason) { info("chunks are compressed on the CPU: %s", reason); }
 
+// The folder of the plugin itself, also if NCCL found it through a link.
+std::string own_folder() {
+  Dl_info self{};
+  if (::dladdr(reinterpret_cast<void*>(&own_folder), &self) == 0) return "";
+  const std::unique_ptr<char, void (*)(void*)> real(::realpath(self.dli_fname, nullptr), std::free);
+  const std::string path = real != nullptr ? real.get() : self.dli_fname;
+  return path.substr(0, path.rfind('/') + 1);
+}
+
 // Beside the plugin, unless the settings name it.
 const WorkerLibrary* load_library(const std::string& setting) {
-  std::string path = setting;
-  Dl_info self{};
-  if (path.empty() && ::dladdr(reinterpret_cast<void*>(&load_library), &self) != 0) {
-    path = self.dli_fname;
-    path = path.substr(0, path.rfind('/') + 1) + kWorkerLibraryFile;
-  }
+  const std::string path = setting.empty() ? own_folder() + kWorkerLibraryFile : setting;
   if (::access(path.c_str(), F_OK) != 0)
     return say_no_workers((path + " is not there (it needs nvcc to build)").c_str()), nullptr;
   void* const handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);

@@ -20,8 +20,8 @@ void drop_log(ncclDebugLogLevel, unsigned long, const char*, int, const char*, .
 // What NCCL does around a kernel.
 class Profiler {
  public:
-  Profiler() {
-    void* handle = ::dlopen(SNUG_NCCL_PLUGIN, RTLD_NOW | RTLD_LOCAL);
+  explicit Profiler(const std::string& plugin = SNUG_NCCL_PLUGIN) {
+    void* handle = ::dlopen(plugin.c_str(), RTLD_NOW | RTLD_LOCAL);
     SNUG_RANK_CHECK(handle != nullptr);
     table_ = static_cast<const ncclProfiler_v5_t*>(::dlsym(handle, "ncclProfiler_v5"));
     SNUG_RANK_CHECK(table_ != nullptr);
@@ -151,6 +151,23 @@ TEST(NcclWorkers, WithoutTheirLibraryTheCpuDoesEverything) {
   const Counts counts = run_pair(false, "/nowhere/libnccl-snug-workers.so");
   EXPECT_EQ(counts.by_gpu, 0u);
   EXPECT_GT(counts.coded, 0u);
+}
+
+TEST(NcclWorkers, AreFoundBesideThePlugin) {
+  namespace fs = std::filesystem;
+  const fs::path folder = ::testing::TempDir() + "/nccl_beside." + std::to_string(::getpid());
+  fs::create_directories(folder / "real");
+  fs::copy_file(SNUG_NCCL_PLUGIN, folder / "real/libnccl-net-snug.so");
+  fs::create_symlink("real/libnccl-net-snug.so", folder / "libnccl-net.so");
+  for (const bool are_there : {false, true}) {
+    if (are_there) fs::copy_file(SNUG_NCCL_FAKE_WORKERS, folder / "real/libnccl-snug-workers.so");
+    EXPECT_TRUE(all_succeeded(run_ranks(1, {{"SNUG_NCCL_SMS", "8"}}, [&](int, Shared&) {
+      const Profiler profiler(folder / "libnccl-net.so");
+      SNUG_RANK_CHECK((profiler.mask() != 0) == are_there);
+      std::exit(0);
+    })));
+  }
+  fs::remove_all(folder);
 }
 
 // A thread makes a communicator on another GPU while this one launches a kernel.

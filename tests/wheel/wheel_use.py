@@ -73,10 +73,13 @@ class Wheel(unittest.TestCase):
         metadata = importlib.metadata.metadata("snug-llm")
         self.assertEqual(metadata["Version"], snug.__version__)
         self.assertEqual(set(metadata.get_all("Provides-Extra")),
-                         {"torch", "transformers"})
+                         {"torch", "transformers", "vllm", "sglang"})
         required = importlib.metadata.requires("snug-llm")
         self.assertTrue(all("extra ==" in line for line in required), required)
         self.assertTrue((PACKAGE / "libnccl-net-snug.so").exists())
+        # The plugin looks for its GPU workers beside itself.
+        self.assertEqual((PACKAGE / "libnccl-snug-workers.so").exists(),
+                         (PACKAGE / "libsnug_cuda.so").exists())
 
     def test_libraries_are_searched_in_no_other_folder(self):
         """An empty entry of an RPATH, for one, is the current directory."""
