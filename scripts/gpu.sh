@@ -34,7 +34,7 @@ if [[ ! -e /dev/nvidia0 ]] && ! nvidia-smi -L 2>/dev/null | grep -q GPU; then
 fi
 
 if [[ $what == test ]]; then
-  ctest --test-dir "$build" --output-on-failure -L gpu --no-tests=error
+  ctest --test-dir "$build" --output-on-failure -L '^gpu$' --no-tests=error
 else
   found=0
   for program in "$build"/bench/gpu_*_bench; do
