@@ -124,6 +124,8 @@ bool batch_fits(const Plan& plan, std::uint64_t k) noexcept {
 
 CompletePlan complete_plan(const Device& device, const Problem& p, const Plan& wish) noexcept {
   if (wish.kernel != Kernel::kAuto) return filled_in(device, p, wish);
+  // Nothing to divide among SMs.
+  if (p.n == 0 || p.k == 0 || p.m == 0) return filled_in(device, p, {.kernel = Kernel::kGeneric});
   const auto entry = find_tuning(device.name, p.n, p.k, p.m);
   CompletePlan tuned;
   if (entry) {
@@ -159,7 +161,8 @@ CompletePlan complete_plan(const Device& device, const Problem& p, const Plan& w
     if (best_us == 0 || us < best_us) best = complete, best_us = us;
   };
   offer({.kernel = Kernel::kFewRows});
-  if (p.m > kMaxFewRows / 2) for_each_batch_plan(device, p, offer);
+  // With very long rows even eight of x do not fit into shared memory.
+  if (p.m > kMaxFewRows / 2 || best_us == 0) for_each_batch_plan(device, p, offer);
   if (!best.measured)
     best.gain = static_cast<float>(dense_us(device, p) / predicted_us(device, p, best));
   return best;

@@ -55,7 +55,7 @@ std::uint32_t even_teams(std::uint64_t tiles, std::uint32_t most) {
 
 TeamShare share_tiles(int num_sms, std::uint64_t tiles, std::uint64_t steps,
                       bool stream_k) noexcept {
-  const auto most = static_cast<std::uint32_t>(num_sms) / kTeam;
+  const auto most = std::max(static_cast<std::uint32_t>(num_sms) / kTeam, 1u);
   if (!stream_k) {
     const auto teams = static_cast<std::uint32_t>(ceil_div(tiles, ceil_div(tiles, most)));
     return {teams, static_cast<std::uint32_t>(tiles / teams)};

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -41,6 +42,25 @@ TEST(GemmPlan, IsCompleteOnEveryGpu) {
             EXPECT_EQ(c.plan.kernel,
                       device == &kWithBlas && m > 64 ? Kernel::kUnpack : Kernel::kGeneric);
         }
+}
+
+// Rows of x that do not fit beside the rings, nothing to multiply, hardly a GPU: choose() takes all
+// of them, and linear() all that have a packed matrix.
+TEST(GemmPlan, OfEveryShapeOnEveryGpuIsOneThatRuns) {
+  const Device two_sms{2, 9, 0, 232448, "The least Hopper"}, one_sm{1, 9, 0, 232448, "Not even"};
+  const std::uint64_t most = std::uint64_t{1} << 31;
+  for (const Device* device : {&kH200, &two_sms, &one_sm, &kAmpere, &kWithBlas})
+    for (const std::uint64_t n : {std::uint64_t{0}, std::uint64_t{1}, most / 256, most})
+      for (const std::uint64_t k : {std::uint64_t{0}, std::uint64_t{1}, most / 4096, most})
+        for (const std::uint64_t m : {0, 1, 8, 9, 17, 300}) {
+          const CompletePlan c = complete_plan(*device, {n, k, m}, {});
+          SCOPED_TRACE(testing::Message() << device->name << ' ' << n << 'x' << k << ", m " << m);
+          EXPECT_NE(c.plan.kernel, Kernel::kAuto);
+          EXPECT_EQ(c.plan.kernel == Kernel::kFewRows, c.fit.split_k != 0);
+          EXPECT_TRUE(std::isfinite(c.gain));
+        }
+  // The batch kernel is offered to few rows, too, where nothing faster fits.
+  EXPECT_EQ(complete_plan(kH200, {4096, most / 256, 8}, {}).plan.kernel, Kernel::kBatch);
 }
 
 TEST(GemmPlan, TheTableDecidesWhereItCan) {
