@@ -18,7 +18,9 @@
 namespace snug::net {
 namespace {
 
-constexpr int kBacklog = 128;
+// Connections that wait to be accepted: hundreds of peers may start at the same moment, each with
+// several. Whoever finds no room tries again only after a second.
+constexpr int kBacklog = 1024;
 
 Status system_error(const char* what, int error) {
   switch (error) {

@@ -14,8 +14,10 @@ namespace {
 
 // Not more: a listener greets few strangers at a time, and many may dial at the same moment.
 constexpr int kLanesAtOnce = 4;
-constexpr Status kRefused{
-    Code::kPeer, "the other side encrypts, or is no Snug; --insecure is for both sides or neither"};
+constexpr std::chrono::milliseconds kShortestPause{20}, kLongestPause{160};
+constexpr Status kStopped{Code::kIo, "stopped by the caller"};
+constexpr char kRefusedText[] =
+    "the other side encrypts, or is no Snug; --insecure is for both sides or neither";
 
 struct Dialler {
   const std::string& address;
@@ -23,12 +25,25 @@ struct Dialler {
   const Door& door;
   Deadline deadline;
 
+  // A listener knows nobody before the first bytes have come: where many dial at once, it may send
+  // away some who may come in.
   Result<ChannelPtr> open(const ChannelId& id, const KeepGoing& keep_going) const {
+    for (auto pause = kShortestPause;; pause *= 2) {
+      auto channel = try_once(id, keep_going);
+      const char* const why = channel.status().what;
+      if ((why != kSentAwayText && why != kRefusedText) || pause > kLongestPause) return channel;
+      std::this_thread::sleep_for(pause);
+      if (keep_going && !keep_going()) return kStopped;
+    }
+  }
+
+ private:
+  Result<ChannelPtr> try_once(const ChannelId& id, const KeepGoing& keep_going) const {
     auto channel = dial(address, door, deadline, keep_going);
     if (!channel) return channel;
     if (Status s = (*channel)->open(deadline, keep_going); !s.ok()) return s;
     if (Status s = greet(**channel, id, deadline, keep_going); !s.ok())
-      return options.insecure && s.code == Code::kPeer ? kRefused : s;
+      return options.insecure && s.code == Code::kPeer ? Status{Code::kPeer, kRefusedText} : s;
     return channel;
   }
 };
@@ -47,7 +62,7 @@ class SomeLanes {
           std::launch::async, [this, id] { return dialler_.open(id, [this] { return !stop_; }); }));
     for (auto& lane : lanes_) {
       while (lane.wait_for(std::chrono::milliseconds(50)) != std::future_status::ready)
-        if (keep_going && !keep_going()) return {Code::kIo, "stopped by the caller"};
+        if (keep_going && !keep_going()) return kStopped;
       auto channel = lane.get();
       if (!channel) return channel.status();
       channels.push_back(std::move(*channel));

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <fstream>
 #include <thread>
 #include <vector>
 
@@ -30,6 +31,22 @@ std::vector<std::byte> pattern(std::size_t num_bytes) {
   std::vector<std::byte> bytes(num_bytes);
   for (std::size_t i = 0; i < num_bytes; ++i) bytes[i] = static_cast<std::byte>(i * 7 + i / 251);
   return bytes;
+}
+
+// As where many peers start at the same moment, each with several connections. The kernel makes who
+// finds no room wait for a second.
+TEST(Socket, HundredsWaitToBeAccepted) {
+  int room = 0;
+  std::ifstream("/proc/sys/net/core/somaxconn") >> room;
+  if (room < 400) GTEST_SKIP() << "the system allows " << room;
+  Result<Listener> listener = Listener::open(Address{"127.0.0.1", 0});
+  ASSERT_TRUE(listener.ok());
+  std::vector<Socket> waiting;
+  for (int i = 0; i < 300; ++i) {
+    Result<Socket> socket = connect(Address{"127.0.0.1", listener->port()}, after(500ms));
+    ASSERT_TRUE(socket.ok()) << i << ": " << socket.status().what;
+    waiting.push_back(std::move(*socket));
+  }
 }
 
 TEST(Socket, MovesMoreThanBuffersHoldInPieces) {

@@ -92,14 +92,15 @@ TEST(WireSendAgain, SomethingElseOfThatNameAndSizeDoesNot) {
   EXPECT_EQ(sent.status().status.code, Code::kExists);
 }
 
-// A listener that is flooded may send a sender away before it has said a word.
+// A listener that is flooded may send a sender away before it has said a word, also as often as
+// wire::connect tries.
 TEST(WireSendAgain, AfterBeingSentAway) {
   const ScratchFolder dir;
   fs::create_directory(dir / "in");
   write_file(dir / "file", std::string(100'000, 'x'));
   TransferOptions options = quick();
   auto listener = std::move(*wire::Listener::open("127.0.0.1:0", options.wire));
-  FaultyProxy proxy(listener.address(), {Fault::kCut, 0, 0});
+  FaultyProxy proxy(listener.address(), {.kind = Fault::kCut, .num_connections = 5});
   StoreResult<TransferReport> sent = StoreStatus{{Code::kInternal, "did not run"}, {}, {}, {}};
   std::thread sender([&] { sent = send_path(dir / "file", proxy.address(), options); });
   auto connection = next_sender(listener);
@@ -107,8 +108,9 @@ TEST(WireSendAgain, AfterBeingSentAway) {
   sender.join();
   ASSERT_TRUE(sent.ok()) << to_string(sent.status());
   EXPECT_TRUE(proxy.has_struck());
+  EXPECT_EQ(sent->num_attempts, 2);
   options.num_retries = 0;
-  FaultyProxy again(listener.address(), {Fault::kCut, 0, 0});
+  FaultyProxy again(listener.address(), {.kind = Fault::kCut, .num_connections = 5});
   EXPECT_EQ(send_path(dir / "file", again.address(), options).status().status.code, Code::kPeer);
 }
 

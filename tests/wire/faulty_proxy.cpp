@@ -40,8 +40,10 @@ void FaultyProxy::run() {
     relay.seen_up = {number, true, {}};
     relay.seen_down = {number, false, {}};
     Fault up = fault_, down = fault_;
-    if (number != fault_.connection || !fault_.towards_server) up.kind = Fault::kNone;
-    if (number != fault_.connection || fault_.towards_server) down.kind = Fault::kNone;
+    const int nth = number - fault_.connection;
+    const bool has_fault = nth >= 0 && nth < fault_.num_connections;
+    if (!has_fault || !fault_.towards_server) up.kind = Fault::kNone;
+    if (!has_fault || fault_.towards_server) down.kind = Fault::kNone;
     ++number;
     relay.up = std::thread([&, up] { pump(relay.client, relay.server, up, relay.seen_up); });
     relay.down =

@@ -21,6 +21,7 @@ struct Fault {
   std::uint64_t after_bytes = 0;
   bool towards_server = true;
   std::chrono::milliseconds delay{0};  // of everything, in both directions
+  int num_connections = 1;             // so many have the fault, from that one on
 };
 
 class FaultyProxy {

@@ -92,6 +92,21 @@ TEST(WireDoor, ManyLanesOfManyDiallers) {
   EXPECT_EQ(num_connected, 6);
 }
 
+// A flooded listener sends even those away who may come in.
+TEST(WireDoor, WhoIsSentAwayTriesAgain) {
+  for (const bool insecure : {false, true})
+    for (const int connection : {0, 2}) {
+      wire::Options options = with_token();
+      if (insecure) options.token.clear();
+      options.insecure = insecure;
+      auto listener = wire::Listener::open("127.0.0.1:0", options);
+      FaultyProxy proxy(listener->address(), {.kind = Fault::kCut, .connection = connection});
+      const auto outcome = send_through(proxy, *listener, options, gaussian_bf16(1000));
+      EXPECT_TRUE(outcome.struck);
+      EXPECT_TRUE(outcome.same) << insecure << ' ' << connection << ": " << outcome.connected.what;
+    }
+}
+
 // The caller is asked on its own thread only, and a silent lane does not hold it.
 TEST(WireDoor, ConnectStopsWhenItsCallerWantsTo) {
   auto listener = wire::Listener::open("127.0.0.1:0", with_token());
@@ -347,7 +362,7 @@ TEST_F(UserSecret, OfEarlierVersions) {
     return wire::user_secret();
   };
   const std::string random = *wire::user_secret(), earlier(64, 'a');
-  for (const std::string& end : {"", "\n", "\r\n", "and more"}) {
+  for (const std::string end : {"", "\n", "\r\n", "and more"}) {
     EXPECT_EQ(*secret_of(earlier + end), earlier);
     EXPECT_EQ(*secret_of(random + end), random);
   }
