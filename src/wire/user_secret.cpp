@@ -1,11 +1,13 @@
 #include "wire/user_secret.h"
 
 #include <fcntl.h>
+#include <openssl/crypto.h>
 #include <openssl/rand.h>
 #include <pwd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
@@ -99,15 +101,21 @@ Result<std::string> make_token() noexcept try {
     token += kHexDigits[byte >> 4];
     token += kHexDigits[byte & 15];
   }
+  OPENSSL_cleanse(bytes, sizeof bytes);
   return token;
 } catch (const std::bad_alloc&) {
   return Status{Code::kInternal, "out of memory"};
 }
 
 bool is_random_token(const std::string& token) noexcept {
-  return token.size() == kRandomPrefix.size() + 2 * kRandomBytes &&
-         token.starts_with(kRandomPrefix) &&
-         token.find_first_not_of(kHexDigits, kRandomPrefix.size()) == std::string::npos;
+  if (token.size() != kRandomPrefix.size() + 2 * kRandomBytes ||
+      !token.starts_with(kRandomPrefix) ||
+      token.find_first_not_of(kHexDigits, kRandomPrefix.size()) != std::string::npos)
+    return false;
+  // One in 10^15 that are random has no more than eight kinds of digits; what is typed often has.
+  return std::ranges::count_if(kHexDigits, [&](char digit) {
+           return token.find(digit, kRandomPrefix.size()) != std::string::npos;
+         }) > 8;
 }
 
 Result<std::string> given_token(const std::string& given) {
