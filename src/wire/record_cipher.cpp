@@ -1,18 +1,24 @@
 #include "wire/record_cipher.h"
 
+#include <openssl/crypto.h>
+
 #include <algorithm>
 #include <span>
 
 namespace snug::wire {
 
+// Changes nothing unless there is a new key: numbers of records begin again with it alone.
 bool RecordCipher::renew_key() {
   Key key;
-  if (!make_key_(num_keys_, key)) return false;
-  iv_ = key.iv;
-  ++num_keys_;
-  num_records_ = 0;
-  bytes_left_ = key_life_bytes_;
-  return gcm_->set_key(key.key);
+  const bool ok = make_key_(num_keys_, key) && gcm_->set_key(key.key);
+  if (ok) {
+    iv_ = key.iv;
+    ++num_keys_;
+    num_records_ = 0;
+    bytes_left_ = key_life_bytes_;
+  }
+  OPENSSL_cleanse(&key, sizeof key);
+  return ok;
 }
 
 bool RecordCipher::run(std::uint32_t num_bytes, const std::byte* in, std::byte* out,

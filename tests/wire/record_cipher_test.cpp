@@ -73,7 +73,7 @@ class Cipher : public testing::TestWithParam<Libraries> {
 
 TEST_P(Cipher, WhatWasSealedOpens) {
   auto seals = sealer(), opens = opener();
-  for (const std::size_t n : {1, 15, 16, 17, 64, 1000, 65536, 131072}) {
+  for (const std::size_t n : {0, 1, 15, 16, 17, 64, 1000, 65536, 131072}) {
     const Bytes plain = random_bytes(n, n);
     const Record record = seal(seals, plain);
     if (n > 15) {
@@ -147,6 +147,22 @@ TEST_P(Cipher, NoKeyNoRecord) {
   std::byte byte{}, out{};
   std::array<std::byte, kTagBytes> tag;
   EXPECT_FALSE(cipher.run(1, &byte, &out, tag));
+}
+
+// After a failure, no record is sealed under the old key with numbers that begin again.
+TEST(RecordCipher, AKeyThatWasNotSetIsNotUsed) {
+  struct Broken : AesGcm {
+    bool set_key(const Key&) override { return false; }
+    bool run(const Nonce&, std::span<const std::byte>, std::span<const std::byte>, std::byte*,
+             Tag) override {
+      return true;
+    }
+  };
+  RecordCipher cipher(
+      std::make_unique<Broken>(), [](std::uint64_t, RecordCipher::Key&) { return true; }, 1000);
+  std::byte byte{}, out{};
+  std::array<std::byte, kTagBytes> tag;
+  for (int i = 0; i < 2; ++i) EXPECT_FALSE(cipher.run(1, &byte, &out, tag));
 }
 
 // NIST SP 800-38D's test case 4 (as in the paper that proposed GCM): bytes known to the world.
