@@ -32,18 +32,23 @@ LaunchRule launch_rule;
 
 void say_no_workers(const char* reason) { info("chunks are compressed on the CPU: %s", reason); }
 
-// The folder of the plugin itself, also if NCCL found it through a link.
-std::string own_folder() {
+// Beside the plugin itself, or beside the link through which NCCL found it: some installers link
+// every file on its own.
+std::string path_beside_plugin() {
   Dl_info self{};
-  if (::dladdr(reinterpret_cast<void*>(&own_folder), &self) == 0) return "";
+  if (::dladdr(reinterpret_cast<void*>(&path_beside_plugin), &self) == 0) return "";
   const std::unique_ptr<char, void (*)(void*)> real(::realpath(self.dli_fname, nullptr), std::free);
-  const std::string path = real != nullptr ? real.get() : self.dli_fname;
-  return path.substr(0, path.rfind('/') + 1);
+  std::string path;
+  for (const std::string plugin : {real != nullptr ? real.get() : self.dli_fname, self.dli_fname}) {
+    path = plugin.substr(0, plugin.rfind('/') + 1) + kWorkerLibraryFile;
+    if (::access(path.c_str(), F_OK) == 0) break;
+  }
+  return path;
 }
 
-// Beside the plugin, unless the settings name it.
+// Where the settings say, if they do.
 const WorkerLibrary* load_library(const std::string& setting) {
-  const std::string path = setting.empty() ? own_folder() + kWorkerLibraryFile : setting;
+  const std::string path = setting.empty() ? path_beside_plugin() : setting;
   if (::access(path.c_str(), F_OK) != 0)
     return say_no_workers((path + " is not there (it needs nvcc to build)").c_str()), nullptr;
   void* const handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);

@@ -159,13 +159,20 @@ TEST(NcclWorkers, AreFoundBesideThePlugin) {
   fs::create_directories(folder / "real");
   fs::copy_file(SNUG_NCCL_PLUGIN, folder / "real/libnccl-net-snug.so");
   fs::create_symlink("real/libnccl-net-snug.so", folder / "libnccl-net.so");
-  for (const bool are_there : {false, true}) {
-    if (are_there) fs::copy_file(SNUG_NCCL_FAKE_WORKERS, folder / "real/libnccl-snug-workers.so");
+  const auto expect = [&](bool are_found) {
     EXPECT_TRUE(all_succeeded(run_ranks(1, {{"SNUG_NCCL_SMS", "8"}}, [&](int, Shared&) {
       const Profiler profiler(folder / "libnccl-net.so");
-      SNUG_RANK_CHECK((profiler.mask() != 0) == are_there);
+      SNUG_RANK_CHECK((profiler.mask() != 0) == are_found);
       std::exit(0);
     })));
+  };
+  expect(false);
+  for (const char* where : {"real", "."}) {  // or beside the link
+    SCOPED_TRACE(where);
+    const fs::path workers = folder / where / "libnccl-snug-workers.so";
+    fs::copy_file(SNUG_NCCL_FAKE_WORKERS, workers);
+    expect(true);
+    fs::remove(workers);
   }
   fs::remove_all(folder);
 }
