@@ -124,6 +124,9 @@ cp secret older
 expect_code 8 "$SNUG" token secret
 expect_same secret older
 expect_code 7 "$SNUG" token nowhere/secret
+ln -s nobody dangling
+expect_code 8 "$SNUG" token dangling
+[ -e nobody ] && fail "a token was written through a link"
 "$SNUG" token | cmp -s - secret && fail "the same token twice"
 
 for command in "" compress decompress verify inspect cat bench sample token; do
