@@ -57,6 +57,7 @@ class SomeLanes {
 
   Status open(ChannelId id, int num_lanes, const KeepGoing& keep_going,
               std::vector<ChannelPtr>& channels) {
+    lanes_.reserve(static_cast<std::size_t>(num_lanes));  // may throw, while there is none to stop
     for (int i = 0; i < num_lanes; ++i, ++id.channel_idx)
       lanes_.push_back(std::async(
           std::launch::async, [this, id] { return dialler_.open(id, [this] { return !stop_; }); }));
