@@ -61,17 +61,9 @@ if(TARGET snug_openssl)
     target_link_libraries(snug_openssl INTERFACE ${CMAKE_DL_LIBS} Threads::Threads)
   endif()
 endif()
-# Shared, too: Debian has no other. Not where OpenSSL is as fast (src/wire/aes_gcm.h): programs
-# would need a library that they never call. Users of an installed Snug have no such option and take
-# what it was linked with.
-if(DEFINED SNUG_IPSEC_MB AND TARGET snug_openssl)
-  file(STRINGS ${snug_openssl_INCLUDE_DIR}/openssl/opensslv.h openssl_version
-       REGEX "define OPENSSL_VERSION_M(AJOR|INOR) ")
-  string(REGEX REPLACE "[^0-9]+([0-9]+)[^0-9]+([0-9]+).*" "\\1.\\2" openssl_version
-         "${openssl_version}")
-endif()
-if(NOT DEFINED SNUG_IPSEC_MB OR (SNUG_IPSEC_MB AND openssl_version VERSION_LESS 3.1))
-  snug_import(snug_ipsec_mb intel-ipsec-mb.h IPSec_MB)
+# The header alone: the library is opened at run time (src/wire/aes_gcm_ipsec_mb.cpp).
+if(SNUG_IPSEC_MB)
+  snug_import(snug_ipsec_mb intel-ipsec-mb.h)
 endif()
 snug_import(snug_json nlohmann/json.hpp)
 snug_import(snug_cli11 CLI/CLI.hpp)

@@ -61,12 +61,11 @@ if [[ $gpus != none ]]; then
   else
     architectures=(-DSNUG_CUDA_ALL=OFF -DCMAKE_CUDA_ARCHITECTURES="$gpus")
   fi
-  # Without libipsec-mb, whose 12 MB are more than all of Snug. The unwinder stays shared: libgcc's
-  # static one needs glibc 2.35. Without unused sections: std::random_device, which nobody calls,
-  # needs 2.36.
+  # The unwinder stays shared: libgcc's static one needs glibc 2.35. Without unused sections:
+  # std::random_device, which nobody calls, needs 2.36.
   cmake -G Ninja -S . -B "$work/cuda" -DCMAKE_BUILD_TYPE=Release -DCMAKE_CUDA_COMPILER="$nvcc" \
     -DSNUG_CUDA=ON "${architectures[@]}" -DSNUG_CUDA_SMALL=ON -DSNUG_CLI=OFF \
-    -DSNUG_TESTS=OFF -DSNUG_BENCH=OFF -DSNUG_IPSEC_MB=OFF -DCMAKE_MODULE_LINKER_FLAGS=-s \
+    -DSNUG_TESTS=OFF -DSNUG_BENCH=OFF -DCMAKE_MODULE_LINKER_FLAGS=-s \
     -DCMAKE_SHARED_LINKER_FLAGS="-static-libstdc++ -s -Wl,--gc-sections" \
     -DCMAKE_PREFIX_PATH="$deps"
   cmake --build "$work/cuda" -j "$jobs" --target snug_c nccl-snug-workers

@@ -1,6 +1,7 @@
 #include "wire/aes_gcm.h"
 
 #ifdef SNUG_HAVE_IPSEC_MB
+#include <dlfcn.h>
 #include <intel-ipsec-mb.h>
 #include <openssl/crypto.h>
 
@@ -10,21 +11,27 @@
 namespace snug::wire {
 namespace {
 
+// Opened and not linked, so that Snug runs where the library is not installed.
+IMB_MGR* open_library() {
+  void* const library = ::dlopen("libIPSec_MB.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) return nullptr;
+  const auto alloc = reinterpret_cast<decltype(&alloc_mb_mgr)>(::dlsym(library, "alloc_mb_mgr"));
+  const auto init =
+      reinterpret_cast<decltype(&init_mb_mgr_auto)>(::dlsym(library, "init_mb_mgr_auto"));
+  const auto error = reinterpret_cast<decltype(&imb_get_errno)>(::dlsym(library, "imb_get_errno"));
+  IMB_MGR* const manager = alloc && init && error ? alloc(0) : nullptr;
+  if (manager == nullptr) return nullptr;
+  init(manager, nullptr);
+  return error(manager) == 0 ? manager : nullptr;  // later versions test themselves
+}
+
 // The library's functions for this CPU; null if it has no VAES for 512 bits. Those that are used
 // here keep all state in what the caller hands them, so that one manager serves all threads.
 IMB_MGR* functions() {
-  static IMB_MGR* const manager = []() -> IMB_MGR* {
-    IMB_MGR* const made = alloc_mb_mgr(0);
-    if (made == nullptr) return nullptr;
-    init_mb_mgr_auto(made, nullptr);
-    constexpr std::uint64_t kNeeded =
-        IMB_FEATURE_AVX512_SKX | IMB_FEATURE_VAES | IMB_FEATURE_VPCLMULQDQ;
-    // Later versions test themselves first.
-    if (imb_get_errno(made) == 0 && (made->features & kNeeded) == kNeeded) return made;
-    free_mb_mgr(made);
-    return nullptr;
-  }();
-  return manager;
+  static IMB_MGR* const manager = open_library();
+  constexpr std::uint64_t kNeeded =
+      IMB_FEATURE_AVX512_SKX | IMB_FEATURE_VAES | IMB_FEATURE_VPCLMULQDQ;
+  return manager != nullptr && (manager->features & kNeeded) == kNeeded ? manager : nullptr;
 }
 
 class IpsecMbGcm final : public AesGcm {

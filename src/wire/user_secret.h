@@ -11,8 +11,7 @@ namespace snug::wire {
 // kUsage if it is too short or too long.
 Status check_token(const std::string& token) noexcept;
 
-// Whether it has the form of make_token (snug/wire.h), and so 256 bits that nobody chose. Somebody
-// who puts the hash of a word into this form deceives himself: the form is a promise.
+// Whether it has the form of make_token (snug/wire.h), which promises 256 bits that nobody chose.
 bool is_random_token(const std::string& token) noexcept;
 
 // `given`, or the variable SNUG_TOKEN if that is empty. Empty if there is neither.
