@@ -171,7 +171,7 @@ class Transfers(unittest.TestCase):
 
     def test_peers_that_are_gone_are_forgotten(self):
         client = self.client()
-        with unittest.mock.patch("snug.kv.client._PAUSE_SECONDS", 0.0):
+        with unittest.mock.patch("snug.kv.peer._PAUSE_SECONDS", 0.0):
             for port in range(1, 4):  # nobody listens there
                 with self.assertRaises(PullError):
                     client.pull(f"127.0.0.1:{port}", "r", 0, [0])

@@ -1,4 +1,4 @@
-"""The prefill worker's side: sends the pages of held requests to whoever asks for them."""
+"""The side that answers: connections from workers that ask (peer.py), and pages that are pulled."""
 
 import threading
 import time
@@ -13,14 +13,12 @@ _EARLY_SECONDS = 5.0  # how much sooner than the engine a peer may know that a r
 _MAX_SENDS = 8
 
 
-class PageServer:
-    """Serves until `close`. `record(moved, seconds, error)` is told of every transfer."""
+class Server:
+    """Serves until `close`. Subclasses have `_answer(channel, kind, fields)` for what was asked."""
 
-    def __init__(self, address, layout, held, options, record, log):
-        self._layout, self._held, self._options = layout, held, options
-        self._record, self._log = record, log
+    def __init__(self, address, layout, options, log):
+        self._layout, self._options, self._log = layout, options, log
         self._listener = wire.listen(address, **options.of_wire())
-        self._sends = ThreadPoolExecutor(_MAX_SENDS, "snug.kv.send")
         self._channels, self._lock, self._is_closed = set(), threading.Lock(), False
         _thread(self._accept)
 
@@ -35,7 +33,6 @@ class PageServer:
         self._listener.close()
         for channel in channels:
             channel.close()
-        self._sends.shutdown(wait=False, cancel_futures=True)
 
     def _accept(self):
         while not self._is_closed:
@@ -44,7 +41,7 @@ class PageServer:
             except TimeoutError:
                 continue
             except SnugError as error:  # of one peer; the next may be better
-                self._log(f"a decode worker could not connect: {error}")
+                self._log(f"a worker could not connect: {error}")
                 time.sleep(0.1)
             except ValueError:  # the listener is closed
                 return
@@ -54,9 +51,11 @@ class PageServer:
         with self._lock:
             self._channels.add(channel)
         try:
-            if self._greet(channel):
+            if not self._is_closed and self._greet(channel):  # it came while we closed
                 while not self._is_closed:
-                    self._answer(channel)
+                    note = channel.next_note()
+                    if note is not None:
+                        self._answer(channel, *messages.unpack(note))
         except (SnugError, ValueError) as error:  # it left, or we closed
             if isinstance(error, messages.BadMessage):
                 self._log(str(error))
@@ -68,29 +67,42 @@ class PageServer:
     def _greet(self, channel):
         kind, hello = messages.unpack(channel.connection.recv_note(self._options.timeout))
         if kind != "hello":
-            raise messages.BadMessage("a peer pulled pages before it said hello")
+            raise messages.BadMessage("a peer asked for something before it said hello")
         why = None
         if hello["version"] != messages.VERSION:
             why = "another version of Snug's protocol for KV pages; update both sides"
         elif hello["layout"] != self._layout.fingerprint:
             why = f"the KV caches differ: here {self._layout.fingerprint}"
         if why:
-            self._log(f"refused a decode worker: {why}; there {hello['layout']}")
-            channel.connection.send_note(messages.pack("no", id=0, why=why))
+            self._log(f"refused a worker: {why}; there {hello['layout']}")
+            self._refuse(channel, 0, why)
             channel.connection.recv_note(self._options.timeout)  # it hangs up
             return False
         link = (self._options.link and self._options.device is not None and hello["gpu"] == 1
                 and hello["host"] == host_name())
         channel.connection.send_note(messages.pack("welcome", link=int(link)))
         if link and not channel.open_link():
-            self._log("no GPU link to a decode worker of this host: pages travel through the host")
+            self._log("no GPU link to a worker of this host: pages travel through the host")
         return True
 
-    def _answer(self, channel):
-        note = channel.next_note()
-        if note is None:
-            return
-        kind, fields = messages.unpack(note)
+    def _refuse(self, channel, id, why):
+        channel.connection.send_note(messages.pack("no", id=id, why=why))
+
+
+class PageServer(Server):
+    """The prefill worker's side: sends the pages of held requests to whoever asks for them.
+    `record(moved, seconds, error)` is told of every transfer."""
+
+    def __init__(self, address, layout, held, options, record, log):
+        self._held, self._record = held, record
+        self._sends = ThreadPoolExecutor(_MAX_SENDS, "snug.kv.send")
+        super().__init__(address, layout, options, log)
+
+    def close(self):
+        super().close()
+        self._sends.shutdown(wait=False, cancel_futures=True)
+
+    def _answer(self, channel, kind, fields):
         if kind == "pull":
             self._sends.submit(self._send, channel, **fields)
         elif kind == "drop":
@@ -121,9 +133,6 @@ class PageServer:
             if blocks is not None:
                 self._held.give_back(request)
                 self._record(moved, time.monotonic() - start, error)
-
-    def _refuse(self, channel, id, why):
-        channel.connection.send_note(messages.pack("no", id=id, why=why))
 
 
 def _thread(target, *arguments):

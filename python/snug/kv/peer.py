@@ -1,0 +1,175 @@
+"""The side that asks: connections to workers that answer (server.py), one for each address."""
+
+import contextlib
+import itertools
+import threading
+import time
+from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import TimeoutError as FutureTimeout
+
+from .. import wire
+from .._library import SnugError
+from . import messages
+from .channel import Channel, host_name
+
+PROBLEMS = (SnugError, ValueError, FutureTimeout)  # what talking to a peer can raise
+_PAUSE_SECONDS = 2.0  # after a failed connection: requests fail at once instead of waiting again
+_ANSWERS = ("send", "go", "no")
+
+
+class Refused(ValueError):
+    """The peer's answer is no. The connection goes on."""
+
+
+class Unreachable(ValueError):
+    """There is no connection."""
+
+
+class Peers:
+    def __init__(self, layout, options, log):
+        self._arguments = layout, options, log
+        self._peers, self._lock = {}, threading.Lock()
+        self._is_closed = False
+
+    def connected(self, address):
+        with self._lock:
+            if self._is_closed:
+                raise ValueError("closed")
+            peer = self._peers.get(address)
+            if peer is None or peer.is_replaceable():
+                # Addresses of instances that are gone would add up.
+                self._peers = {name: other for name, other in self._peers.items()
+                               if not other.is_replaceable()}
+                peer = self._peers[address] = Peer(
+                    address, *self._arguments, tries_link=peer is None or not peer.lost_by_link)
+        peer.connect()
+        return peer
+
+    def close(self):
+        with self._lock:
+            self._is_closed = True
+            peers = list(self._peers.values())
+        for peer in peers:
+            peer.close()
+
+    def __len__(self):
+        return len(self._peers)
+
+
+class Peer:
+    """A connection to one worker; a new one is made after any error."""
+
+    def __init__(self, address, layout, options, log, tries_link):
+        self._address, self.layout, self._options, self._log = address, layout, options, log
+        self._tries_link, self.lost_by_link = tries_link, False
+        self._lock, self.channel = threading.Lock(), None
+        self._failed_at, self._failure = None, None
+        self._ids, self._answers = itertools.count(1), {}
+
+    def is_replaceable(self):
+        return self._failed_at is not None and (
+            self.channel is not None or time.monotonic() - self._failed_at > _PAUSE_SECONDS)
+
+    def connect(self):
+        with self._lock:
+            if self._failed_at is not None:
+                raise Unreachable(self._failure)
+            if self.channel is not None:
+                return
+            try:
+                self._open()
+            except (SnugError, ValueError) as error:
+                self.fail(error)
+                raise Unreachable(self._failure) from error
+            threading.Thread(target=self._listen, name="snug.kv.answers", daemon=True).start()
+
+    @contextlib.contextmanager
+    def ask(self, kind, **fields):
+        """Gives a function that waits for the answer's fields, and the id of both."""
+        id, answer = next(self._ids), Future()
+        self._answers[id] = answer
+
+        def wait():
+            try:
+                kind, fields = answer.result(self._options.timeout)
+            except FutureTimeout:
+                self.fail(f"no answer in {self._options.timeout} s")
+                raise
+            if kind == "no":
+                raise Refused(fields["why"])
+            return fields
+
+        try:
+            self.tell(kind, id=id, **fields)
+            yield id, wait
+        finally:
+            self._answers.pop(id, None)
+
+    def tell(self, kind, **fields):
+        self.channel.connection.send_note(messages.pack(kind, **fields))
+
+    def finish(self, transfer, num_bytes):
+        """Waits for a transfer of this connection."""
+        try:
+            self.channel.finish(transfer, num_bytes)
+        except BaseException as error:
+            self.fail(error)
+            raise
+
+    def fail(self, why):
+        if self._failed_at is None:
+            self._failure, self._failed_at = str(why) or "the connection ended", time.monotonic()
+        if self.channel is not None:
+            self.channel.close()
+        for answer in list(self._answers.values()):
+            _settle(answer, ValueError(self._failure))
+
+    def close(self):
+        self.fail("closed")
+
+    def _open(self):
+        connection = wire.connect(self._address, **self._options.of_wire())
+        channel = Channel(connection, self.layout, self._options)
+        try:
+            gpu = self._options.device is not None and self._options.link and self._tries_link
+            connection.send_note(messages.pack(
+                "hello", version=messages.VERSION, layout=self.layout.fingerprint,
+                host=host_name(), gpu=int(gpu)))
+            kind, fields = messages.unpack(connection.recv_note(self._options.timeout))
+            if kind == "no":
+                raise ValueError(fields["why"])
+            if kind != "welcome":
+                raise messages.BadMessage(f"the peer answered hello with {kind}")
+            if fields["link"] and not channel.open_link():
+                self.lost_by_link = True
+                self._log(f"no GPU link to {self._address}: pages travel through the host")
+        except BaseException:
+            channel.close()
+            raise
+        self.channel = channel
+
+    def _listen(self):
+        """Hands each answer to the question that waits for it, until the connection ends."""
+        try:
+            while self._failed_at is None:
+                note = self.channel.next_note()
+                if note is None:
+                    continue
+                kind, fields = messages.unpack(note)
+                if kind not in _ANSWERS:
+                    raise messages.BadMessage(f"the peer sent {kind}, which answers nothing")
+                answer = self._answers.pop(fields["id"], None)
+                if answer is not None:
+                    _settle(answer, (kind, fields))
+        except (SnugError, ValueError) as error:
+            self.fail(error)
+
+
+def _settle(answer, outcome):
+    try:
+        if isinstance(outcome, Exception):
+            answer.set_exception(outcome)
+        else:
+            answer.set_result(outcome)
+    except InvalidStateError:
+        pass  # another thread was faster
