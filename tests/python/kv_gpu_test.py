@@ -4,6 +4,7 @@ import sys
 import unittest
 
 try:
+    import numpy
     import torch
     if not torch.cuda.is_available():
         raise ImportError("no GPU")
@@ -12,11 +13,14 @@ except ImportError as error:
     sys.exit(77)
 
 from snug import SnugError
+from snug.kv.areas import Area
 from snug.kv.channel import Options
 from snug.kv.client import PageClient
 from snug.kv.gpu_transfers import GpuTransfers
 from snug.kv.held import HeldRequests
+from snug.kv.inbox import PageInbox
 from snug.kv.pages import CacheLayout
+from snug.kv.push import PagePusher, Pages as PushedPages
 from snug.kv.server import PageServer
 from snug.kv.slots import SlotStore, plan_slots
 
@@ -50,6 +54,44 @@ class Pages(unittest.TestCase):
                                         there[name][order[1:40]].view(torch.int16)))
             self.assertFalse(cache[39:].any())
         self.assertEqual([moved.raw_bytes for moved, _, _ in records], [39 * 3 * 65536] * 3)
+
+    def test_through_the_host(self):
+        self.moved(link=False)
+
+    def test_over_a_link(self):
+        self.moved(link=True)
+
+
+class Pushes(unittest.TestCase):
+    """Pages are on the GPU, metadata is in host memory, both on one connection."""
+    dtype, fingerprint = "bf16", "pages of a test, bf16"
+
+    def moved(self, link):
+        there, here = caches(True).values(), caches(False).values()
+        notes = torch.zeros(4, 64, dtype=torch.uint8)
+        areas = {"pages": Area([page.data_ptr() for page in here], [64 * 65536] * 3, [65536] * 3),
+                 "metadata": Area([notes.data_ptr()], [256], [64])}
+        options = Options(device=0, link=link)
+        inbox = PageInbox("127.0.0.1:0", self, areas, ("metadata",), options, print)
+        pusher = PagePusher(self, options, lambda moved: None, print)
+        self.addCleanup(inbox.close)
+        self.addCleanup(pusher.close)
+        order = torch.randperm(64).tolist()[:40]
+        inbox.expect("r", pages=range(40), metadata=[2])
+        tables = [numpy.array([[page.data_ptr() + block * 65536, 65536] for page in pages
+                               for block in blocks], numpy.uint64)
+                  for pages, blocks in ((there, order), (here, range(40)))]
+        pusher.push(inbox.address, PushedPages("r", "pages", False, *tables))
+        note = torch.arange(64, dtype=torch.uint8)
+        tables = [numpy.array([[address, 64]], numpy.uint64)
+                  for address in (note.data_ptr(), notes[2].data_ptr())]
+        pusher.push(inbox.address, PushedPages("r", "metadata", True, *tables))
+        inbox.finish("r")
+        for source, page in zip(there, here):
+            self.assertTrue(torch.equal(page[:40].view(torch.int16),
+                                        source[order].view(torch.int16)))
+            self.assertFalse(page[40:].any())
+        self.assertTrue(torch.equal(notes[2], note) and int(notes.sum()) == int(note.sum()))
 
     def test_through_the_host(self):
         self.moved(link=False)

@@ -61,6 +61,13 @@ class Channel:
             return self._start(library.snug_wire_recv, self.connection, (tag,), table)
         return self._start(library.snug_cuda_wire_recv, self.connection, (tag, self._dtype), table)
 
+    def send_host_bytes(self, tag, table):
+        """Memory of the host that has no dtype, wherever the pages are."""
+        return self._start(library.snug_wire_send, self.connection, (tag, DTYPES["bytes"]), table)
+
+    def receive_host_bytes(self, tag, table):
+        return self._start(library.snug_wire_recv, self.connection, (tag,), table)
+
     def finish(self, transfer, num_bytes):
         """Waits for a transfer. After an error nobody touches its pages any more."""
         try:

@@ -1,22 +1,34 @@
 """What two workers tell each other beside the pages: one JSON object in a note of the wire.
 
-    decode worker                                prefill worker
+    who connects                                 who listens
     hello   version, layout, host, gpu  ------>
                                         <------  welcome  link
+
+A decode worker connects to pull pages (client.py, server.py):
+
     pull    id, request, first, count   ------>
                                         <------  send     id, bytes    then message `id`: the pages
                                         <------  no       id, why      instead of both
     drop    request                     ------>
 
-`id` is the tag of the wire's message. Blocks are counted from the start of the request, so that a
-peer can name no page of another request.
+A prefill worker connects to push pages (push.py, inbox.py):
+
+    place   id, request, area, segments ------>
+                                        <------  go       id           it awaits message `id`
+                                        <------  no       id, why      or not
+    then message `id`: the pages        ------>
+
+`id` is the tag of the wire's message. Who pulls counts blocks from the start of the request, so
+that it can name no page of another request. Who pushes names addresses, (address, bytes) each, and
+the decode worker takes those that await pages of this request.
 """
 
 import json
 
 VERSION = 1
+MAX_SEGMENTS = 1 << 14  # their note stays below the wire's 1 MiB
 _MAX_TEXT = 4096
-_NUMBER, _TEXT = "a whole number", "a text"
+_NUMBER, _TEXT, _SEGMENTS = "a whole number", "a text", "a list of segments"
 _FIELDS = {
     "hello": {"version": _NUMBER, "layout": _TEXT, "host": _TEXT, "gpu": _NUMBER},
     "welcome": {"link": _NUMBER},
@@ -24,6 +36,8 @@ _FIELDS = {
     "send": {"id": _NUMBER, "bytes": _NUMBER},
     "no": {"id": _NUMBER, "why": _TEXT},
     "drop": {"request": _TEXT},
+    "place": {"id": _NUMBER, "request": _TEXT, "area": _TEXT, "segments": _SEGMENTS},
+    "go": {"id": _NUMBER},
 }
 
 
@@ -56,4 +70,8 @@ def unpack(note):
 def _fits(value, what):
     if what is _TEXT:
         return isinstance(value, str) and len(value) <= _MAX_TEXT
+    if what is _SEGMENTS:
+        return (isinstance(value, list) and 0 < len(value) <= MAX_SEGMENTS
+                and all(isinstance(pair, list) and len(pair) == 2
+                        and all(_fits(number, _NUMBER) for number in pair) for pair in value))
     return type(value) is int and 0 <= value < 1 << 62
