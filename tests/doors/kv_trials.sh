@@ -24,6 +24,7 @@ if [[ -z $model ]]; then
 END
   export KV_ENGINE_OPTIONS='{"max_model_len": 2048, "enable_prefix_caching": false,
     "load_format": "dummy", "skip_tokenizer_init": true, "seed": 0}'
+  export SGLANG_ENGINE_OPTIONS='{"load_format": "dummy"}'
 fi
 logs() { echo "the logs:"; tail -n 30 "$folder"/*.log; exit 1; }
 
@@ -46,6 +47,13 @@ fi
 if [[ -n $sglang ]]; then
   echo "HiCache"
   "$sglang" "$here/hicache_trial.py" 2> "$folder/hicache.log" | grep -E "^(ok|FAIL)" || logs
+  if "$sglang" -c "import mooncake.engine" 2> "$folder/mooncake.log"; then
+    echo "prefill and decode in SGLang"
+    "$sglang" "$here/sglang_pd_trial.py" "$model" "$folder" || logs
+  else
+    echo "SGLang's prefill and decode were not tried: they need mooncake-transfer-engine-non-cuda" \
+         "and libibverbs1"
+  fi
 else
-  echo "SGLang's HiCache was not tried: name a Python that has it"
+  echo "SGLang was not tried: name a Python that has it"
 fi
