@@ -3,6 +3,7 @@
 import copy
 import io
 import os
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -75,6 +76,18 @@ class Tensors(unittest.TestCase):
             frame[frame.numel() // 2] ^= 4
             with self.assertRaises(snug.SnugError):
                 snug.torch.decompress(frame)
+
+
+    def test_numpy_is_not_needed(self):
+        subprocess.run([sys.executable, "-W", "ignore", "-c", """
+import sys
+sys.modules["numpy"] = None
+import torch, snug.torch
+t = torch.randn(256, 256).bfloat16()
+assert torch.equal(snug.torch.decompress(snug.torch.compress(t), t.shape), t)
+assert torch.equal(snug.torch.apply_delta(t, snug.torch.delta(t, t + 1)), t + 1)
+snug.torch.compress_model(torch.nn.Sequential(torch.nn.Linear(256, 256).bfloat16()))
+"""], check=True)
 
 
 class Deltas(unittest.TestCase):

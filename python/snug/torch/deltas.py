@@ -14,7 +14,7 @@ import torch
 
 from .._library import DTYPES, CudaDeltaOptions, DeltaInfo, DeltaOptions, Status, check, library
 from .matrix import matrix_of, read_header
-from .on_gpu import require_cuda, run, stream_of
+from .on_gpu import bytes_of, require_cuda, run, stream_of
 from .tensors import DTYPE_NAMES
 
 _LOG2_BLOCK = 13  # what GPUs read
@@ -50,7 +50,7 @@ def apply_delta(base, delta):
     delta, flat = _bytes_on(delta, base.device), _flat(base)
     dtype, raw_bytes = _number_of(flat), flat.numel() * flat.element_size()
     info, status = DeltaInfo(), Status()
-    header = delta[:_HEADER_BYTES].cpu().numpy().tobytes()
+    header = bytes_of(delta[:_HEADER_BYTES])
     check(library.snug_delta_inspect(header, len(header), byref(info), byref(status)), status)
     if info.raw_bytes != raw_bytes or info.dtype != dtype:
         raise ValueError(f"the delta is for a tensor of {info.raw_bytes} bytes, this one has "

@@ -16,7 +16,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from .._library import GemmMatrix, SnugError, Status, check, library, whole
 from .choice import is_faster_packed
-from .on_gpu import require_cuda, run, stream_of
+from .on_gpu import bytes_of, require_cuda, run, stream_of
 
 RAW, FIXED = 0, 1  # enum snug_gemm_kind
 _HEADER_BYTES = 256
@@ -84,7 +84,7 @@ def read_header(packed):
     if packed.dtype != torch.uint8 or packed.dim() != 1 or not packed.is_contiguous():
         raise TypeError(f"a packed matrix is a row of bytes, not {packed.dtype} of shape "
                         f"{tuple(packed.shape)}")
-    header = packed[:_HEADER_BYTES].cpu().numpy().tobytes()
+    header = bytes_of(packed[:_HEADER_BYTES])
     matrix, status = GemmMatrix(), Status()
     check(library.snug_gemm_inspect(header, len(header), packed.numel(), byref(matrix),
                                     byref(status)), status)

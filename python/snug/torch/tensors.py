@@ -8,7 +8,7 @@ import torch
 from .. import inspect
 from .._library import (CODECS, DTYPES, TORCH_DTYPES, CudaOptions, EncodeOptions, Status, check,
                         library, number_of)
-from .on_gpu import require_cuda, run
+from .on_gpu import bytes_of, require_cuda, run
 
 DTYPE_NAMES = {getattr(torch, name): ours for name, ours in TORCH_DTYPES.items()}
 _HEADER_BYTES = 64
@@ -48,7 +48,7 @@ def decompress(frame, shape=None):
         raise TypeError(f"a frame is a row of bytes, not {frame.dtype} of shape "
                         f"{tuple(frame.shape)}")
     frame = frame.contiguous()
-    info = inspect(frame[:_HEADER_BYTES].cpu().numpy().tobytes())
+    info = inspect(bytes_of(frame[:_HEADER_BYTES]))
     dtype = next((known for known, name in DTYPE_NAMES.items() if name == info.dtype), None)
     if dtype is None:
         raise TypeError(f"torch has no dtype for frames of {info.dtype}")
