@@ -163,6 +163,22 @@ class Experts(unittest.TestCase):
                 error = (got.grad.double().cpu() - want.grad).norm() / want.grad.norm()
                 self.assertLess(float(error), 0.02, device)
 
+    def test_autocast_takes_no_other_type(self):
+        """Products of large BF16 values do not fit into FP16."""
+        for device in DEVICES:
+            w13 = bf16(2, 96, 72, device=device, scale=200)
+            layer = CompressedExperts.from_weights(w13, bf16(2, 72, 48, device=device))
+            ids = torch.tensor([[0], [1]], device=device)
+            found = []
+            for is_on in (False, True):
+                x = bf16(2, 72, device=device, scale=8).requires_grad_()
+                with torch.autocast(device, dtype=torch.float16, enabled=is_on):
+                    y = layer(x, ids, torch.ones((2, 1), device=device))
+                    y.backward(torch.ones_like(y))
+                found.append((y, x.grad))
+            for got, want in zip(found[1], found[0]):
+                self.assertTrue(torch.equal(got, want) and torch.isfinite(got).all(), device)
+
     def test_state_dicts(self):
         for device in DEVICES:
             layers = [CompressedExperts.from_weights(bf16(2, 96, 72, device=device, seed=seed),

@@ -18,7 +18,7 @@ from .banks import (SHAPE, BankShape, bank_sums, check_bank, declare, inspect_ba
                     replace_expert, unpack_expert, verify_bank)
 from .deltas import apply_delta
 from .linear import errors_name
-from .matrix import FIXED, RAW, _operators
+from .matrix import FIXED, RAW, _operators, multiply_dense
 from .on_gpu import require_cuda, stream_of
 
 
@@ -108,8 +108,8 @@ def _used_experts(ids, gate_up, down, shapes):
 
 
 def one_expert(x, gate_up, down):
-    gate, up = F.linear(x, gate_up).chunk(2, dim=-1)
-    return F.linear(F.silu(gate) * up, down)
+    gate, up = multiply_dense(x, gate_up).chunk(2, dim=-1)
+    return multiply_dense(F.silu(gate) * up, down)
 
 
 @torch.library.register_fake("snug::experts")
@@ -122,14 +122,15 @@ def _gradients(grad, x, gate_up, down, ids, weights, experts, n, k, kind):
     shapes = _shapes(experts, n, k, kind)
     grad_x, grad_weights = torch.zeros_like(x, dtype=torch.float32), torch.zeros_like(weights)
     for rows, places, w13, w2 in _used_experts(ids, gate_up, down, shapes):
-        gate, up = F.linear(x[rows], w13).float().chunk(2, dim=-1)
+        gate, up = multiply_dense(x[rows], w13).float().chunk(2, dim=-1)
         share, silu = torch.sigmoid(gate), F.silu(gate)
-        part = F.linear((silu * up).to(x.dtype), w2).float()
+        part = multiply_dense((silu * up).to(x.dtype), w2).float()
         grad_weights[rows, places] = (grad[rows].float() * part).sum(-1).to(weights.dtype)
-        grad_h = ((grad[rows] * weights[rows, places, None]).to(x.dtype) @ w2).float()
+        grad_part = (grad[rows] * weights[rows, places, None]).to(x.dtype)
+        grad_h = multiply_dense(grad_part, w2.T).float()
         grad_gate = grad_h * up * share * (1 + gate * (1 - share))
         both = torch.cat([grad_gate, grad_h * silu], dim=-1).to(x.dtype)
-        grad_x.index_add_(0, rows, (both @ w13).float())
+        grad_x.index_add_(0, rows, multiply_dense(both, w13.T).float())
     return grad_x.to(x.dtype), grad_weights
 
 

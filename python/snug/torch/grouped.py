@@ -4,11 +4,10 @@ import ctypes
 from ctypes import POINTER, byref, c_int, c_size_t, c_uint64, c_void_p
 
 import torch
-import torch.nn.functional as F
 
 from .._library import Status, check, has_cuda, library
 from .banks import SHAPE, BankShape, check_bank, declare, unpack_expert
-from .matrix import _operators
+from .matrix import _operators, multiply_dense
 from .on_gpu import require_cuda, stream_of
 
 
@@ -93,7 +92,7 @@ def _grouped_on_cpu(x, bank, groups, masked, experts, n, k, parts, kind):
             at = (groups == expert).nonzero(as_tuple=True)
             rows_of = x[at]
         if len(rows_of):
-            y[at] = F.linear(rows_of, unpack_expert(bank, shape, expert))
+            y[at] = multiply_dense(rows_of, unpack_expert(bank, shape, expert))
     return y
 
 

@@ -128,7 +128,7 @@ def verify(packed, header, sums):
                               "their checksum; load it again from a copy that is intact")
 
 
-def multiply_dense(x, dense, bias):
+def multiply_dense(x, dense, bias=None):
     """The product in BF16, also where autocast would take another type for it."""
     if not torch.is_autocast_enabled(x.device.type):
         return F.linear(x, dense, bias)
