@@ -14,18 +14,9 @@ from torch import nn
 
 import snug.torch
 from snug._library import has_cuda
-from snug.torch.expert_modules import is_bank, why_not_experts
 from snug.torch.banks import pack_bank, try_pack_bank
 from snug.torch.experts import CompressedExperts
 from snug.torch.grouped import grouped
-from snug.torch.model import dense_state_dict
-
-try:
-    from transformers import MixtralConfig, Qwen3MoeConfig
-    from transformers.models.mixtral.modeling_mixtral import MixtralExperts
-    from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeForCausalLM
-except ImportError:
-    MixtralExperts = None
 
 DEVICES = ["cpu"] + (["cuda"] if has_cuda and torch.cuda.is_available() else [])
 
@@ -246,78 +237,6 @@ class Grouped(unittest.TestCase):
             grouped(x, bank, shape, ids=ids.float())
         with self.assertRaisesRegex(NotImplementedError, "no gradients"):
             grouped(x.requires_grad_(), bank, shape, ids=ids).sum().backward()
-
-
-@unittest.skipIf(MixtralExperts is None, "transformers with banks of experts is not installed")
-class Transformers(unittest.TestCase):
-    def test_a_model_keeps_its_logits(self):
-        config = Qwen3MoeConfig(vocab_size=64, hidden_size=128, intermediate_size=128,
-                                num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
-                                head_dim=64, moe_intermediate_size=128, num_experts=6,
-                                num_experts_per_tok=2, decoder_sparse_step=1, mlp_only_layers=[])
-        for device in DEVICES:
-            torch.manual_seed(1)
-            model = Qwen3MoeForCausalLM(config).to(torch.bfloat16).to(device).eval()
-            tokens = torch.arange(12, device=device)[None]
-            with torch.no_grad():
-                before = model(tokens).logits.float()
-                dense = {name: weight.clone() for name, weight in model.state_dict().items()}
-                report = snug.torch.compress_model(model)
-                after = model(tokens).logits.float()
-            saved = dense_state_dict(model)
-            self.assertEqual(saved.keys(), dense.keys())
-            for name, weight in dense.items():
-                self.assertTrue(torch.equal(saved[name], weight.cpu()), name)
-            packed = [name for name, m in model.named_modules() if isinstance(m, CompressedExperts)]
-            self.assertEqual(packed, [f"model.layers.{i}.mlp.experts" for i in range(2)])
-            self.assertLess(report.num_bytes, report.dense_bytes)
-            self.assertLess(float((after - before).norm() / before.norm()), 0.02)
-            restored = snug.torch.decompress_model(model).state_dict()
-            self.assertEqual(restored.keys(), dense.keys())
-            for name, weight in dense.items():
-                self.assertTrue(torch.equal(restored[name], weight), name)
-
-    def test_other_modules_are_left_alone(self):
-        config = MixtralConfig(hidden_size=32, intermediate_size=32, num_local_experts=2,
-                               hidden_act="gelu")
-        other = MixtralExperts(config).to(torch.bfloat16)
-        with torch.no_grad():
-            for weight in other.parameters():
-                weight.normal_(std=0.3)
-        self.assertIn("something else", why_not_experts(other))
-        self.assertIn("not bfloat16", why_not_experts(other.float()))
-        self.assertFalse(is_bank(nn.Linear(2, 2)))
-
-    def experts(self):
-        config = MixtralConfig(hidden_size=128, intermediate_size=256, num_local_experts=2)
-        bank = MixtralExperts(config).to(torch.bfloat16)
-        with torch.no_grad():
-            for weight in bank.parameters():
-                weight.normal_(std=0.05)
-        return bank
-
-    def test_what_a_replacement_would_lose(self):
-        bank = self.experts()
-        self.assertIsNone(why_not_experts(bank))
-        hook = bank.register_forward_hook(lambda *_: None)
-        self.assertIn("hooks", why_not_experts(bank))
-        hook.remove()
-        bank.bias = nn.Parameter(torch.zeros(2))
-        self.assertIn("other weights", why_not_experts(bank))
-        report = snug.torch.compress_model(nn.Sequential(bank))
-        self.assertIn("other weights", str(report))
-
-    def test_experts_that_two_layers_share(self):
-        bank = self.experts()
-        model = nn.ModuleList([nn.ModuleList([bank]), nn.ModuleList([bank])])
-        weight = bank.down_proj.detach().clone()
-        report = snug.torch.compress_model(model)
-        self.assertEqual(len(report.layers), 1)
-        self.assertIsInstance(model[0][0], CompressedExperts)
-        self.assertIs(model[0][0], model[1][0])
-        snug.torch.decompress_model(model)
-        self.assertIs(model[0][0], model[1][0])
-        self.assertTrue(torch.equal(model[0][0].down_proj, weight))
 
 
 if __name__ == "__main__":
