@@ -14,7 +14,7 @@ from torch import nn
 
 import snug.torch
 from snug._library import has_cuda
-from snug.torch.banks import pack_bank, try_pack_bank
+from snug.torch.banks import pack_bank, replace_expert, try_pack_bank
 from snug.torch.experts import CompressedExperts
 from snug.torch.grouped import grouped
 
@@ -135,6 +135,8 @@ class Experts(unittest.TestCase):
                     layer.apply_delta(number, down=snug.torch.delta(new2[1], w2[1]))
             with self.assertRaises(snug.SnugError):  # made from another expert
                 layer.apply_delta(0, down=snug.torch.delta(new2[1], w2[1]))
+            with self.assertRaisesRegex(TypeError, "give a delta: gate_up, down or both"):
+                layer.apply_delta(0)
             for got, want in zip(layer.weights(), (new13, new2)):
                 self.assertTrue(torch.equal(got, want))
 
@@ -169,6 +171,15 @@ class Experts(unittest.TestCase):
                 found.append((y, x.grad))
             for got, want in zip(found[1], found[0]):
                 self.assertTrue(torch.equal(got, want) and torch.isfinite(got).all(), device)
+
+    def test_a_slot_takes_no_other_type(self):
+        """It would be rounded without a word."""
+        bank, shape = pack_bank(bf16(2, 32, 16))
+        before = bank.clone()
+        for weight in (bf16(32, 16).float(), bf16(16, 32)):
+            with self.assertRaisesRegex(TypeError, "BF16 of shape"):
+                replace_expert(bank, shape, 1, weight)
+        self.assertTrue(torch.equal(bank, before))
 
     def test_state_dicts(self):
         for device in DEVICES:

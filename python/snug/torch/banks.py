@@ -151,11 +151,13 @@ def replace_expert(bank, shape, expert, weight):
     ValueError if its values do not compress well enough for a slot; the bank then stays as it is.
     """
     check_bank(bank, shape)
-    if not 0 <= expert < shape.experts or tuple(weight.shape) != (shape.n, shape.k):
-        raise ValueError(f"expert {expert} of shape {tuple(weight.shape)} does not fit {shape}")
+    expert = whole(expert, "the number of an expert", 0, shape.experts - 1)
+    if weight.dtype != torch.bfloat16 or tuple(weight.shape) != (shape.n, shape.k):
+        raise TypeError(f"an expert of {shape} is BF16 of shape {(shape.n, shape.k)}, not "
+                        f"{weight.dtype} of shape {tuple(weight.shape)}")
     one = shape._replace(experts=1)
     slot = torch.empty(one.num_bytes(), dtype=torch.uint8, device=bank.device)
-    weight = weight.detach().to(bank.device, torch.bfloat16).contiguous()[None]
+    weight = weight.detach().to(bank.device).contiguous()[None]
     pack_on = _pack_on_gpu if bank.is_cuda else _pack_on_cpu
     if pack_on(weight, one, slot) is not None:
         raise ValueError(f"the new values of expert {expert} do not compress: pack the whole bank "

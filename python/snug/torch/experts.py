@@ -204,6 +204,8 @@ class CompressedExperts(nn.Module):
 
         Nothing changes if a delta was made from other weights, or if new ones do not compress.
         """
+        if gate_up is None and down is None:
+            raise TypeError("give a delta: gate_up, down or both")
         deltas = {"gate_up": gate_up, "down": down}
         shapes = dict(self._banks())
         new = {name: apply_delta(unpack_expert(getattr(self, name), shapes[name], expert), change)
