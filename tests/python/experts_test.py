@@ -156,6 +156,34 @@ class Experts(unittest.TestCase):
                 error = (got.grad.double().cpu() - want.grad).norm() / want.grad.norm()
                 self.assertLess(float(error), 0.02, device)
 
+    def test_damage_is_found_at_any_time(self):
+        for device in DEVICES:
+            w13, w2 = bf16(3, 96, 72, device=device), bf16(3, 72, 48, device=device, seed=1)
+            layer = CompressedExperts.from_weights(w13, w2)
+            model = nn.ModuleDict({"experts": layer})
+            layer.apply_delta(1, gate_up=snug.torch.delta(w13[1], w13[2]))
+            snug.torch.verify_model(model)
+            layer.down[len(layer.down) // 3 + 4096] += 1
+            with self.assertRaisesRegex(snug.SnugError, "experts: down: .*expert 1 does not match"):
+                snug.torch.verify_model(model)
+            with self.assertRaisesRegex(snug.SnugError, "experts.down: .*expert 1"):
+                model.load_state_dict(model.state_dict())  # it is not saved as if it was right
+            layer.down[len(layer.down) // 3 + 4096] -= 1
+            slots = layer.gate_up.view(3, -1)
+            slots[2, :256] = CompressedExperts.from_weights(w13[:, :64], w2[..., :32]).gate_up[:256]
+            with self.assertRaisesRegex(snug.SnugError, "expert 2"):
+                snug.torch.verify_model(model)
+
+    def test_states_of_distributed_checkpoints(self):
+        """torch looks each of their names up in the module."""
+        from torch.distributed.checkpoint.state_dict import (get_model_state_dict,
+                                                             set_model_state_dict)
+        models = [nn.Sequential(CompressedExperts.from_weights(bf16(2, 32, 16, seed=seed),
+                                                               bf16(2, 16, 16, seed=seed)))
+                  for seed in (1, 2)]
+        set_model_state_dict(models[1], get_model_state_dict(models[0]))
+        self.assertTrue(torch.equal(models[1][0].gate_up, models[0][0].gate_up))
+
     def test_autocast_takes_no_other_type(self):
         """Products of large BF16 values do not fit into FP16."""
         for device in DEVICES:
@@ -201,12 +229,13 @@ class Experts(unittest.TestCase):
             state["down"][len(state["down"]) // 2 + 4096] -= 1
             with self.assertRaisesRegex(TypeError, "has checksums of int64"):
                 layers[1].load_state_dict({**state, "down_sums": state["down_sums"][0]})
-            empty = nn.ModuleList([layers[1].to("meta").to_empty(device=device)])
-            empty[0].down.zero_(), empty[0].gate_up.zero_()
-            with self.assertRaisesRegex(snug.SnugError, "0.gate_up: .*not a packed matrix"):
-                empty.state_dict()
+            layers[1].to("meta").to_empty(device=device)
+            layers[1].gate_up.zero_()
+            with self.assertRaisesRegex(snug.SnugError, "gate_up: expert 0: .*not a packed matrix"):
+                layers[1].verify()
             older = {name: state[name] for name in ("gate_up", "down")}
             layers[1].load_state_dict(older)
+            layers[1].verify()
             with self.assertRaisesRegex(TypeError, "expected the"):
                 layers[1].load_state_dict({**state, "down": layers[0].down.float()})
             with self.assertRaisesRegex(RuntimeError, "size mismatch"):
@@ -248,7 +277,6 @@ class Grouped(unittest.TestCase):
             grouped(x, bank, shape, ids=ids.float())
         with self.assertRaisesRegex(NotImplementedError, "no gradients"):
             grouped(x.requires_grad_(), bank, shape, ids=ids).sum().backward()
-
 
 if __name__ == "__main__":
     unittest.main()

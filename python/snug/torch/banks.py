@@ -9,10 +9,8 @@ from typing import NamedTuple
 import torch
 
 from .._library import CudaResult, SnugError, Status, check, has_cuda, library, whole
-from .matrix import FIXED, RAW, _CORRUPT, read_header, strip_sums
-from .on_gpu import require_cuda, stream_of
-
-_DST_TOO_SMALL = 6  # enum snug_code
+from .matrix import FIXED, RAW, _CORRUPT, _DST_TOO_SMALL, read_header, strip_sums
+from .on_gpu import bytes_of, require_cuda, stream_of
 
 
 class _Shape(ctypes.Structure):
@@ -40,7 +38,6 @@ declare({
     "snug_experts_pack_host": (c_int, [c_void_p, SHAPE, c_void_p, c_size_t, _STATUS]),
     "snug_experts_unpack_host": (c_int, [c_void_p, c_size_t, SHAPE, c_uint64, c_void_p, c_size_t,
                                          _STATUS]),
-    "snug_experts_inspect_host": (c_int, [c_void_p, c_size_t, SHAPE, _STATUS]),
 }, {"snug_experts_shape": _Shape})
 if has_cuda:
     declare({
@@ -62,6 +59,10 @@ class BankShape(NamedTuple):
     def struct(self):
         return _Shape(*self)
 
+    def packed_rows(self):
+        """Those of a matrix as it is packed: each part has whole strips of 16."""
+        return self.n if self.parts == 1 else self.parts * 16 * -(-self.n // (self.parts * 16))
+
     @functools.lru_cache(maxsize=None)
     def num_bytes(self):
         """0 if it is out of range."""
@@ -79,6 +80,20 @@ def pack_bank(weight, parts=1, kind=FIXED):
     warnings.warn(f"the values of expert {expert} do not compress: its bank of shape "
                   f"{tuple(weight.shape)} stays uncompressed", RuntimeWarning, stacklevel=2)
     return try_pack_bank(weight, parts, RAW)[:2]
+
+
+def pack_experts(w13, w2, kind=FIXED):
+    """Both banks of a layer, and (experts, n, k, kind): they are of one kind."""
+    if w2.dim() != 3:
+        raise TypeError(f"down has three dimensions, not the shape {tuple(w2.shape)}")
+    experts, k, n = w2.shape
+    if tuple(w13.shape) != (experts, 2 * n, k):
+        raise ValueError(f"gate and up of shape {tuple(w13.shape)} do not match down of shape "
+                         f"{tuple(w2.shape)}")
+    (gate_up, first), (down, second) = pack_bank(w13, 2, kind), pack_bank(w2, 1, kind)
+    if first.kind != second.kind:
+        (gate_up, first), (down, second) = pack_bank(w13, 2, RAW), pack_bank(w2, 1, RAW)
+    return gate_up, down, (experts, n, k, first.kind)
 
 
 def try_pack_bank(weight, parts, kind):
@@ -117,9 +132,8 @@ def _pack_on_gpu(weight, shape, bank):
             weight.data_ptr(), byref(struct), 0, shape.experts, bank.data_ptr(), bank.numel(),
             workspace.data_ptr(), size, results.data_ptr(), stream_of(weight.device.index),
             byref(status)), status)
-        outcomes = results.cpu()
-    for expert in range(shape.experts):
-        outcome = CudaResult.from_buffer_copy(outcomes[expert].numpy().tobytes())
+    for expert, result in enumerate(results.cpu()):
+        outcome = CudaResult.from_buffer_copy(bytes_of(result))
         code = library.snug_cuda_status(byref(outcome), byref(status))
         if code == _DST_TOO_SMALL:
             return expert
@@ -165,27 +179,26 @@ def replace_expert(bank, shape, expert, weight):
     bank.view(shape.experts, -1)[expert].copy_(slot)
 
 
-def inspect_bank(bank, shape):
-    """Checks the headers of all experts in the bytes of a bank."""
-    check_bank(bank, shape)
-    bank, status = bank.cpu(), Status()
+def slot_sums(slot, shape, expert):
+    """Checksums of one expert in the bytes of its slot: int64, one for every 16 packed rows."""
     try:
-        check(library.snug_experts_inspect_host(bank.data_ptr(), bank.numel(),
-                                                byref(shape.struct()), byref(status)), status)
-    except SnugError as error:  # the library numbers what it reads as blocks
-        raise SnugError(error.code, str(error).replace("block", "expert", 1)) from None
+        header = read_header(slot)
+    except SnugError as error:
+        raise SnugError(error.code, f"expert {expert}: {error}") from None
+    if header[:3] != (shape.packed_rows(), shape.k, shape.kind):
+        raise SnugError(_CORRUPT, f"corrupt: expert {expert} has another shape than its bank")
+    return strip_sums(slot, header)
 
 
 def bank_sums(bank, shape):
-    """Checksums of a bank on its device: int64, for each expert one for every 16 packed rows."""
+    """The same of all experts, on the device of their bank."""
     check_bank(bank, shape)
-    return torch.stack([strip_sums(slot, read_header(slot))
-                        for slot in bank.view(shape.experts, -1)])
+    return torch.stack([slot_sums(slot, shape, expert)
+                        for expert, slot in enumerate(bank.view(shape.experts, -1))])
 
 
 def verify_bank(bank, shape, sums):
     """Compares a bank with its checksums; raises SnugError that names a damaged expert."""
-    inspect_bank(bank, shape)
     found = bank_sums(bank, shape)
     if sums.dtype != torch.int64 or sums.shape != found.shape:
         raise TypeError(f"a bank of {shape.experts} experts has checksums of int64 and shape "

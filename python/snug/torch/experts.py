@@ -14,11 +14,11 @@ import torch.nn.functional as F
 from torch import nn
 
 from .._library import Status, check, has_cuda, library
-from .banks import (SHAPE, BankShape, bank_sums, check_bank, declare, inspect_bank, pack_bank,
-                    replace_expert, unpack_expert, verify_bank)
+from .banks import (SHAPE, BankShape, bank_sums, check_bank, declare, pack_experts, replace_expert,
+                    slot_sums, unpack_expert, verify_bank)
 from .deltas import apply_delta
 from .linear import errors_name
-from .matrix import FIXED, RAW, _operators, multiply_dense
+from .matrix import FIXED, _operators, multiply_dense
 from .on_gpu import require_cuda, stream_of
 
 
@@ -37,8 +37,9 @@ if has_cuda:
     }, {})
 _operators.define("experts(Tensor x, Tensor gate_up, Tensor down, Tensor ids, Tensor weights, "
                   "int experts, int n, int k, int kind) -> Tensor")
-_operators.define("experts_backward(Tensor grad, Tensor x, Tensor gate_up, Tensor down, Tensor ids, "
-                  "Tensor weights, int experts, int n, int k, int kind) -> (Tensor, Tensor)")
+_operators.define("experts_backward(Tensor grad, Tensor x, Tensor gate_up, Tensor down, "
+                  "Tensor ids, Tensor weights, int experts, int n, int k, int kind) "
+                  "-> (Tensor, Tensor)")
 
 
 def _shapes(experts, n, k, kind):
@@ -160,8 +161,8 @@ class CompressedExperts(nn.Module):
     """The experts of a layer from packed BF16 weights: lossless, in a quarter less memory.
 
     `forward(x, ids, weights)`: rows of x, for each the numbers of its experts and their weights.
-    An id of -1 or of `num_experts` adds nothing. The banks are the buffers `gate_up` and `down`;
-    state_dict saves their checksums beside them, which are compared when they are loaded.
+    An id of -1 or of `num_experts` adds nothing. The banks are the buffers `gate_up` and `down`,
+    their checksums `gate_up_sums` and `down_sums`, which are compared when a state is loaded.
     """
 
     def __init__(self, gate_up, down, shape):
@@ -170,24 +171,23 @@ class CompressedExperts(nn.Module):
         self.num_experts, self.n, self.k, self.kind = shape
         self.register_buffer("gate_up", gate_up)
         self.register_buffer("down", down)
+        for name, shape in self._banks():
+            self.register_buffer(name + "_sums", bank_sums(getattr(self, name), shape))
 
     @classmethod
     def from_weights(cls, w13, w2, kind=FIXED):
         """From w13[experts][2 N][K], gate over up, and w2[experts][K][N]."""
-        if w2.dim() != 3:
-            raise TypeError(f"down has three dimensions, not the shape {tuple(w2.shape)}")
-        experts, k, n = w2.shape
-        if tuple(w13.shape) != (experts, 2 * n, k):
-            raise ValueError(f"gate and up of shape {tuple(w13.shape)} do not match down of shape "
-                             f"{tuple(w2.shape)}")
-        (gate_up, first), (down, second) = pack_bank(w13, 2, kind), pack_bank(w2, 1, kind)
-        if first.kind != second.kind:  # both banks of a layer are of one kind
-            (gate_up, first), (down, second) = pack_bank(w13, 2, RAW), pack_bank(w2, 1, RAW)
-        return cls(gate_up, down, (experts, n, k, first.kind))
+        return cls(*pack_experts(w13, w2, kind))
 
     @property
     def num_bytes(self):
-        return self.gate_up.numel() + self.down.numel()
+        return sum(buffer.numel() * buffer.element_size() for buffer in self.buffers())
+
+    def verify(self):
+        """Checks that the weights are intact; raises SnugError that names a damaged expert."""
+        for name, shape in self._banks():
+            with errors_name(name):
+                verify_bank(getattr(self, name), shape, getattr(self, name + "_sums"))
 
     def forward(self, hidden_states, top_k_index, top_k_weights):
         return torch.ops.snug.experts(hidden_states, self.gate_up, self.down, top_k_index,
@@ -195,9 +195,9 @@ class CompressedExperts(nn.Module):
 
     def weights(self):
         """The exact w13 and w2."""
-        shapes = _shapes(self.num_experts, self.n, self.k, self.kind)
-        return tuple(torch.stack([unpack_expert(bank, shape, e) for e in range(self.num_experts)])
-                     for bank, shape in zip((self.gate_up, self.down), shapes))
+        return tuple(torch.stack([unpack_expert(getattr(self, name), shape, e)
+                                  for e in range(self.num_experts)])
+                     for name, shape in self._banks())
 
     def apply_delta(self, expert, *, gate_up=None, down=None):
         """Changes the weights of one expert by deltas of its w13 and w2 (`snug.torch.delta`).
@@ -210,14 +210,15 @@ class CompressedExperts(nn.Module):
         shapes = dict(self._banks())
         new = {name: apply_delta(unpack_expert(getattr(self, name), shapes[name], expert), change)
                for name, change in deltas.items() if change is not None}
-        before = {name: getattr(self, name).view(self.num_experts, -1)[expert].clone()
-                  for name in new}
+        before = [(part, part.clone()) for name in new for part in self._parts(name, expert)]
         try:
             for name, weight in new.items():
                 replace_expert(getattr(self, name), shapes[name], expert, weight)
+                slot, sums = self._parts(name, expert)
+                sums.copy_(slot_sums(slot, shapes[name], expert))
         except Exception:  # also if there is no memory to pack the second one
-            for name, slot in before.items():
-                getattr(self, name).view(self.num_experts, -1)[expert].copy_(slot)
+            for part, old in before:
+                part.copy_(old)
             raise
 
     def decompress(self):
@@ -233,29 +234,23 @@ class CompressedExperts(nn.Module):
         """For each bank its name and BankShape."""
         return zip(("gate_up", "down"), _shapes(self.num_experts, self.n, self.k, self.kind))
 
-    def _save_to_state_dict(self, destination, prefix, keep_vars):
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-        for name, shape in self._banks():
-            bank = getattr(self, name)
-            if not bank.is_meta:
-                with errors_name(prefix + name):
-                    destination[f"{prefix}{name}_sums"] = bank_sums(bank, shape)
+    def _parts(self, name, expert):
+        """Of one expert: its slot in a bank, and its checksums."""
+        bank = getattr(self, name)
+        return bank.view(self.num_experts, -1)[expert], getattr(self, name + "_sums")[expert]
 
     def _load_from_state_dict(self, state_dict, prefix, *args):
-        # States that older versions saved have no checksums.
-        all_sums = {name: state_dict.get(f"{prefix}{name}_sums") for name, _ in self._banks()}
+        sums_of_older = {}  # versions saved no checksums
         for name, shape in self._banks():
-            bank, sums = state_dict.get(prefix + name), all_sums[name]
+            bank, sums = (state_dict.get(f"{prefix}{name}{end}") for end in ("", "_sums"))
             if bank is None or bank.is_meta or bank.shape != (shape.num_bytes(),):
                 continue  # torch says what is wrong
             with errors_name(prefix + name):
                 if sums is None:
-                    inspect_bank(bank, shape)
+                    sums_of_older[f"{prefix}{name}_sums"] = bank_sums(bank, shape)
                 else:
                     verify_bank(bank, shape, sums)
-        state_dict = {name: tensor for name, tensor in state_dict.items()
-                      if name not in {f"{prefix}{bank}_sums" for bank in all_sums}}
-        super()._load_from_state_dict(state_dict, prefix, *args)
+        super()._load_from_state_dict({**state_dict, **sums_of_older}, prefix, *args)
 
     def extra_repr(self):
         return f"{self.num_experts} experts of {self.n} x {self.k}, {self.num_bytes / 1e6:.1f} MB"

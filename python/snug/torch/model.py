@@ -116,10 +116,10 @@ def decompress_model(model):
 def verify_model(model):
     """Checks that the weights of all compressed layers are intact, at the speed of memory.
 
-    Raises SnugError that names the layer and the rows that are damaged.
+    Raises SnugError that names the layer and the rows, or the expert, that are damaged.
     """
     for name, module in model.named_modules():
-        if isinstance(module, CompressedLinear):
+        if isinstance(module, (CompressedLinear, CompressedExperts)):
             with errors_name(name):
                 module.verify()
 

@@ -2,8 +2,7 @@
 
 import torch
 
-from ..torch.banks import BankShape, try_pack_bank, unpack_expert
-from ..torch.experts import CompressedExperts
+from ..torch.banks import BankShape, pack_experts, try_pack_bank, unpack_expert
 from ..torch.matrix import FIXED, RAW
 from . import engine
 from .engine import FusedMoEMethodBase
@@ -44,26 +43,26 @@ class PackedExperts(FusedMoEMethodBase):
             return
         layer._already_called_process_weights_after_loading = True
         self._check_complete(layer)
-        packed = CompressedExperts.from_weights(layer.w13_weight, layer.w2_weight, self._kind)
+        *banks, shape = pack_experts(layer.w13_weight, layer.w2_weight, self._kind)
         del layer.w13_weight, layer.w2_weight
-        shape = packed.num_experts, packed.n, packed.k, packed.kind
         is_first, self._shape = self._shape is None, self._shape or shape
         if shape != self._shape:
             raise ValueError(f"{self._name}: the values of its new weights do not compress, so "
                              "they cannot take the place of packed ones; restart the engine with "
                              "them")
-        for name, bank in zip(PLACES.values(), (packed.gate_up, packed.down)):
+        for name, bank in zip(PLACES.values(), banks):
             place = bank
             if is_first:
                 place = self._arena.take(bank.numel(), bank)
                 place.copy_(bank)
             setattr(layer, name, torch.nn.Parameter(place, requires_grad=False))
-        if packed.gate_up.is_cuda:
+        if banks[0].is_cuda:
             torch.cuda.current_stream().synchronize()  # kernels prefetch weights
-        experts, n, k, _ = shape
-        reason = "" if packed.kind == self._kind else "its values do not compress"
-        self._kind = packed.kind
-        self._report.add(Layer(self._name, 3 * experts * n, k, packed.num_bytes, reason))
+        experts, n, k, kind = shape
+        reason = "" if kind == self._kind else "its values do not compress"
+        self._kind = kind
+        num_bytes = sum(bank.numel() for bank in banks)
+        self._report.add(Layer(self._name, 3 * experts * n, k, num_bytes, reason))
 
     def _check_complete(self, layer):
         if layer.w13_weight.is_meta or layer.w2_weight.is_meta:
