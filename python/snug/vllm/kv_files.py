@@ -7,6 +7,7 @@
 
 It is vLLM's own tier `fs`, whose other options work as there; threads of that tier encode and
 decode. A damaged file is a miss, and is deleted. vLLM's memory before the files stays as it is.
+vLLM 0.24 takes no tiers from other modules; 0.32 does.
 """
 
 import functools
@@ -34,19 +35,19 @@ class SnugFileTier(FileSystemTierManager):
         # Frames and the blocks of `fs` must not meet under one name.
         root_dir = os.path.join(root_dir, "snug")
         super().__init__(offloading_spec, primary_kv_view, tier_type, root_dir, **options)
-        self._codec, self._dtype = codec, _dtype_of(offloading_spec)
+        self._codec = codec
+        self._dtype = frames.dtype_name([offloading_spec.config.model.dtype])
         self._blocks = numpy.frombuffer(primary_kv_view.cast("B"), numpy.uint8).reshape(
             -1, self._block_size)
         self._rooms = threading.local()  # each thread encodes into memory of its own
 
     def submit_store(self, job_metadata):
-        if getattr(self, "events", None) is not None:
+        if self.events is not None:
             self._store_job_keys[job_metadata.job_id] = list(job_metadata.keys)
         self._submit(job_metadata, self._store, self._pool.enqueue_store)
 
     def submit_load(self, job_metadata):
-        if hasattr(self, "_load_job_keys"):  # not in vLLM 0.24
-            self._load_job_keys[job_metadata.job_id] = list(job_metadata.keys)
+        self._load_job_keys[job_metadata.job_id] = list(job_metadata.keys)
         self._submit(job_metadata, self._load, self._pool.enqueue_load)
 
     def shutdown(self):
@@ -55,11 +56,9 @@ class SnugFileTier(FileSystemTierManager):
 
     def _submit(self, job, move, enqueue):
         """A task for each block."""
-        if hasattr(self, "_job_block_counts"):  # not in vLLM 0.24
-            self._job_block_counts[job.job_id] = len(job.keys)
-        blocks = job.chunk_ids if hasattr(job, "chunk_ids") else job.block_ids
+        self._job_block_counts[job.job_id] = len(job.keys)
         tasks = [functools.partial(move, self.file_mapper.get_file_name(key), int(block))
-                 for key, block in zip(job.keys, blocks)]
+                 for key, block in zip(job.keys, job.chunk_ids)]
         enqueue(job.job_id, len(tasks), tasks)
 
     def _store(self, path, block):
@@ -99,11 +98,3 @@ def _remove(path):
         os.remove(path)
     except OSError:
         pass  # another process was faster
-
-
-def _dtype_of(spec):
-    """Snug's name for the elements of the cache; bytes for FP8 and everything else."""
-    if hasattr(spec, "config"):
-        return frames.dtype_name([spec.config.model.dtype])
-    name = spec.vllm_config.cache_config.cache_dtype  # vLLM 0.24
-    return frames.dtype_name([spec.vllm_config.model_config.dtype if name == "auto" else name])
