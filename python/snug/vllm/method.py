@@ -73,9 +73,9 @@ class SnugConfig(QuantizationConfig):
         """None: vLLM's own method, from dense weights."""
         if not self._runs() or self.options.skips(prefix):
             return None
-        reason = why_dense(engine.expert_traits(layer))
-        if not reason and not is_on("EXPERTS"):
-            reason = "SNUG_VLLM_EXPERTS=1 packs them, which has not been tried on a GPU yet"
+        reason = "SNUG_VLLM_EXPERTS=1 packs them, which has not been tried on a GPU yet"
+        if is_on("EXPERTS"):
+            reason = why_dense(engine.expert_traits(layer))
         if reason:
             _log.info_once(f"Snug: experts of mixture-of-experts layers stay dense: {reason}")
             return None
