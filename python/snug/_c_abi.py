@@ -1,7 +1,7 @@
 """The C functions and structs of libsnug_c, as ctypes needs them.
 
-They repeat include/snug/snug.h, snug_gpu.h and snug_load.h. The sizes of all structs are compared
-with the library's when it is loaded.
+They repeat include/snug/snug.h, snug_gpu.h, snug_experts.h and snug_load.h. The sizes of all structs
+are compared with the library's when it is loaded.
 """
 
 import ctypes
@@ -65,6 +65,22 @@ class GemmChoice(ctypes.Structure):
     _fields_ = [("packed", c_int32), ("gain", c_float), ("plan", GemmPlan)]
 
 
+class ExpertsShape(ctypes.Structure):
+    _fields_ = [("experts", c_uint64), ("n", c_uint64), ("k", c_uint64), ("parts", c_uint32),
+                ("kind", c_int32)]
+
+
+class ExpertsArgs(ctypes.Structure):
+    _fields_ = [("x", c_void_p), ("ldx", c_uint64), ("m", c_uint64), ("ids", c_void_p),
+                ("weights", c_void_p), ("y", c_void_p), ("ldy", c_uint64), ("result", c_void_p),
+                ("top_k", c_uint32), ("reserved", c_uint32)]
+
+
+class GroupedArgs(ctypes.Structure):
+    _fields_ = [("x", c_void_p), ("ldx", c_uint64), ("m", c_uint64), ("y", c_void_p),
+                ("ldy", c_uint64), ("ids", c_void_p), ("counts", c_void_p), ("result", c_void_p)]
+
+
 class WireOptions(ctypes.Structure):
     _fields_ = [("token", c_char_p), ("mode", c_int32), ("num_lanes", c_int32),
                 ("chunk_bytes", c_uint64), ("timeout_ms", c_int64), ("insecure", c_int64)]
@@ -109,10 +125,13 @@ STRUCTS = {
     "snug_cuda_result": CudaResult, "snug_cuda_options": CudaOptions,
     "snug_cuda_delta_options": CudaDeltaOptions, "snug_gemm_matrix": GemmMatrix,
     "snug_gemm_plan": GemmPlan, "snug_gemm_choice": GemmChoice,
+    "snug_experts_shape": ExpertsShape, "snug_experts_args": ExpertsArgs,
+    "snug_grouped_args": GroupedArgs,
 }
 
 # Shorthand for signatures: a pointer, a size, a status, and pointers to both.
 _P, _N, _PN, _PP, _S = c_void_p, c_size_t, POINTER(c_size_t), POINTER(c_void_p), POINTER(Status)
+_B = POINTER(ExpertsShape)  # of a bank
 
 CORE = {
     "snug_elem_bytes": (_N, [c_int]),
@@ -135,6 +154,9 @@ CORE = {
     "snug_gemm_inspect": (c_int, [_P, _N, c_uint64, POINTER(GemmMatrix), _S]),
     "snug_gemm_num_strips": (_N, [c_uint64]),
     "snug_gemm_strip_sums_host": (c_int, [_P, _N, _P, _N, _S]),
+    "snug_experts_bank_bytes": (_N, [_B]),
+    "snug_experts_pack_host": (c_int, [_P, _B, _P, _N, _S]),
+    "snug_experts_unpack_host": (c_int, [_P, _N, _B, c_uint64, _P, _N, _S]),
 }
 
 # In libraries built with the checkpoint store.
@@ -208,6 +230,13 @@ CUDA = {
                                _P, POINTER(GemmChoice), _S]),
     "snug_gemm_tuning_text": (_N, [c_char_p, _N]),
     "snug_gemm_load_tuning": (c_int, [c_char_p, _S]),
+    "snug_experts_pack_workspace_bytes": (_N, [_B, c_uint64]),
+    "snug_experts_pack": (c_int, [_P, _B, c_uint64, c_uint64, _P, _N, _P, _N, _P, _P, _S]),
+    "snug_experts_unpack": (c_int, [_P, _B, c_uint64, _P, _P, _S]),
+    "snug_experts_workspace_bytes": (_N, [_B, _B, c_uint32, c_uint64]),
+    "snug_experts_layer": (c_int, [_P, _B, _P, _B, POINTER(ExpertsArgs), _P, _N, _P, _P, _S]),
+    "snug_grouped_workspace_bytes": (_N, [_B, c_uint64]),
+    "snug_grouped": (c_int, [_P, _B, POINTER(GroupedArgs), _P, _N, _P, _P, _S]),
 }
 
 # In libraries built with both.

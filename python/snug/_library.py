@@ -15,9 +15,9 @@ from pathlib import Path
 
 from . import _c_abi
 from ._c_abi import (  # noqa: F401
-    CudaDeltaOptions, CudaOptions, CudaResult, DeltaInfo, DeltaOptions, EncodeOptions, FrameInfo,
-    GemmChoice, GemmMatrix, GemmPlan, LoadTarget, MetadataInfo, ReaderInfo, Segment, Status,
-    TensorInfo, WireOptions, WireStats)
+    CudaDeltaOptions, CudaOptions, CudaResult, DeltaInfo, DeltaOptions, EncodeOptions, ExpertsArgs,
+    ExpertsShape, FrameInfo, GemmChoice, GemmMatrix, GemmPlan, GroupedArgs, LoadTarget,
+    MetadataInfo, ReaderInfo, Segment, Status, TensorInfo, WireOptions, WireStats)
 
 VERSION = "0.1.0"  # of this package; include/snug/snug.h has the same
 DRIVER_CUDA = 13  # the major version of CUDA that wheels are built with

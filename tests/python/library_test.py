@@ -17,7 +17,6 @@ from snug import _c_abi, _library
 ROOT = Path(snug.__file__).resolve().parents[2]
 
 
-
 def _kind_of(name):
     """How C passes a type, or a parameter with its name."""
     if "*" in name:

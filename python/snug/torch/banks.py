@@ -3,49 +3,14 @@
 import ctypes
 import functools
 import warnings
-from ctypes import POINTER, byref, c_int, c_int32, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import byref
 from typing import NamedTuple
 
 import torch
 
-from .._library import CudaResult, SnugError, Status, check, has_cuda, library, whole
+from .._library import CudaResult, ExpertsShape, SnugError, Status, check, library, whole
 from .matrix import FIXED, RAW, _CORRUPT, _DST_TOO_SMALL, read_header, strip_sums
 from .on_gpu import bytes_of, require_cuda, stream_of
-
-
-class _Shape(ctypes.Structure):
-    _fields_ = [("experts", c_uint64), ("n", c_uint64), ("k", c_uint64), ("parts", c_uint32),
-                ("kind", c_int32)]
-
-
-SHAPE = POINTER(_Shape)
-
-
-def declare(functions, structs):
-    """Types of functions of the library: result and arguments by name. Structs are compared."""
-    for name, (result, arguments) in functions.items():
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
-    for name, struct in structs.items():
-        if library.snug_struct_bytes(name.encode()) != ctypes.sizeof(struct):
-            raise ImportError(f"{name} differs between snug.torch and the library: install both "
-                              "from one build")
-
-
-_STATUS = POINTER(Status)
-declare({
-    "snug_experts_bank_bytes": (c_size_t, [SHAPE]),
-    "snug_experts_pack_host": (c_int, [c_void_p, SHAPE, c_void_p, c_size_t, _STATUS]),
-    "snug_experts_unpack_host": (c_int, [c_void_p, c_size_t, SHAPE, c_uint64, c_void_p, c_size_t,
-                                         _STATUS]),
-}, {"snug_experts_shape": _Shape})
-if has_cuda:
-    declare({
-        "snug_experts_pack_workspace_bytes": (c_size_t, [SHAPE, c_uint64]),
-        "snug_experts_pack": (c_int, [c_void_p, SHAPE, c_uint64, c_uint64, c_void_p, c_size_t,
-                                      c_void_p, c_size_t, c_void_p, c_void_p, _STATUS]),
-        "snug_experts_unpack": (c_int, [c_void_p, SHAPE, c_uint64, c_void_p, c_void_p, _STATUS]),
-    }, {})
 
 
 class BankShape(NamedTuple):
@@ -57,7 +22,7 @@ class BankShape(NamedTuple):
     kind: int
 
     def struct(self):
-        return _Shape(*self)
+        return ExpertsShape(*self)
 
     def packed_rows(self):
         """Those of a matrix as it is packed: each part has whole strips of 16."""

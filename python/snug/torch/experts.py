@@ -6,35 +6,20 @@ under CUDA graphs and has gradients for x and the routing weights (the experts a
 a CPU and for gradients it restores the experts that it needs, one at a time.
 """
 
-import ctypes
-from ctypes import POINTER, byref, c_int, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import byref
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .._library import Status, check, has_cuda, library
-from .banks import (SHAPE, BankShape, bank_sums, check_bank, declare, pack_experts, replace_expert,
-                    slot_sums, unpack_expert, verify_bank)
+from .._library import ExpertsArgs, Status, check, library
+from .banks import (BankShape, bank_sums, check_bank, pack_experts, replace_expert, slot_sums,
+                    unpack_expert, verify_bank)
 from .deltas import apply_delta
 from .linear import errors_name
 from .matrix import FIXED, _operators, multiply_dense
 from .on_gpu import require_cuda, stream_of
 
-
-class _Args(ctypes.Structure):
-    _fields_ = [("x", c_void_p), ("ldx", c_uint64), ("m", c_uint64), ("ids", c_void_p),
-                ("weights", c_void_p), ("y", c_void_p), ("ldy", c_uint64), ("result", c_void_p),
-                ("top_k", c_uint32), ("reserved", c_uint32)]
-
-
-declare({}, {"snug_experts_args": _Args})
-if has_cuda:
-    declare({
-        "snug_experts_workspace_bytes": (c_size_t, [SHAPE, SHAPE, c_uint32, c_uint64]),
-        "snug_experts_layer": (c_int, [c_void_p, SHAPE, c_void_p, SHAPE, POINTER(_Args), c_void_p,
-                                       c_size_t, c_void_p, c_void_p, POINTER(Status)]),
-    }, {})
 _operators.define("experts(Tensor x, Tensor gate_up, Tensor down, Tensor ids, Tensor weights, "
                   "int experts, int n, int k, int kind) -> Tensor")
 _operators.define("experts_backward(Tensor grad, Tensor x, Tensor gate_up, Tensor down, "
@@ -80,7 +65,7 @@ def _experts_on_gpu(x, gate_up, down, ids, weights, experts, n, k, kind):
     with torch.cuda.device(x.device):
         size = library.snug_experts_workspace_bytes(byref(structs[0]), byref(structs[1]), top_k, m)
         workspace = torch.empty(size, dtype=torch.uint8, device=x.device)
-        args = _Args(x.data_ptr(), x.stride(0), m, ids.data_ptr(), weights.data_ptr(),
+        args = ExpertsArgs(x.data_ptr(), x.stride(0), m, ids.data_ptr(), weights.data_ptr(),
                      y.data_ptr(), k, None, top_k, 0)
         check(library.snug_experts_layer(
             gate_up.data_ptr(), byref(structs[0]), down.data_ptr(), byref(structs[1]), byref(args),

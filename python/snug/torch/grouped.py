@@ -1,28 +1,13 @@
 """One projection of a bank of experts for rows that each have an expert: `snug::grouped`."""
 
-import ctypes
-from ctypes import POINTER, byref, c_int, c_size_t, c_uint64, c_void_p
+from ctypes import byref
 
 import torch
 
-from .._library import Status, check, has_cuda, library
-from .banks import SHAPE, BankShape, check_bank, declare, unpack_expert
+from .._library import GroupedArgs, Status, check, library
+from .banks import BankShape, check_bank, unpack_expert
 from .matrix import _operators, multiply_dense
 from .on_gpu import require_cuda, stream_of
-
-
-class _Args(ctypes.Structure):
-    _fields_ = [("x", c_void_p), ("ldx", c_uint64), ("m", c_uint64), ("y", c_void_p),
-                ("ldy", c_uint64), ("ids", c_void_p), ("counts", c_void_p), ("result", c_void_p)]
-
-
-declare({}, {"snug_grouped_args": _Args})
-if has_cuda:
-    declare({
-        "snug_grouped_workspace_bytes": (c_size_t, [SHAPE, c_uint64]),
-        "snug_grouped": (c_int, [c_void_p, SHAPE, POINTER(_Args), c_void_p, c_size_t, c_void_p,
-                                 c_void_p, POINTER(Status)]),
-    }, {})
 
 _operators.define("grouped(Tensor x, Tensor bank, Tensor groups, bool masked, int experts, int n, "
                   "int k, int parts, int kind) -> Tensor")
@@ -71,7 +56,7 @@ def _grouped_on_gpu(x, bank, groups, masked, experts, n, k, parts, kind):
         size = library.snug_grouped_workspace_bytes(byref(struct), rows)
         workspace = torch.empty(size, dtype=torch.uint8, device=x.device)
         ids, counts = (None, groups.data_ptr()) if masked else (groups.data_ptr(), None)
-        args = _Args(x.data_ptr(), k, rows, y.data_ptr(), n, ids, counts, None)
+        args = GroupedArgs(x.data_ptr(), k, rows, y.data_ptr(), n, ids, counts, None)
         check(library.snug_grouped(bank.data_ptr(), byref(struct), byref(args),
                                    workspace.data_ptr(), size, None, stream_of(x.device.index),
                                    byref(status)), status)
