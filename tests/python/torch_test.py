@@ -303,6 +303,7 @@ class Models(unittest.TestCase):
             linear = nn.Linear(512, 256, bias=False, dtype=torch.bfloat16)
             linear.weight.data = bf16(256, 512, seed=seed)
             layers.append(snug.torch.CompressedLinear.from_linear(linear, keep_dense=True))
+            linear.weight.data.mul_(2)  # as an optimizer would that still knows it
         layer, other = layers
         before, state = layer.dense.clone(), other.state_dict()
         update = snug.torch.delta(before, other.dense)

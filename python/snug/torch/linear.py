@@ -40,7 +40,8 @@ class CompressedLinear(nn.Module):
         made = pack(linear.weight, kind)
         if made is None:
             return None
-        dense = linear.weight.detach() if keep_dense else None
+        # Its own: an optimizer, or another model, may go on changing the memory of the old layer.
+        dense = linear.weight.detach().clone() if keep_dense else None
         return cls(made[0], linear.bias, made[1], dense=dense)
 
     @property
