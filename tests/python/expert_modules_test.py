@@ -1,18 +1,13 @@
 """Which experts of a model compress_model replaces, on the CPU and, where there is one, the GPU."""
 
-import sys
 import unittest
 
-try:
-    import torch
-except ImportError:
-    print("skipped: torch is not installed")
-    sys.exit(77)
+from torch_support import DEVICES, bf16  # first: without torch, it skips
 
+import torch
 from torch import nn
 
 import snug.torch
-from experts_test import DEVICES, bf16
 from snug.torch.expert_modules import is_bank, why_not_experts
 from snug.torch.experts import CompressedExperts
 from snug.torch.model import dense_state_dict

@@ -1,29 +1,17 @@
 """snug.torch.CompressedExperts on the CPU and, where there is one, the GPU."""
 
-import sys
 import unittest
 import warnings
 
-try:
-    import torch
-except ImportError:
-    print("skipped: torch is not installed")
-    sys.exit(77)
+from torch_support import DEVICES, bf16  # first: without torch, it skips
 
+import torch
 from torch import nn
 
 import snug.torch
-from snug._library import has_cuda
 from snug.torch.banks import pack_bank, replace_expert, try_pack_bank
 from snug.torch.experts import CompressedExperts
 from snug.torch.grouped import grouped
-
-DEVICES = ["cpu"] + (["cuda"] if has_cuda and torch.cuda.is_available() else [])
-
-
-def bf16(*shape, device="cpu", scale=0.05, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return (torch.randn(*shape, generator=generator) * scale).to(torch.bfloat16).to(device)
 
 
 def reference(x, w13, w2, ids, weights):
