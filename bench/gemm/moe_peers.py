@@ -1,4 +1,4 @@
-"""Whole layers of mixtures of experts: vLLM's Triton kernel and, where the library has CUDA, Snug's.
+"""Whole layers of mixtures of experts: vLLM's Triton kernel and, if the library has CUDA, Snug's.
 
     moe_peers.py [--shapes A,B] [--rows 1,2,4] [--out FILE] [--only vllm|snug] [--compile]
                  [--kernels 1,1024]

@@ -236,7 +236,8 @@ class Errors(unittest.TestCase):
             self.assertTrue(is_compressed(path), path)
         others = {"short": b"1234", "pickle": b"PK\3\4" + bytes(100),
                   "outside": (2).to_bytes(8, "little") + b'{}"snug.format"'}
-        for name, header in {"tensor": b'{"snug.format": {"dtype": "U8"}}', "list": b'["snug.format"]',
+        for name, header in {"tensor": b'{"snug.format": {"dtype": "U8"}}',
+                             "list": b'["snug.format"]',
                              "value": b'{"__metadata__": {"a": "snug.format"}}',
                              "cut": b'{"__metadata__": {"snug.format"'}.items():
             others[name] = len(header).to_bytes(8, "little") + header

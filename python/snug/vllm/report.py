@@ -58,8 +58,8 @@ class Report:
 
     def summary(self):
         packed = sum(not layer.kept_dense for layer in self._layers.values())
-        return (f"Snug: {packed} of {len(self._layers)} layers packed (policy "
-                f"{self._policy}): {self.dense_bytes / 1e9:.3f} GB -> {self.num_bytes / 1e9:.3f} GB "
+        return (f"Snug: {packed} of {len(self._layers)} layers packed (policy {self._policy}): "
+                f"{self.dense_bytes / 1e9:.3f} GB -> {self.num_bytes / 1e9:.3f} GB "
                 f"({change(self.dense_bytes, self.num_bytes)})"
                 + "".join(f"; {count} dense: {why}" for why, count in self._reasons.items()))
 
