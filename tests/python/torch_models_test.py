@@ -13,6 +13,7 @@ from torch import nn
 
 import snug
 import snug.torch
+from snug.torch.choice import choose
 from snug.torch.model import _slower
 
 
@@ -86,6 +87,9 @@ class Models(unittest.TestCase):
             with unittest.mock.patch("snug.torch.model.choose", return_value=choice):
                 reason = _slower(64, 64, "speed", 8, unittest.mock.Mock(weight=weight))
             self.assertEqual(reason, f"not surely faster compressed at batch 8 ({text})")
+        with unittest.mock.patch("snug.torch.on_gpu.has_cuda", False), \
+                self.assertRaisesRegex(snug.SnugError, "move the tensors to the CPU"):
+            choose(0, 64, 64, 8)
 
     def test_inputs_changed_in_place_are_seen(self):
         model = Attention()

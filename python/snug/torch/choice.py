@@ -30,6 +30,7 @@ def is_faster_packed(device, n, k, m):
 
 def choose(device, n, k, m):
     """What policy "speed" says, and the gain that it expects."""
+    require_cuda()
     choice, status = GemmChoice(), Status()
     with torch.cuda.device(device):
         check(library.snug_gemm_choose(n, k, m, POLICIES["speed"], byref(choice), byref(status)),
