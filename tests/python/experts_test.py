@@ -162,6 +162,15 @@ class Experts(unittest.TestCase):
             with self.assertRaisesRegex(snug.SnugError, "expert 2"):
                 snug.torch.verify_model(model)
 
+    def test_rows_that_fill_no_strip(self):
+        for device in DEVICES:
+            for n, k in ((1, 1), (20, 24), (33, 7)):
+                w13, w2 = bf16(3, 2 * n, k, device=device), bf16(3, k, n, device=device, seed=1)
+                layer = CompressedExperts.from_weights(w13, w2)
+                layer.verify()
+                for got, want in zip(layer.weights(), (w13, w2)):
+                    self.assertTrue(torch.equal(got, want))
+
     def test_states_of_distributed_checkpoints(self):
         """torch looks each of their names up in the module."""
         from torch.distributed.checkpoint.state_dict import (get_model_state_dict,
