@@ -124,6 +124,15 @@ def unpack_expert(bank, shape, expert):
     return weight
 
 
+def unpack_bank(bank, shape, device=None):
+    """Those of all experts, on the device of the bank or another; restored one after the other."""
+    weight = torch.empty((shape.experts, shape.n, shape.k), dtype=torch.bfloat16,
+                         device=device or bank.device)
+    for expert in range(shape.experts):
+        weight[expert].copy_(unpack_expert(bank, shape, expert))
+    return weight
+
+
 def replace_expert(bank, shape, expert, weight):
     """Packs weight[n][k] into the slot of one expert. A bank that a CUDA graph reads may change so.
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from .._library import ExpertsArgs, Status, check, library
 from .banks import (BankShape, bank_sums, check_bank, pack_experts, replace_expert, slot_sums,
-                    unpack_expert, verify_bank)
+                    unpack_bank, unpack_expert, verify_bank)
 from .deltas import apply_delta
 from .linear import errors_name
 from .matrix import FIXED, _operators, multiply_dense
@@ -178,10 +178,9 @@ class CompressedExperts(nn.Module):
         return torch.ops.snug.experts(hidden_states, self.gate_up, self.down, top_k_index,
                                       top_k_weights, self.num_experts, self.n, self.k, self.kind)
 
-    def weights(self):
-        """The exact w13 and w2."""
-        return tuple(torch.stack([unpack_expert(getattr(self, name), shape, e)
-                                  for e in range(self.num_experts)])
+    def weights(self, device=None):
+        """The exact w13 and w2, on the device of the layer or another."""
+        return tuple(unpack_bank(getattr(self, name), shape, device)
                      for name, shape in self._banks())
 
     def apply_delta(self, expert, *, gate_up=None, down=None):

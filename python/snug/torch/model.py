@@ -145,8 +145,7 @@ def dense_state_dict(model):
 def _restored(layer):
     """The state of the dense layer, in CPU memory."""
     if isinstance(layer, CompressedExperts):
-        return {key: weight.cpu() for key, weight in zip(("gate_up_proj", "down_proj"),
-                                                         layer.weights())}
+        return dict(zip(("gate_up_proj", "down_proj"), layer.weights("cpu")))
     state = {"weight": layer.weight.cpu()}
     if layer.bias is not None:
         state["bias"] = layer.bias.detach().cpu().clone()

@@ -2,7 +2,7 @@
 
 import torch
 
-from ..torch.banks import BankShape, pack_experts, try_pack_bank, unpack_expert
+from ..torch.banks import BankShape, pack_experts, try_pack_bank, unpack_bank
 from ..torch.matrix import FIXED, RAW
 from . import engine
 from .engine import FusedMoEMethodBase
@@ -79,8 +79,7 @@ class PackedExperts(FusedMoEMethodBase):
         experts, n, k, kind = self._shape
         rows, columns = (2 * n, k) if name == "w13_weight" else (k, n)
         shape = BankShape(experts, rows, columns, _PARTS[name], kind)
-        bank = getattr(layer, PLACES[name]).data
-        return torch.stack([unpack_expert(bank, shape, expert) for expert in range(experts)])
+        return unpack_bank(getattr(layer, PLACES[name]).data, shape)
 
     def packed(self, name, weight):
         """The bytes of a bank; None if the values do not compress."""
