@@ -6,6 +6,7 @@ since vLLM keeps blocks in host memory for GPUs only. vLLM 0.32.
 
 import mmap
 import os
+import resource
 import tempfile
 import time
 from pathlib import Path
@@ -79,6 +80,11 @@ def main():
         check("a huge file is a miss", not run(tier, 5, [9], True) and not files[9].exists())
         files[5].write_bytes(b"")  # as a crash may leave it
         check("an empty file is a miss", not run(tier, 8, [5], True) and not files[5].exists())
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (BYTES // 2, limits[1]))  # a full disk
+        check("what cannot be written is no file", not run(tier, 9, [5], False)
+              and not files[5].exists())
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         memory[:] = original
         check("they can be stored again", run(tier, 6, [3, 5, 7, 9], False) and files[9].exists())
         memory[:] = 0
