@@ -179,6 +179,16 @@ class Linear(unittest.TestCase):
                 torch.testing.assert_close(grads[0], grads[1], rtol=2e-2, atol=2e-2)
                 torch.testing.assert_close(linear.bias.grad, compressed.bias.grad)
 
+    def test_gradients_stay_bf16_under_autocast(self):
+        for device in DEVICES:
+            linear = nn.Linear(256, 128, dtype=torch.bfloat16, device=device)
+            compressed = snug.torch.CompressedLinear.from_linear(linear)
+            x = bf16(7, 256, device=device, scale=1).requires_grad_()
+            with torch.autocast(device, dtype=torch.float16):
+                y = compressed(x)
+                y.backward(torch.full_like(y, 2.0 ** 20))  # does not fit into FP16
+            self.assertTrue(torch.isfinite(x.grad).all())
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -317,7 +317,8 @@ def _backward(ctx, grad):
     packed, dense = ctx.saved_tensors
     grad_x = grad_bias = None
     if ctx.needs_input_grad[0]:
-        grad_x = grad @ (torch.ops.snug.unpack(packed, *ctx.header) if dense is None else dense)
+        weight = torch.ops.snug.unpack(packed, *ctx.header) if dense is None else dense
+        grad_x = multiply_dense(grad, weight.T)
     if ctx.has_bias and ctx.needs_input_grad[2]:
         grad_bias = grad.reshape(-1, grad.shape[-1]).sum(0)
     return grad_x, None, grad_bias, None, None, None, None, None
