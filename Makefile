@@ -40,8 +40,9 @@ transformers-test: setup  # in a virtual environment of its own, several GB with
 	@$(COMPILE) --target snug_c
 	@python3 -m venv $(BUILD)/venv
 	@$(BUILD)/venv/bin/pip install -q torch transformers accelerate
-	@SNUG_LIBRARY=$(BUILD)/libsnug_c.so PYTHONPATH=python $(BUILD)/venv/bin/python \
-	  tests/python/transformers_test.py
+	@for test in tests/python/transformers*_test.py; do \
+	  SNUG_LIBRARY=$(BUILD)/libsnug_c.so PYTHONPATH=python $(BUILD)/venv/bin/python $$test || exit 1; \
+	done
 
 doors-test: setup  # compressed models in a real vLLM, on the CPU; VLLM_VENV: an environment with it
 	@$(CONFIGURE)

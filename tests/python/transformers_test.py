@@ -1,130 +1,26 @@
-"""snug.transformers: compressed folders in transformers, on the CPU and, where there is one, the
-GPU. SNUG_TEST_MODEL names a folder with a model to use beside those that are made up here."""
+"""snug.transformers: compressed folders in transformers, loaded and saved, on the CPU and, where
+there is one, the GPU."""
 
-import copy
-import json
-import os
 import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import unittest
-import unittest.mock
-import warnings
 from pathlib import Path
 
-os.environ["HF_HUB_OFFLINE"] = "1"
-try:
-    import safetensors.torch
-    import torch
-    import transformers
-    from transformers import AutoConfig, AutoModelForCausalLM
-except ImportError as error:
-    print(f"skipped: {error.name} is not installed")
-    sys.exit(77)
-try:
-    import accelerate
-except ImportError:
-    accelerate = None
+# First: without torch or transformers it ends the test.
+from transformers_support import (
+    HAS_GPU, IDS, Case, accelerate, load, logits, models, unregistered_load)
+
+import torch
+import transformers
+from transformers import AutoConfig, AutoModelForCausalLM
 
 import snug
 import snug.torch
 import snug.torch.dcp
-from snug import saving
-from snug._library import has_cuda
-
-# Before snug.transformers registers its quantizer: see Unregistered.
-_load_pretrained_model = transformers.PreTrainedModel._load_pretrained_model
-import snug.transformers  # noqa: E402
-from snug.transformers import SnugConfig, SnugQuantizer  # noqa: E402
-
-HAS_GPU = has_cuda and torch.cuda.is_available()
-SIZES = dict(vocab_size=1024, hidden_size=512, intermediate_size=1024, num_hidden_layers=2,
-             num_attention_heads=8, num_key_value_heads=2, head_dim=64,
-             max_position_embeddings=256)
-IDS = torch.arange(5, 45)[None]
-transformers.utils.logging.set_verbosity_error()
-transformers.utils.logging.disable_progress_bar()
-warnings.filterwarnings("ignore")
-if not HAS_GPU:
-    torch.cuda.is_current_stream_capturing = lambda: False  # some builds of torch crash in it
-
-
-def load(path, **options):
-    return AutoModelForCausalLM.from_pretrained(path, **options)
-
-
-def logits(model):
-    with torch.no_grad():
-        return model(IDS.to(model.device)).logits.cpu()
-
-
-def compress(source, target):
-    saving.compress_path(os.fsencode(source), os.fsencode(target), 3, 1)
-
-
-class Models:
-    """Folders with small random models, plain and compressed."""
-
-    def __init__(self):
-        self.folder = tempfile.TemporaryDirectory()
-        root = Path(self.folder.name)
-        torch.manual_seed(0)
-        llama = transformers.LlamaConfig(**SIZES)
-        tied = transformers.LlamaConfig(**SIZES, tie_word_embeddings=True, attention_bias=True)
-        experts = dict(moe_intermediate_size=256, num_experts=4, num_experts_per_tok=2)
-        qwen = transformers.Qwen3MoeConfig(**{**SIZES, **experts, "hidden_size": 256})
-        mixtral = transformers.MixtralConfig(**{**SIZES, "hidden_size": 128,
-                                                "intermediate_size": 96, "num_local_experts": 4})
-        for name, config, shard in (("llama", llama, "2MB"), ("tied", tied, "5GB"),
-                                    ("qwen_moe", qwen, "1MB"), ("mixtral", mixtral, "5GB")):
-            model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-            model.save_pretrained(root / name, max_shard_size=shard)
-        self.names = ["llama", "tied", "qwen_moe", "mixtral"]
-        if os.environ.get("SNUG_TEST_MODEL"):
-            shutil.copytree(os.environ["SNUG_TEST_MODEL"], root / "given")
-            self.names.append("given")
-        for name in self.names:
-            compress(root / name, root / f"{name}.snug")
-
-    def __getitem__(self, name):
-        return os.path.join(self.folder.name, name)
-
-
-def setUpModule():
-    global models
-    models = Models()
-
-
-def tearDownModule():
-    models.folder.cleanup()
-
-
-class Case(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.work = Path(folder.name)
-
-    def assert_same(self, model, other):
-        first, second = dict(model.named_parameters()), dict(other.named_parameters())
-        self.assertEqual(first.keys(), second.keys())
-        for name, tensor in first.items():
-            self.assertEqual(tensor.dtype, second[name].dtype, name)
-            self.assertTrue(torch.equal(tensor.cpu(), second[name].cpu()), name)
-        self.assertTrue(torch.equal(logits(model), logits(other)))
-
-    def damaged(self, name, change):
-        """A copy of a compressed folder; change(data) of its first shard."""
-        folder = self.work / "damaged"
-        shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(models[name + ".snug"], folder)
-        shard = sorted(folder.glob("*.safetensors"))[0]
-        data = bytearray(shard.read_bytes())
-        changed = change(data)
-        shard.write_bytes(data if changed is None else changed)
-        return folder
+import snug.transformers
+from snug.transformers import SnugConfig
 
 
 class Load(Case):
@@ -212,7 +108,7 @@ class Unregistered(Case):
         registered = (auto.AUTO_QUANTIZER_MAPPING.pop("snug"),
                       auto.AUTO_QUANTIZATION_CONFIG_MAPPING.pop("snug"))
         ours = transformers.PreTrainedModel._load_pretrained_model
-        transformers.PreTrainedModel._load_pretrained_model = staticmethod(_load_pretrained_model)
+        transformers.PreTrainedModel._load_pretrained_model = staticmethod(unregistered_load)
         try:
             for name in models.names:
                 with self.assertRaises(Exception, msg=name):  # never random weights
@@ -283,221 +179,6 @@ class Save(Case):
         with self.assertRaises(ValueError):
             snug.transformers.save_pretrained(model, self.work / "x", push_to_hub=True)
         self.assertFalse((self.work / "x").exists())
-
-
-class BadInput(Case):
-    def test_damage_is_never_loaded(self):
-        def flip(share):
-            def change(data):
-                data[int(len(data) * share)] ^= 4
-            return change
-        for name in ("llama", "qwen_moe"):
-            for share in (0.4, 0.999):
-                with self.subTest(f"{name} {share}"), self.assertRaises(snug.SnugError):
-                    load(self.damaged(name, flip(share)))
-
-    def test_truncated_and_foreign_shards(self):
-        for change in (lambda data: data[:len(data) // 2], lambda data: data[:9],
-                       lambda data: b"", lambda data: b"not what it says" * 100):
-            with self.assertRaises(snug.SnugError):
-                load(self.damaged("llama", change))
-
-    def test_two_tensors_that_changed_places(self):
-        """Each frame is whole, but it is not that tensor's."""
-        def swap(data):
-            size = int.from_bytes(data[:8], "little")
-            header = json.loads(data[8:8 + size])
-            names = [name for name, entry in header.items()
-                     if name.endswith("_proj.weight") and entry["dtype"] == "U8"][:2]
-            header[names[0]], header[names[1]] = header[names[1]], header[names[0]]
-            text = json.dumps(header, separators=(",", ":")).encode()
-            data[8:8 + size] = text.ljust(size)
-        with self.assertRaises(snug.SnugError):
-            load(self.damaged("llama", swap))
-
-    def test_missing_shard(self):
-        folder = self.work / "missing"
-        shutil.copytree(models["llama.snug"], folder)
-        sorted(folder.glob("*.safetensors"))[-1].unlink()
-        with self.assertRaises(OSError):
-            load(folder)
-
-    def test_another_config(self):
-        folder = self.work / "other"
-        shutil.copytree(models["llama.snug"], folder)
-        config = folder / "config.json"
-        text = config.read_text()
-        config.write_text(text.replace('"intermediate_size": 1024', '"intermediate_size": 512'))
-        for mode in ("load", "run") if HAS_GPU else ("load",):
-            with self.assertRaises(RuntimeError):
-                load(folder, quantization_config=SnugConfig(mode=mode))
-        config.write_text(text.replace('"format": 1', '"format": 2'))
-        with self.assertRaisesRegex(ValueError, "newer Snug"):
-            load(folder)
-
-    def test_a_config_without_the_mark(self):
-        config = AutoConfig.from_pretrained(models["llama"])
-        with self.assertRaises(RuntimeError):
-            load(models["llama.snug"], config=config)
-        with self.assertRaisesRegex(ValueError, "the folder is compressed"):
-            load(models["llama.snug"], config=config, ignore_mismatched_sizes=True)
-
-    def test_other_entries_of_the_mark(self):
-        config = SnugConfig.from_dict({"quant_method": "snug", "format": 1, "note": "of another"})
-        self.assertEqual(config.mode, "load")
-        with self.assertRaisesRegex(ValueError, "newer Snug"):
-            SnugConfig.from_dict({"quant_method": "snug", "format": 2, "note": "of another"})
-
-    def test_zero3(self):
-        with unittest.mock.patch("transformers.integrations.deepspeed.is_deepspeed_zero3_enabled",
-                                 lambda: True):
-            with self.assertRaisesRegex(RuntimeError, "snug decompress"):
-                SnugQuantizer(SnugConfig()).validate_environment()
-
-    def test_bad_options(self):
-        with self.assertRaisesRegex(TypeError, "list of names"):
-            SnugConfig(skip="lm_head")
-        with self.assertRaisesRegex(ValueError, "unknown mode"):
-            SnugConfig(mode="fast")
-        with self.assertRaises(TypeError):
-            SnugConfig(bits=4)
-
-    @unittest.skipIf(HAS_GPU, "there is a GPU")
-    def test_no_gpu(self):
-        with self.assertRaisesRegex(RuntimeError, 'use mode="load"'):
-            load(models["llama.snug"], quantization_config=SnugConfig(mode="run"))
-
-
-class Run(Case):
-    """On a CPU, compressed layers restore their matrices on every call: slow, but the same."""
-
-    def setUp(self):
-        super().setUp()
-        if not HAS_GPU:
-            snug.transformers._RUN_ON.add("cpu")
-            self.addCleanup(snug.transformers._RUN_ON.discard, "cpu")
-
-    def load_to_run(self, name, **options):
-        return load(models[name], quantization_config=SnugConfig(mode="run", **options))
-
-    def twin(self, name):
-        model = load(models[name])
-        model = model.cuda() if HAS_GPU else model
-        snug.torch.compress_model(model, "twin")
-        return model
-
-    def test_same_bits_as_the_twin(self):
-        for name in ("llama", "tied", *(["given"] if "given" in models.names else [])):
-            with self.subTest(name):
-                model, twin = self.load_to_run(name + ".snug"), self.twin(name)
-                report = model.hf_quantizer.report
-                self.assertLess(report.num_bytes, 0.85 * report.dense_bytes, report)
-                self.assertIn("compressed", str(report))
-                self.assertTrue(torch.equal(logits(model), logits(twin)))
-                ids = IDS.to(model.device)
-                options = dict(max_new_tokens=8, do_sample=False)
-                self.assertTrue(torch.equal(model.generate(ids, **options),
-                                            twin.generate(ids, **options)))
-
-    def test_plain_folders_are_compressed_while_loading(self):
-        self.assertTrue(torch.equal(logits(self.load_to_run("llama")),
-                                    logits(self.load_to_run("llama.snug"))))
-
-    def test_what_stays_dense_is_said(self):
-        text = str(self.load_to_run("tied.snug", skip=["model.layers.0.mlp"]).hf_quantizer.report)
-        self.assertIn("lm_head (1024 x 512) stays dense: shares its weights", text)
-        self.assertIn("model.layers.0.mlp.down_proj (512 x 1024) stays dense: asked to skip", text)
-
-    def test_experts_run_compressed(self):
-        model = self.load_to_run("qwen_moe.snug", skip=["model.layers.0.mlp"])
-        banks = [name for name, module in model.named_modules()
-                 if isinstance(module, snug.torch.CompressedExperts)]
-        self.assertEqual(banks, ["model.layers.1.mlp.experts"])
-        self.assertIn("layers.0.mlp.experts (3072 x 256) stays dense: asked to skip",
-                      str(model.hf_quantizer.report))
-        dense = load(models["qwen_moe"])
-        want, got = logits(dense).float(), logits(model).float()
-        self.assertLess(float((got - want).norm() / want.norm()), 0.02)
-        model.save_pretrained(self.work / "plain")
-        self.assert_same(load(self.work / "plain"), dense)
-
-    def test_experts_on_another_device_stay_dense(self):
-        snug.transformers._RUN_ON.discard("cpu")
-        quantizer = SnugQuantizer(SnugConfig(mode="run"))
-        quantizer._finish(load(models["qwen_moe"]))
-        self.assertIn("layers.1.mlp.experts (3072 x 256) stays dense: it is on the device cpu",
-                      str(quantizer.report))
-
-    def test_a_tied_head_that_was_saved(self):
-        shutil.copytree(models["tied"], self.work, dirs_exist_ok=True)
-        path = self.work / "model.safetensors"
-        tensors = snug.torch.load_file(path)
-        tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
-        safetensors.torch.save_file(tensors, path, metadata={"format": "pt"})
-        model = load(self.work, quantization_config=SnugConfig(mode="run"))
-        self.assertIs(model.lm_head.weight, model.model.embed_tokens.weight)
-        self.assertIn("lm_head (1024 x 512) stays dense: shares its weights",
-                      str(model.hf_quantizer.report))
-        self.assertTrue(torch.equal(logits(model), logits(self.load_to_run("tied.snug"))))
-
-    def test_weights_that_the_folder_lacks(self):
-        shutil.copytree(models["llama.snug"], self.work, dirs_exist_ok=True)
-        config = self.work / "config.json"
-        config.write_text(config.read_text().replace('"attention_bias": false',
-                                                     '"attention_bias": true'))
-        model = load(self.work, quantization_config=SnugConfig(mode="run", fuse=False))
-        text = str(model.hf_quantizer.report)
-        self.assertIn("q_proj (512 x 512) stays dense: weights are not loaded", text)
-        self.assertNotIn("shares its weights", text)
-        biases = [tensor for name, tensor in model.named_parameters() if name.endswith(".bias")]
-        self.assertEqual(len(biases), 8)
-        for bias in biases:
-            self.assertEqual(bias.abs().max(), 0)  # as transformers initializes them
-
-    @unittest.skipIf(accelerate is None, "accelerate is not installed")
-    def test_layers_on_the_disk_stay_dense(self):
-        main = "cuda" if HAS_GPU else "cpu"
-        parts = {"model.embed_tokens": main, "lm_head": main, "model.norm": main,
-                 "model.rotary_emb": main, "model.layers.0": "disk", "model.layers.1": main}
-        model = load(models["llama.snug"], device_map=parts, offload_folder=self.work / "off",
-                     quantization_config=SnugConfig(mode="run"))
-        self.assertIn("model.layers.0.mlp.down_proj (512 x 1024) stays dense: it is on the disk",
-                      str(model.hf_quantizer.report))
-        self.assertTrue(hasattr(model.model.layers[1].mlp.down_proj, "decompress"))
-        self.assertEqual(logits(model).shape, (1, 40, 1024))
-
-    def test_other_dtypes_are_refused(self):
-        with self.assertRaisesRegex(ValueError, "BF16"):
-            load(models["llama.snug"], dtype=torch.float32,
-                 quantization_config=SnugConfig(mode="run"))
-
-    def test_save_and_restore(self):
-        dense = load(models["tied"])
-        model = self.load_to_run("tied.snug")
-        model.save_pretrained(self.work / "plain")
-        snug.transformers.save_pretrained(model, self.work / "packed")
-        for folder in ("plain", "packed"):
-            self.assert_same(load(self.work / folder), dense)
-        again = copy.deepcopy(model).dequantize()
-        for name, tensor in dense.named_parameters():
-            self.assertTrue(torch.equal(again.get_parameter(name).cpu(), tensor), name)
-
-    def test_damage_is_never_loaded(self):
-        def change(data):
-            data[int(len(data) * 0.6)] ^= 4
-        with self.assertRaises((snug.SnugError, RuntimeError)):
-            load(self.damaged("llama", change), quantization_config=SnugConfig(mode="run"))
-
-    @unittest.skipUnless(HAS_GPU, "no GPU")
-    def test_gpu_memory_stays_small(self):
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        model = self.load_to_run("given.snug" if "given" in models.names else "llama.snug")
-        dense = sum(tensor.numel() for tensor in load(models["llama"]).parameters()) * 2
-        print(f"peak {torch.cuda.max_memory_allocated() - before} bytes, "
-              f"resident {torch.cuda.memory_allocated() - before}, dense llama {dense}; "
-              f"{model.hf_quantizer.report}")
 
 
 class StateDict(Case):
