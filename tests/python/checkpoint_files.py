@@ -6,9 +6,11 @@ import json
 import os
 import random
 import struct
+import sys
 import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
 from snug._library import Status, check, library
 
@@ -33,8 +35,38 @@ def needs(*names):
     return unittest.skipIf(missing, f"no {', '.join(missing)}")
 
 
+def mock_numpy():
+    """numpy, or what is enough of it to open a file."""
+    return mock.patch.dict(sys.modules, {} if module("numpy") else {"numpy": mock.MagicMock()})
+
+
 def bf16(rng, count):
     return b"".join(struct.pack("<f", rng.gauss(0, 0.02))[2:] for _ in range(count))
+
+
+def random_index(rng, shape, framework):
+    """What both libraries understand: in range for numpy, where safetensors is strict."""
+    index = []
+    for n in shape:
+        kind = rng.choice(["all", "number", "range", "range", "step"])
+        first = rng.randrange(n)
+        last = rng.randint(first, n)
+        if framework == "pt" and rng.random() < 0.2:
+            first, last = rng.randint(-2 * n, 2 * n), rng.randint(-2 * n, 2 * n)
+        index.append({"all": slice(None), "number": rng.randrange(-n, n),
+                      "range": slice(first, last),
+                      "step": slice(first, last, rng.randint(1, n))}[kind])
+    if rng.random() < 0.3:
+        at = rng.randint(0, len(index))
+        index[at:rng.randint(at, len(index))] = [Ellipsis]
+    else:
+        del index[rng.randint(0, len(index)):]
+    if framework == "pt" and rng.random() < 0.2:
+        index.insert(rng.randint(0, len(index)), None)
+    return index[0] if len(index) == 1 and rng.random() < 0.5 else tuple(index)
+
+
+@needs("safetensors", "numpy", "ml_dtypes")
 
 
 def every_dtype(rng):
