@@ -12,8 +12,7 @@ from pathlib import Path
 
 import snug
 from checkpoint_files import (
-    Folder, bf16, compress, mock_numpy, module, needs, random_index, raw_of,
-    write_plain)
+    Folder, bf16, compress, mock_numpy, module, needs, random_index, raw_of, write_plain)
 
 NUM_SLICES = int(os.environ.get("SNUG_TEST_SLICES", 60))
 NUM_DAMAGED = int(os.environ.get("SNUG_TEST_DAMAGED", 150))
