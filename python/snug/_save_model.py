@@ -7,16 +7,9 @@ import tempfile
 
 from . import saving
 from ._library import CODECS, number_of, threads_of
+from ._mark import is_marked
 
 _WEIGHTS = r"model({0}(-\d{{5}}-of-\d{{5}})?\.safetensors|\.safetensors\.index{0}\.json)"
-
-
-def is_marked(config):
-    """Whether a config says that the files beside it are compressed by Snug."""
-    mark = getattr(config, "quantization_config", None)
-    method = mark.get("quant_method") if isinstance(mark, dict) else getattr(mark, "quant_method",
-                                                                              None)
-    return method == "snug"
 
 
 def without_mark(save):

@@ -34,6 +34,7 @@ except (ImportError, AttributeError) as error:
                       f"pip install -U torch transformers ({error})") from None
 
 from ._arrays import DTYPES
+from ._mark import FORMAT, check_format
 from ._save_model import save_pretrained, without_mark
 from .checkpoint import is_compressed, safe_open
 from .torch.expert_modules import is_bank
@@ -42,7 +43,6 @@ from .torch.model import Report, compress_model, decompress_model, dense_state_d
 __all__ = ["SnugConfig", "save_pretrained"]
 
 MODES = ("load", "run")
-_FORMAT = 1
 _RUN_ON = {"cuda"}  # devices whose layers mode="run" keeps compressed
 
 
@@ -54,13 +54,11 @@ class SnugConfig(QuantizationConfigMixin):
     policy, batch, fuse, skip: for mode="run", as snug.torch.compress_model takes them.
     """
 
-    def __init__(self, mode="load", policy="memory", batch=1, fuse=True, skip=(), format=_FORMAT,
+    def __init__(self, mode="load", policy="memory", batch=1, fuse=True, skip=(), format=FORMAT,
                  quant_method="snug", original_xxh3_128=None):
         if mode not in MODES:
             raise ValueError(f"unknown mode {mode!r}; one of: {', '.join(MODES)}")
-        if format != _FORMAT:
-            raise ValueError(f"config.json names version {format!r} of Snug's format, this is a "
-                             f"reader of version {_FORMAT}: install a newer Snug")
+        check_format(format)
         if isinstance(skip, str):
             raise TypeError(f"skip is a list of names: [{skip!r}]")
         self.quant_method = "snug"

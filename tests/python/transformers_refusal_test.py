@@ -61,7 +61,7 @@ class BadInput(Case):
             with self.assertRaises(RuntimeError):
                 load(folder, quantization_config=SnugConfig(mode=mode))
         config.write_text(text.replace('"format": 1', '"format": 2'))
-        with self.assertRaisesRegex(ValueError, "newer Snug"):
+        with self.assertRaisesRegex(ValueError, "newer snug-llm"):
             load(folder)
 
     def test_a_config_without_the_mark(self):
@@ -74,7 +74,7 @@ class BadInput(Case):
     def test_other_entries_of_the_mark(self):
         config = SnugConfig.from_dict({"quant_method": "snug", "format": 1, "note": "of another"})
         self.assertEqual(config.mode, "load")
-        with self.assertRaisesRegex(ValueError, "newer Snug"):
+        with self.assertRaisesRegex(ValueError, "newer snug-llm"):
             SnugConfig.from_dict({"quant_method": "snug", "format": 2, "note": "of another"})
 
     def test_zero3(self):

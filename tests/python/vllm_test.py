@@ -245,7 +245,7 @@ class Slices(unittest.TestCase):
     @needs("torch")
     def test_lazy_rows(self):
         import torch
-        from snug.vllm.lazy import Rows
+        from snug.torch.lazy import Rows
         reads = []
         whole = torch.frombuffer(bytearray(self.values), dtype=torch.bfloat16)
         whole = whole.view(self.n, self.k)

@@ -2,9 +2,10 @@
 
 import os
 
+from .._mark import FORMAT, check_format
+
 POLICIES = ("memory", "speed", "twin")
 MODES = ("auto", "run", "load")
-FORMAT = 1  # of compressed folders: src/store/config_mark.cpp writes it
 _VARIABLE = "SNUG_VLLM_"
 
 
@@ -37,10 +38,7 @@ class Options:
     def read(cls, mark, environment=os.environ):
         """From `quantization_config` of config.json, which may have entries of others. Variables
         such as SNUG_VLLM_POLICY count more."""
-        version = mark.get("format", FORMAT)
-        if version != FORMAT:
-            raise ValueError(f"config.json names version {version!r} of Snug's format, this is a "
-                             f"reader of version {FORMAT}: install a newer snug-llm")
+        check_format(mark.get("format", FORMAT))
         known = {key: mark[key] for key in ("policy", "batch", "skip") if key in mark}
         for key in ("policy", "mode"):
             if environment.get(_VARIABLE + key.upper()):
