@@ -5,7 +5,8 @@ import logging
 
 # SGLang shows the log lines of its own name space.
 _log = logging.getLogger("sglang.srt.plugins.snug")
-_PARTS = {"kv_transfer": "KV travels by SGLang's own transfer"}
+_PARTS = {"weights": "compressed models cannot be served",
+          "kv_transfer": "KV travels by SGLang's own transfer"}
 
 
 def register():
