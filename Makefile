@@ -45,6 +45,7 @@ transformers-test: setup  # in a virtual environment of its own, several GB with
 	done
 
 doors-test: setup  # compressed models in a real vLLM, on the CPU; VLLM_VENV: an environment with it
+# LMCACHE_PYTHON and SGLANG_PYTHON: of others, if wanted (tests/doors/make_sglang_venv.sh)
 	@$(CONFIGURE)
 	@$(COMPILE) --target snug_c snug-cli
 	@[ -n "$(VLLM_VENV)" ] || tests/vllm/make_venv.sh $(BUILD)/venv_vllm
@@ -55,6 +56,8 @@ doors-test: setup  # compressed models in a real vLLM, on the CPU; VLLM_VENV: an
 	@SNUG_LIBRARY=$(BUILD)/libsnug_c.so PYTHONPATH=python \
 	  $(or $(VLLM_VENV),$(BUILD)/venv_vllm)/bin/python tests/vllm/weight_transfer_trial.py \
 	  $(SNUG_TEST_MODEL) $(SNUG_TEST_RL)
+	@[ -z "$(SGLANG_PYTHON)" ] || SNUG_LIBRARY=$(BUILD)/libsnug_c.so SNUG_CLI=$(BUILD)/snug \
+	  PYTHONPATH=python $(SGLANG_PYTHON) tests/doors/sglang_weights_trial.py $(SNUG_TEST_MODEL)
 
 fault-test: setup  # every system call and allocation fails once; takes about an hour
 	@$(CONFIGURE)
