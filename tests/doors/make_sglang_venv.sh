@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# make_sglang_venv.sh FOLDER: a virtual environment with SGLang 0.5.23 for CPUs, 6 GB.
+# make_sglang_venv.sh FOLDER: a virtual environment with SGLang 0.5.23 for CPUs, 6 GB, and Mooncake,
+# which needs Debian's libibverbs1.
 #
 # SGLang's wheel asks for packages that only a GPU needs, and for a torch whose torchvision pip does
 # not find. So its other requirements are installed one by one, and SGLang without them.
@@ -26,6 +27,7 @@ with open(f"{folder}/requirements.txt", "w") as file:
 END
 $pip install -q -r "$folder/requirements.txt"
 $pip install -q --no-deps "$folder"/wheels/sglang-*.whl
+$pip install -q mooncake-transfer-engine-non-cuda
 # Without a GPU, SGLang looks for a function of vLLM that it then does not call.
 site=$("$folder/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 mkdir -p "$site/vllm"
