@@ -10,7 +10,7 @@ CUDA_ARCHS ?= all
 CONFIGURE = cmake -S . -B $(BUILD) -DCMAKE_BUILD_TYPE=Release $(CMAKE_FLAGS)
 COMPILE   = cmake --build $(BUILD) -j $(JOBS)
 
-.PHONY: all setup build demo test proxy-test doors-test fault-test mutation-test reader-test transformers-test wheel wheel-test bench gpu-test gpu-bench format install clean
+.PHONY: all setup build demo test proxy-test doors-test fault-test mutation-test reader-test python-test wheel wheel-test bench gpu-test gpu-bench format install clean
 all: build
 
 setup:
@@ -35,14 +35,12 @@ proxy-test: setup  # ten minutes, as root: 10,000 connections through a hostile 
 	@$(COMPILE) --target snug-cli
 	@python3 tests/transfer/proxy_trial.py $(BUILD)/snug
 
-transformers-test: setup  # in a virtual environment of its own, several GB with torch
+python-test: setup  # those of the Python package that need torch, too: in an environment of several GB
 	@$(CONFIGURE)
-	@$(COMPILE) --target snug_c
-	@python3 -m venv $(BUILD)/venv
-	@$(BUILD)/venv/bin/pip install -q torch transformers accelerate
-	@for test in tests/python/transformers*_test.py; do \
-	  SNUG_LIBRARY=$(BUILD)/libsnug_c.so PYTHONPATH=python $(BUILD)/venv/bin/python $$test || exit 1; \
-	done
+	@$(COMPILE) --target snug_c snug-cli
+	@[ -n "$(PYTHON)" ] || python3 -m venv $(BUILD)/venv
+	@[ -n "$(PYTHON)" ] || $(BUILD)/venv/bin/pip install -q numpy safetensors transformers accelerate torch
+	@tests/python/run_tests.sh $(BUILD) $(or $(PYTHON),$(BUILD)/venv/bin/python)
 
 doors-test: setup  # compressed models in a real vLLM, on the CPU; VLLM_VENV: an environment with it
 # LMCACHE_PYTHON and SGLANG_PYTHON: of others, if wanted (tests/doors/make_sglang_venv.sh)
@@ -98,4 +96,4 @@ install: build
 	@cmake --install $(BUILD) --prefix $(PREFIX)
 
 clean:
-	@rm -rf $(BUILD) build-asan build-tsan build-fuzz build-odr build-debug build-cuda build-cuda-all
+	@rm -rf $(BUILD) build-asan build-tsan build-fuzz build-odr build-debug build-cuda build-cuda-all build-python
