@@ -57,7 +57,7 @@ doors-test: setup  # compressed models in a real vLLM, on the CPU; VLLM_VENV: an
 	@[ -z "$(SGLANG_PYTHON)" ] || SNUG_LIBRARY=$(BUILD)/libsnug_c.so SNUG_CLI=$(BUILD)/snug \
 	  PYTHONPATH=python $(SGLANG_PYTHON) tests/doors/sglang_weights_trial.py $(SNUG_TEST_MODEL)
 
-fault-test: setup  # every system call and allocation fails once; takes about an hour
+fault-test: setup  # every system call and allocation fails once; takes half an hour
 	@$(CONFIGURE)
 	@$(COMPILE) --target fault_test
 	@SNUG_FAULT_ALL=1 $(BUILD)/tests/faults/fault_test
