@@ -83,7 +83,7 @@ class Areas(unittest.TestCase):
 
 class Notes(unittest.TestCase):
     def test_segments(self):
-        fields = {"id": 1, "request": "r", "area": "pages"}
+        fields = {"id": 1, "sender": "s", "request": "r", "area": "pages"}
         good = [[1 << 40, 4096]] * messages.MAX_SEGMENTS
         note = messages.pack("place", segments=good, **fields)
         self.assertLess(len(messages.pack("place", segments=[[(1 << 57) - 1, 1 << 30]] *
@@ -272,6 +272,40 @@ class Pushes(unittest.TestCase):
         pushing.result()  # sent again, too
         self.inbox.finish("r")
         self.assert_moved(pairs)
+
+    def test_two_ranks_send_the_same(self):
+        """Ranks that hold the same heads write the same pages, and all write the metadata. None of
+        them ends a transfer of another, which would take all else on that connection along."""
+        ranks = [PagePusher(Memory, self.options, self.moved.append, self.log.append)
+                 for _ in range(4)]
+        pairs = [(i, i) for i in range(NUM_PAGES)]
+        for rank in ranks:
+            self.addCleanup(rank.close)
+        for turn in range(4):
+            self.inbox.expect(f"r{turn}", pages=range(NUM_PAGES))
+            with ThreadPoolExecutor(len(ranks)) as threads:
+                for pushed in [threads.submit(rank.push, self.inbox.address,
+                                              self.pages(f"r{turn}", pairs)) for rank in ranks]:
+                    pushed.result()
+            self.inbox.finish(f"r{turn}")
+        self.assert_moved(pairs)
+        self.assertEqual(self.log, [])
+
+    def test_a_rank_waits_for_another_that_stands_still(self):
+        """Until the request ends: then neither writes."""
+        pairs, first = self.stalled()
+        other = PagePusher(Memory, self.options, self.moved.append, self.log.append)
+        self.addCleanup(other.close)
+        second = ThreadPoolExecutor(1).submit(other.push, self.inbox.address,
+                                              self.pages("r", pairs))
+        time.sleep(0.5)
+        self.assertFalse(first.done() or second.done())
+        self.inbox.cancel("r")
+        before = self.here.copy()
+        for push in (first, second):
+            with self.assertRaisesRegex(PushError, "does not await these pages"):
+                push.result()
+        self.assertTrue((self.here == before).all())
 
     def test_nobody_there(self):
         address = self.inbox.address

@@ -20,8 +20,8 @@ _MAX_TRANSFERS = 32
 class _Incoming:
     """A transfer that writes to the segments of `table`."""
 
-    def __init__(self, channel, request, table):
-        self.channel, self.request, self.table = channel, request, table
+    def __init__(self, channel, sender, request, table):
+        self.channel, self.sender, self.request, self.table = channel, sender, request, table
 
 
 class PageInbox(Server):
@@ -66,11 +66,11 @@ class PageInbox(Server):
             raise messages.BadMessage(f"a prefill worker sent {kind}, which is ours to send")
         self._transfers.submit(self._take, channel, **fields)
 
-    def _take(self, channel, id, request, area, segments):
+    def _take(self, channel, id, sender, request, area, segments):
         table = numpy.array(segments, numpy.uint64)
         incoming = None
         try:
-            incoming = self._claim(channel, request, area, table)
+            incoming = self._claim(channel, sender, request, area, table)
             if incoming is None:
                 self._refuse(channel, id, "the request does not await these pages (any more)")
                 return
@@ -87,7 +87,7 @@ class PageInbox(Server):
                     self._incoming.remove(incoming)
                     self._changed.notify_all()
 
-    def _claim(self, channel, request, area, table):
+    def _claim(self, channel, sender, request, area, table):
         """None if these segments are not the request's."""
         while True:
             with self._changed:
@@ -97,13 +97,17 @@ class PageInbox(Server):
                 if items is None or not self._areas[area].holds(table, items):
                     self._log(f"refused to write where request {request} awaits nothing")
                     return None
-                # What is sent again comes while the connection that was lost may still write.
                 older = [other for other in self._incoming if overlap(other.table, table)]
                 if not older:
-                    incoming = _Incoming(channel, request, table)
+                    incoming = _Incoming(channel, sender, request, table)
                     self._incoming.append(incoming)
                     return incoming
-            self._stop(older)
+                # What is sent again comes while the connection that was lost may still write.
+                lost = [other for other in older if other.sender == sender]
+                if not lost:
+                    # Another rank, with the same heads or metadata: one after the other.
+                    self._wait_for(older)
+            self._stop(lost)
 
     def _incoming_of(self, request):
         return [incoming for incoming in self._incoming if incoming.request == request]

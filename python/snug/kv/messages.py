@@ -13,12 +13,13 @@ A decode worker connects to pull pages (client.py, server.py):
 
 A prefill worker connects to push pages (push.py, inbox.py):
 
-    place   id, request, area, segments ------>
+    place   id, sender, request,
+            area, segments              ------>
                                         <------  go       id           it awaits message `id`
                                         <------  no       id, why      or not
     then message `id`: the pages        ------>
 
-`id` is the tag of the wire's message. Who pulls counts blocks from the start of the request, so
+`id` is the tag of the wire's message. `sender` is the same on all connections of a worker. Who pulls counts blocks from the start of the request, so
 that it can name no page of another request. Who pushes names addresses, (address, bytes) each, and
 the decode worker takes those that await pages of this request.
 """
@@ -36,7 +37,8 @@ _FIELDS = {
     "send": {"id": _NUMBER, "bytes": _NUMBER},
     "no": {"id": _NUMBER, "why": _TEXT},
     "drop": {"request": _TEXT},
-    "place": {"id": _NUMBER, "request": _TEXT, "area": _TEXT, "segments": _SEGMENTS},
+    "place": {"id": _NUMBER, "sender": _TEXT, "request": _TEXT, "area": _TEXT,
+              "segments": _SEGMENTS},
     "go": {"id": _NUMBER},
 }
 

@@ -1,6 +1,7 @@
 """The prefill worker's side where it is told where to write: pushes pages to the decode worker."""
 
 import time
+import uuid
 from typing import NamedTuple
 
 import numpy
@@ -31,7 +32,7 @@ class Pages(NamedTuple):
 class PagePusher:
     def __init__(self, memory, options, record, log):
         self._timeout, self._record, self._log = options.timeout, record, log
-        self._peers = Peers(memory, options, log)
+        self._peers, self._name = Peers(memory, options, log), uuid.uuid4().hex
 
     def push(self, address, pages):
         """Returns when the pages are in their places. Pages that were damaged or lost on the way
@@ -61,7 +62,7 @@ class PagePusher:
                 self._log(f"{text}; sent again")
 
     def _send(self, peer, pages):
-        with peer.ask("place", request=pages.request, area=pages.area,
+        with peer.ask("place", sender=self._name, request=pages.request, area=pages.area,
                       segments=pages.targets.tolist()) as (id, wait):
             wait()
             send = peer.channel.send_host_bytes if pages.is_host else peer.channel.send
