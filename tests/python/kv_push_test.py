@@ -16,7 +16,7 @@ except ImportError:
     sys.exit(77)
 
 from kv_proxy import Proxy
-from snug.kv import messages
+from snug.kv import messages, peer
 from snug.kv.areas import Area, item_numbers, overlap
 from snug.kv.channel import Options
 from snug.kv.inbox import PageInbox
@@ -306,6 +306,39 @@ class Pushes(unittest.TestCase):
             with self.assertRaisesRegex(PushError, "does not await these pages"):
                 push.result()
         self.assertTrue((self.here == before).all())
+
+    def test_a_connection_that_another_thread_has_just_lost(self):
+        """It is made again. Only what was never there is nowhere: SGLang would give up the whole
+        decode instance."""
+        self.inbox.expect("r", pages=[1, 2])
+        self.push("r", [(0, 1)])
+        connect = peer.Peer.connect
+
+        def lose_once(self):
+            peer.Peer.connect = connect
+            self.fail("another transfer was damaged")
+            connect(self)
+
+        with unittest.mock.patch.object(peer.Peer, "connect", lose_once):
+            self.push("r", [(0, 2)])
+        self.assert_moved([(0, 1), (0, 2)])
+        self.assertEqual(len(self.log), 1)
+        self.assertIn("another transfer was damaged; sent again", self.log[0])
+
+    def test_closed_while_it_connects(self):
+        """Nothing stays open."""
+        connect, peers = peer.wire.connect, self.pusher._peers
+
+        def connect_late(*arguments, **options):
+            connection = connect(*arguments, **options)
+            peers.close()
+            return connection
+
+        with unittest.mock.patch.object(peer.wire, "connect", connect_late):
+            with self.assertRaisesRegex(PushError, "closed"):
+                self.push("r", [(0, 1)])
+        with self.assertRaisesRegex(ValueError, "closed"):
+            peers._peers[self.inbox.address].tell("drop", request="r")
 
     def test_nobody_there(self):
         address = self.inbox.address

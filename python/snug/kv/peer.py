@@ -73,7 +73,8 @@ class Peer:
     def connect(self):
         with self._lock:
             if self._failed_at is not None:
-                raise Unreachable(self._failure)
+                # A connection that another thread has just lost can be made again.
+                raise (Unreachable if self.channel is None else ValueError)(self._failure)
             if self.channel is not None:
                 return
             try:
@@ -81,6 +82,9 @@ class Peer:
             except (SnugError, ValueError) as error:
                 self.fail(error)
                 raise Unreachable(self._failure) from error
+            if self._failed_at is not None:  # closed meanwhile
+                self.channel.close()
+                raise ValueError(self._failure)
             threading.Thread(target=self._listen, name="snug.kv.answers", daemon=True).start()
 
     @contextlib.contextmanager
