@@ -307,6 +307,13 @@ class Pushes(unittest.TestCase):
                 push.result()
         self.assertTrue((self.here == before).all())
 
+    def test_closing_waits_for_what_is_written(self):
+        _, pushing = self.stalled()
+        self.inbox.close()
+        self.assertEqual((len(self.inbox._incoming), len(self.inbox)), (0, 0))
+        with self.assertRaises(PushError):
+            pushing.result()
+
     def test_a_connection_that_another_thread_has_just_lost(self):
         """It is made again. Only what was never there is nowhere: SGLang would give up the whole
         decode instance."""

@@ -34,7 +34,11 @@ class PageInbox(Server):
         super().__init__(address, memory, options, log)
 
     def close(self):
+        """Returns when nothing is written any more."""
         super().close()
+        with self._changed:
+            self._awaited.clear()
+            self._wait_for(list(self._incoming))
         self._transfers.shutdown(wait=False, cancel_futures=True)
 
     def expect(self, request, **items):
