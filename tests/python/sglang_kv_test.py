@@ -118,6 +118,8 @@ class Parsing(unittest.TestCase):
         self.assertEqual(kv_options.listening(self.read("1"), "fd00::1", 3), "[fd00::1]:0")
         self.assertEqual(kv_options.announced(self.read("1"), "[::]:9003", "fd00::1", 3),
                          "[fd00::1]:9003")
+        for bound in ("192.168.7.1:9003", "[fd00::2]:9003"):  # of another network, by `host`
+            self.assertEqual(kv_options.announced(self.read("1"), bound, "10.0.0.1", 3), bound)
 
     def test_bad_values(self):
         for text, what in (("yes", "1, 0 or an object"), ("[]", "1, 0 or an object"),

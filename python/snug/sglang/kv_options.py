@@ -5,6 +5,7 @@ import os
 from typing import NamedTuple
 
 VARIABLE = "SNUG_SGLANG_KV"
+_ALL_ADDRESSES = ("0.0.0.0", "[::]")  # of this host; SGLang knows one that peers reach
 
 
 class KvOptions(NamedTuple):
@@ -51,7 +52,8 @@ def announced(options, bound, local_ip, worker):
     if options.announce:
         host, port = _split(options.announce)
         return _joined(host, port + worker)
-    return _joined(local_ip, bound.rpartition(":")[2])
+    host, _, port = bound.rpartition(":")
+    return _joined(local_ip if host in _ALL_ADDRESSES else host, port)
 
 
 def _joined(host, port):
