@@ -51,8 +51,9 @@ class Registering(unittest.TestCase):
         self.assertEqual(HookRegistry.hooks, {})
 
     def test_imports_little(self):
-        code = ("import sys, snug.sglang.plugin as p; p.register(); "
-                "print([m for m in ('torch', 'numpy', 'sglang', 'snug.kv') if m in sys.modules])")
+        code = ("import sys; sys.modules['sglang'] = None; import snug.sglang.plugin as p; "
+                "p.register(); print([m for m in ('torch', 'numpy', 'snug.kv') "
+                "if m in sys.modules])")
         out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True,
                              text=True, env=dict(os.environ))
         self.assertEqual(out.stdout.strip(), "[]")
