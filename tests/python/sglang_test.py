@@ -183,6 +183,18 @@ class Files(unittest.TestCase):
             self.assertEqual(getattr(self.readers, name)(self.plain, 4, prefetch=True),
                              (self.plain, (4,), {"prefetch": True}))
 
+    @needs("torch")
+    def test_ways_to_name_files(self):
+        """Names come by keyword, from a generator, none at all, of both kinds."""
+        for name in READER_NAMES:
+            read = getattr(self.readers, name)
+            self.assertEqual(read(hf_weights_files=iter(self.plain)), (self.plain, (), {}))
+            self.assertEqual(read([]), ([], (), {}))
+        for files in (iter(self.compressed), [self.plain[0], self.compressed[1]]):
+            tensors = dict(self.readers.safetensors_weights_iterator(hf_weights_files=files))
+            self.assertEqual({name: raw_of(tensor) for name, tensor in tensors.items()},
+                             self.expected())
+
     def expected(self):
         with contextlib.ExitStack() as stack:
             files = [stack.enter_context(snug.safe_open(path, framework="pt"))

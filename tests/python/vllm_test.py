@@ -243,6 +243,22 @@ class Slices(unittest.TestCase):
                 self.assertEqual(b"".join(parts), self.values)
 
     @needs("torch")
+    def test_ways_to_name_files(self):
+        """By keyword, from a generator, none at all."""
+        engine = types.ModuleType("snug.vllm.engine")
+        engine.has_nvidia_gpu, engine.num_ranks = lambda: False, lambda: 1
+        self.addCleanup(sys.modules.pop, "snug.vllm.checkpoint", None)
+        self.addCleanup(vars(snug.vllm).pop, "checkpoint", None)
+        with unittest.mock.patch.dict(sys.modules, {"snug.vllm.engine": engine}), \
+                unittest.mock.patch.object(snug.vllm, "engine", engine, create=True):
+            from snug.vllm import checkpoint
+            read = checkpoint._reading_frames(lambda files, *args: (files, args))
+            tensors = dict(read(hf_weights_files=iter([self.path])))
+            self.assertEqual(bytes(tensors["w"].untyped_storage()), self.values)
+            self.assertEqual(read(iter(["a", "b"]), 4), (["a", "b"], (4,)))
+            self.assertEqual(read([]), ([], ()))
+
+    @needs("torch")
     def test_lazy_rows(self):
         import torch
         from snug.torch.lazy import Rows

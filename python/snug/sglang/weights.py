@@ -56,7 +56,8 @@ def _as_plain(config, *args, **kwargs):
     return config
 
 
-def _read(original, files, *args, **kwargs):
+def _read(original, hf_weights_files, *args, **kwargs):  # named as SGLang's: callers may name it
+    files = list(hf_weights_files)  # it may be a generator
     if not any(map(is_compressed, files)):
         return original(files, *args, **kwargs)
     import torch

@@ -23,7 +23,8 @@ def _reading_frames(iterator):
         return iterator
 
     @functools.wraps(iterator)
-    def read(files, *args, **kwargs):
+    def read(hf_weights_files, *args, **kwargs):  # named as vLLM's: callers may name it
+        files = list(hf_weights_files)  # it may be a generator
         if any(map(is_compressed, files)):
             return engine_files.tensors_of(files, _device(), engine.num_ranks() > 1)
         return iterator(files, *args, **kwargs)
