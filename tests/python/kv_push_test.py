@@ -16,9 +16,10 @@ except ImportError:
     sys.exit(77)
 
 from kv_proxy import Proxy
+from snug import SnugError, wire
 from snug.kv import messages, peer
 from snug.kv.areas import Area, item_numbers, overlap
-from snug.kv.channel import Options
+from snug.kv.channel import Channel, Options
 from snug.kv.inbox import PageInbox
 from snug.kv.push import Nowhere, PagePusher, Pages, PushError
 
@@ -191,6 +192,62 @@ class Pushes(unittest.TestCase):
         self.assertFalse(self.here.any() or self.notes.any())
         self.push("r", [(0, 1)])  # the same connection still works
         self.assert_moved([(0, 1)])
+
+    def test_a_peer_that_keeps_no_promise(self):
+        """It sends other sizes than it said, uses an id twice, and says what it may not."""
+        self.inbox.expect("r", pages=[1, 2])
+        page = numpy.full(PAGE, 7, numpy.uint8)
+        table = self.pages("r", [(0, 1)]).targets[:1].tolist()
+
+        def place(connection, segments=table):
+            connection.send_note(messages.pack("place", id=1, sender="x", request="r",
+                                               area="pages", segments=segments))
+
+        def one_id_twice(connection):
+            place(connection)
+            place(connection, self.pages("r", [(0, 2)]).targets[:1].tolist())
+            for _ in range(2):
+                connection.recv_note(10)
+            for _ in range(2):
+                connection.send(1, page, "bf16").wait(10)
+
+        def of_other_size(connection, num_bytes):
+            place(connection)
+            connection.recv_note(10)
+            connection.send(1, numpy.full(num_bytes, 9, numpy.uint8), "bf16").wait(10)
+
+        for act, is_refused in (
+                (one_id_twice, False), (lambda c: of_other_size(c, PAGE - 2), True),
+                (lambda c: of_other_size(c, 2 * PAGE), True),
+                (lambda c: (c.send_note(messages.pack("drop", request="r")), c.recv_note(10)), True),
+                (lambda c: (place(c), place(c), c.recv_note(10), c.recv_note(10)), True)):
+            with wire.connect(self.inbox.address, **self.options.of_wire()) as connection:
+                connection.send_note(messages.pack(
+                    "hello", version=messages.VERSION, layout=Memory.fingerprint, host="", gpu=0))
+                self.assertEqual(messages.unpack(connection.recv_note(10))[0], "welcome")
+                if is_refused:
+                    with self.assertRaises(SnugError):
+                        act(connection)
+                else:
+                    act(connection)
+            self.inbox.cancel("r")
+            outside = self.here.copy()
+            outside[0, 1:3] = 0
+            self.assertFalse(outside.any())
+            self.inbox.expect("r", pages=[1, 2])
+        self.here[:] = 0
+        self.push("r", [(5, 1)])
+        self.assert_moved([(5, 1)])
+
+    def test_an_error_that_nobody_expected(self):
+        """The peer is told at once, and the log says what it was."""
+        self.inbox.expect("r", pages=[1])
+        start = time.monotonic()
+        with unittest.mock.patch.object(Channel, "receive", side_effect=RuntimeError("no GPU")):
+            with self.assertRaises(PushError):
+                self.push("r", [(0, 1)])
+        self.assertLess(time.monotonic() - start, 10)
+        self.assertIn("KV pages did not arrive: no GPU", self.log)
 
     def damaged(self, fault, times=1, each=False):
         proxy = Proxy(self.inbox.address, of_client=True)

@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy
 
-from .._library import SnugError
 from . import messages
 from .areas import item_numbers, overlap
 from .server import Server
@@ -82,7 +81,7 @@ class PageInbox(Server):
             is_host = area in self._host_areas
             transfer = (channel.receive_host_bytes if is_host else channel.receive)(id, table)
             channel.finish(transfer, int(table[:, 1].sum()))
-        except (SnugError, ValueError) as problem:
+        except Exception as problem:  # of any kind, such as torch's: the executor would keep it
             channel.close()
             self._log(f"KV pages did not arrive: {problem}")
         finally:
