@@ -26,7 +26,7 @@ LOGGER = "sglang.srt.plugins.snug"
 class Registering(unittest.TestCase):
     def setUp(self):
         HookRegistry.hooks = {}
-        modules = {"sglang.srt.plugins.hook_registry": types.SimpleNamespace(
+        modules = {"sglang": None, "sglang.srt.plugins.hook_registry": types.SimpleNamespace(
             HookRegistry=HookRegistry, HookType=types.SimpleNamespace(AROUND="around"))}
         for patch in (unittest.mock.patch.dict(sys.modules, modules),
                       unittest.mock.patch.dict(os.environ)):
