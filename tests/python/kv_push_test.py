@@ -216,11 +216,19 @@ class Pushes(unittest.TestCase):
             connection.recv_note(10)
             connection.send(1, numpy.full(num_bytes, 9, numpy.uint8), "bf16").wait(10)
 
+        def drop(connection):
+            connection.send_note(messages.pack("drop", request="r"))
+            connection.recv_note(10)
+
+        def place_twice(connection):
+            for _ in range(2):
+                place(connection)
+            for _ in range(2):
+                connection.recv_note(10)
+
         for act, is_refused in (
                 (one_id_twice, False), (lambda c: of_other_size(c, PAGE - 2), True),
-                (lambda c: of_other_size(c, 2 * PAGE), True),
-                (lambda c: (c.send_note(messages.pack("drop", request="r")), c.recv_note(10)), True),
-                (lambda c: (place(c), place(c), c.recv_note(10), c.recv_note(10)), True)):
+                (lambda c: of_other_size(c, 2 * PAGE), True), (drop, True), (place_twice, True)):
             with wire.connect(self.inbox.address, **self.options.of_wire()) as connection:
                 connection.send_note(messages.pack(
                     "hello", version=messages.VERSION, layout=Memory.fingerprint, host="", gpu=0))

@@ -19,9 +19,10 @@ A prefill worker connects to push pages (push.py, inbox.py):
                                         <------  no       id, why      or not
     then message `id`: the pages        ------>
 
-`id` is the tag of the wire's message. `sender` is the same on all connections of a worker. Who pulls counts blocks from the start of the request, so
+`id` is the tag of the wire's message. Who pulls counts blocks from the start of the request, so
 that it can name no page of another request. Who pushes names addresses, (address, bytes) each, and
-the decode worker takes those that await pages of this request.
+the decode worker takes those that await pages of this request. `sender` names a prefill worker on
+all its connections: what it sends again is known by it.
 """
 
 import json
