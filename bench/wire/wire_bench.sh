@@ -148,7 +148,7 @@ for kind in $KINDS; do
       : >"$WORK/times"
       for ((run = 0; run < RUNS; run++)); do
         if [ -n "$ENCRYPTION" ]; then
-          echo "$(send_snug "$file" auto 1MiB --insecure)" \
+          echo "$(SNUG_TOKEN="" send_snug "$file" auto 1MiB --insecure)" \
             "$(SNUG_TOKEN=a-token-of-a-person send_snug "$file" auto) $(send_snug "$file" auto)"
         elif [ "$chunk" = none ]; then
           echo "$(send_nc "$file") $(send_snug "$file" raw) $(send_snug "$file" auto)"
