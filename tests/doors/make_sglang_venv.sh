@@ -12,19 +12,8 @@ python3 -m venv "$folder"
 pip=$folder/bin/pip
 $pip install -q torch==2.13.0 torchvision==0.28.0
 $pip download -q --no-deps -d "$folder/wheels" "sglang==$version"
-"$folder/bin/python" - "$folder" <<'END'
-import glob, re, sys, zipfile
-folder = sys.argv[1]
-wheel = zipfile.ZipFile(glob.glob(f"{folder}/wheels/sglang-*.whl")[0])
-metadata = next(name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
-lines = wheel.read(metadata).decode().splitlines()
-wanted = [line.split(":", 1)[1].strip() for line in lines
-          if line.startswith("Requires-Dist:") and "extra ==" not in line]
-for_gpus = re.compile("torch|cuda|nvidia|nvshmem|flash|humming|quack|sgl|tilelang")
-with open(f"{folder}/requirements.txt", "w") as file:
-    file.writelines(f"{text}\n" for text in wanted
-                    if not for_gpus.match(re.match(r"[\w.-]+", text)[0].lower()))
-END
+"$folder/bin/python" "$(dirname "$0")/wheel_requirements.py" "$folder"/wheels/sglang-*.whl \
+  '(torch|cuda|nvidia|nvshmem|flash|humming|quack|sgl|tilelang).*' > "$folder/requirements.txt"
 $pip install -q -r "$folder/requirements.txt"
 $pip install -q --no-deps "$folder"/wheels/sglang-*.whl
 $pip install -q mooncake-transfer-engine-non-cuda

