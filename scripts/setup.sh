@@ -6,7 +6,7 @@ set -euo pipefail
 packages=(g++ make cmake libhwy-dev libxxhash-dev libzstd-dev libssl-dev nlohmann-json3-dev
           libcli11-dev libfmt-dev libgtest-dev libbenchmark-dev)
 if [[ $(uname -m) == x86_64 ]]; then packages+=(libipsec-mb-dev); fi
-if [[ ${1:-} == ci ]]; then packages+=(clang libclang-rt-dev clang-format); fi
+if [[ ${1:-} == ci ]]; then packages+=(ccache clang libclang-rt-dev clang-format); fi
 
 if ! command -v dpkg-query >/dev/null; then
   # Another system: CMake reports what is missing; these names are a hint for its packages.
