@@ -119,7 +119,7 @@ void add_compress(CLI::App& app, int& exit_code) {
   args->verb = Verb::kCompress;
   cmd->add_option("IN", args->in, "x.safetensors, or a folder with shards, index and other files")
       ->required();
-  cmd->add_option("OUT", args->out, "Default: x.snug.safetensors, or folder x.snug");
+  cmd->add_option("OUT,-o,--output", args->out, "Default: x.snug.safetensors, or folder x.snug");
   cmd->add_option("-c,--codec", args->codec, "entropy: smallest; fixed: fastest; raw: stored as is")
       ->check(CLI::IsMember({"entropy", "fixed", "raw"}).description(""))
       ->type_name("NAME")
@@ -142,7 +142,7 @@ void add_decompress(CLI::App& app, int& exit_code) {
   args->verb = Verb::kDecompress;
   cmd->add_option("IN", args->in, "x.snug.safetensors, or a folder that compress wrote")
       ->required();
-  cmd->add_option("OUT", args->out, "Default: x.safetensors, or folder x for x.snug");
+  cmd->add_option("OUT,-o,--output", args->out, "Default: x.safetensors, or folder x for x.snug");
   cmd->add_flag("-f,--force", args->force, "Replace an existing output");
   add_common(*cmd, *args);
   cmd->footer(

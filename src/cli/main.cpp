@@ -32,10 +32,13 @@ std::string version_text() {
 }
 
 // The first line is the error; what CLI11 appends is advice for --help.
-int usage_error(const CLI::ParseError& error) {
+int usage_error(const CLI::App& app, const CLI::ParseError& error) {
   std::string message = error.what();
   message = message.substr(0, message.find('\n'));
-  return snug::cli::print_error(snug::Code::kUsage, message + " (see snug --help)");
+  std::string command = "snug";
+  for (const CLI::App* given : app.get_subcommands()) command += " " + given->get_name();
+  return snug::cli::print_error(snug::Code::kUsage,
+                                fmt::format("{} (see {} --help)", message, command));
 }
 
 // Help and version are what was asked for: results, on stdout.
@@ -84,7 +87,7 @@ int run(int argc, char** argv) {
   } catch (const CLI::CallForVersion& e) {
     return print_help(app, e);
   } catch (const CLI::ParseError& e) {
-    return usage_error(e);
+    return usage_error(app, e);
   }
   return exit_code;
 }

@@ -7,7 +7,10 @@ expect_code 0 "$SNUG" compress model.safetensors
 
 expect_code 2 "$SNUG"
 expect_code 2 "$SNUG" shrink
+expect_in err "(see snug --help)"
 expect_code 2 "$SNUG" compress
+expect_in err "(see snug compress --help)"
+expect_code 2 "$SNUG" compress model.safetensors x -o y
 expect_code 2 "$SNUG" compress model.safetensors --codec lzma
 expect_code 2 "$SNUG" compress model.safetensors --threads 65
 expect_code 2 "$SNUG" compress model.snug.safetensors twice.safetensors

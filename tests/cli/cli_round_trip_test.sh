@@ -11,6 +11,9 @@ expect_code 0 "$SNUG" verify model.snug.safetensors
 expect_in out "intact"
 expect_code 0 "$SNUG" decompress model.snug.safetensors again.safetensors
 expect_same model.safetensors again.safetensors
+expect_code 0 "$SNUG" compress model.safetensors -o other.safetensors
+expect_code 0 "$SNUG" decompress other.safetensors --output again.safetensors --force
+expect_same model.safetensors again.safetensors
 [ "$(sha256sum <model.safetensors)" = "$(sha256sum <again.safetensors)" ] || fail "SHA-256 differs"
 
 # Every codec and thread count; --quiet says nothing.
