@@ -1,6 +1,6 @@
 """Trains a model and moves vLLM on after every step, by deltas.
 
-    vllm serve MODEL --weight-transfer-config '{"backend": "snug"}'      # VLLM_SERVER_DEV_MODE=1
+    VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --weight-transfer-config '{"backend": "snug"}'
     python3 examples/rl_updates.py MODEL --server http://localhost:8000
 
 Without --server, an engine runs in this process. A real trainer computes its loss from what the

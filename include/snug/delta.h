@@ -2,7 +2,7 @@
 //
 // A delta restores `next` from `base`, bit for bit. A training step with a small learning rate
 // changes a few percent of BF16 weights, most of them by one unit in the last place: such a delta
-// is 1 to 2 % of the tensor. docs/delta.md is its format.
+// is 1.0 to 2.5 % of the tensor. docs/delta.md is its format.
 //
 // Memory:  the caller owns base, next and dst. Each call allocates about 3 MiB per thread;
 //          `invert` also a copy of the tensor.

@@ -1,7 +1,7 @@
 // snug/gemm.h - linear layers that multiply straight from compressed weights.
 //
 // A BF16 matrix W of n rows (outputs) and k columns (inputs) is packed once, without loss, into a
-// resident form of about 12.07 bits per weight: compressed, not quantised. `linear` then computes
+// resident form of about 12.06 bits per weight: compressed, not quantised. `linear` then computes
 // y = x W^T (+ bias) with BF16 in and out and FP32 sums. It restores the exact weights in
 // registers, never in memory. docs/gemm.md has the layout.
 //

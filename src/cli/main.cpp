@@ -25,7 +25,7 @@ constexpr char kFooter[] =
     "  11  no usable GPU                12  the other side took too long\n"
     "  13  peer refused or left         14  patch was made for another version\n"
     " 130  interrupted\n\n"
-    "SNUG_FORCE=scalar|avx2|avx512|neon chooses the instruction set.\n";
+    "SNUG_FORCE=scalar|sse4|avx2|avx512|neon chooses the instruction set.\n";
 
 std::string version_text() {
   return fmt::format("snug {} ({})", SNUG_VERSION_STRING, snug::simd_target());
