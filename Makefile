@@ -35,15 +35,16 @@ proxy-test: setup  # ten minutes, as root: 10,000 connections through a hostile 
 	@$(COMPILE) --target snug-cli
 	@python3 tests/transfer/proxy_trial.py $(BUILD)/snug
 
-python-test: setup  # those of the Python package that need torch, too: in an environment of several GB
+python-test: setup  # all tests of the Python package, with torch: makes an environment of several GB
 	@$(CONFIGURE)
 	@$(COMPILE) --target snug_c snug-cli
 	@[ -n "$(PYTHON)" ] || python3 -m venv $(BUILD)/venv
 	@[ -n "$(PYTHON)" ] || $(BUILD)/venv/bin/pip install -q numpy safetensors transformers accelerate torch
 	@tests/python/run_tests.sh $(BUILD) $(or $(PYTHON),$(BUILD)/venv/bin/python)
 
-doors-test: setup  # compressed models in a real vLLM, on the CPU; VLLM_VENV: an environment with it
-# LMCACHE_PYTHON and SGLANG_PYTHON: of others, if wanted (tests/doors/make_sglang_venv.sh)
+# Compressed models in a real vLLM, on the CPU. VLLM_VENV: an environment that has vLLM.
+# LMCACHE_PYTHON, SGLANG_PYTHON: Pythons with these, if wanted (tests/doors/make_sglang_venv.sh).
+doors-test: setup
 	@$(CONFIGURE)
 	@$(COMPILE) --target snug_c snug-cli
 	@[ -n "$(VLLM_VENV)" ] || tests/vllm/make_venv.sh $(BUILD)/venv_vllm

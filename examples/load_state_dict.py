@@ -14,7 +14,7 @@ model = torch.nn.Sequential(torch.nn.Linear(512, 1024), torch.nn.Linear(1024, 51
 model = model.to(torch.bfloat16)
 
 with tempfile.TemporaryDirectory() as folder:
-    # Of a real model: `snug compress`, or this.
+    # For a real model, use `snug compress` or this.
     path = os.path.join(folder, "model.snug.safetensors")
     snug.torch.save_file(model.state_dict(), path)
 

@@ -1,10 +1,10 @@
-"""Trains a model and moves vLLM on after every step, by deltas.
+"""Trains a model and updates vLLM after every step, by deltas.
 
     VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --weight-transfer-config '{"backend": "snug"}'
     python3 examples/rl_updates.py MODEL --server http://localhost:8000
 
 Without --server, an engine runs in this process. A real trainer computes its loss from what the
-engine generates; here it is that of fixed tokens.
+engine generates; here the loss is that of fixed tokens.
 """
 
 import argparse
@@ -34,7 +34,7 @@ def main():
     device = "cuda" if arguments.server and torch.cuda.is_available() else "cpu"
     model = transformers.AutoModelForCausalLM.from_pretrained(arguments.model,
                                                               dtype=torch.bfloat16).to(device)
-    # Steps are too small for BF16: FP32 masters take them, and the model gets their roundings.
+    # Steps are too small for BF16: FP32 masters take them, and the model gets the rounded values.
     masters = [parameter.detach().float() for parameter in model.parameters()]
     optimizer = torch.optim.AdamW(masters, lr=1e-6)
     tokens = torch.arange(5, 133, device=device).view(1, -1)

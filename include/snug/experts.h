@@ -82,8 +82,8 @@ struct ExpertsArgs {
   DeviceResult* result = nullptr;
 };
 
-// The status of a layer's result that was copied to the host. Not cuda::to_status(), which takes
-// kUsage for one of packing.
+// The status of a layer's result that was copied to the host. cuda::to_status() would report kUsage
+// as an error of packing.
 Status routing_status(const DeviceResult& result) noexcept;
 
 // How the work is divided. Zeros mean "choose for me".
@@ -103,8 +103,8 @@ Status experts(const Bank& gate_up, const Bank& down, const ExpertsArgs& args,
 
 // ---- products by groups ----------------------------------------------------
 
-// y_i = W_e x_i for each row i of x, where e is the expert of the row: one projection, as libraries
-// of grouped products have it. Rows without an expert are not written.
+// y_i = W_e x_i for each row i of x, where e is the expert of the row: one projection, as in
+// grouped GEMM. Rows without an expert are not written.
 struct GroupedArgs {
   const void* x = nullptr;  // [m][k] BF16, rows ldx elements apart
   std::uint64_t ldx = 0;
@@ -116,8 +116,8 @@ struct GroupedArgs {
   // Or: m is a multiple of the number of experts. Each has m / experts rows, of which the first
   // counts[e] are multiplied.
   const std::int32_t* counts = nullptr;  // [experts]
-  // As in ExpertsArgs. A count that is out of range is reported with the first row of its expert,
-  // whose rows are not written.
+  // As in ExpertsArgs. A count out of range is reported with the first row of its expert, none of
+  // whose rows are written.
   DeviceResult* result = nullptr;
 };
 

@@ -86,8 +86,8 @@ Status unpack(const Matrix& matrix, void* w, std::uint64_t ld, Stream stream) no
 // ---- checksums -------------------------------------------------------------
 //
 // One 64-bit checksum for each strip of 16 rows. Together with the one in the header they cover all
-// that a product reads. Save them beside the matrix, and verify it when it has been loaded, or at
-// any time. CPU and GPU compute the same.
+// that a product reads. Save them beside the matrix, and verify it after loading, or at any time.
+// CPU and GPU compute the same.
 
 constexpr std::uint64_t num_strips(std::uint64_t n) noexcept { return n / 16 + (n % 16 != 0); }
 
@@ -122,7 +122,7 @@ struct Plan {
   std::int32_t tile_m = 0;  // kBatch: rows of x in a tile: a multiple of 16, at most 256
 };
 
-// Only as many tiles of y are divided as even out the work; parts go through the workspace.
+// Divides only as many tiles of y as balance the load; partial sums go through the workspace.
 inline constexpr std::int32_t kStreamK = -1;
 
 // Bytes of a workspace for every m <= max_m and every plan that kAuto may choose.

@@ -36,11 +36,11 @@ Result<std::shared_ptr<wire::Sink>> wire_sink(DType dtype,
 // Memory:  12 MiB of staging memory, and 49 MiB more in an end that has sent 1 MiB or more in any
 //          mode but kRaw: at most 72 MiB of device memory. Tensors are never exported, so they may
 //          come from any allocator.
-// Threads: two per end, and one more for some milliseconds with the first large message. They
+// Threads: two per end, and one more for some milliseconds during the first large message. They
 //          busy-wait during transfers and for 5 ms after the last.
 // Trust:   the peer has the connection's token. It may write anything into staging and shared
 //          memory: lengths and offsets are checked, and frames as everywhere. Raw bytes have a
-//          checksum, against accidents: a transfer that ends well has what was sent.
+//          checksum, against accidents: what a successful transfer delivers is what was sent.
 class Link {
  public:
   // Both ends call this, each with its end of one connection, which must outlive the link. Uses

@@ -4,8 +4,8 @@
 // into the tensors. Reading, copying and decoding overlap.
 //
 // Memory:  at most two pieces a thread of pinned host memory, as they are stored: 144 MiB with 12
-//          threads and BF16 weights, 192 MiB with plain files. About twice as much of GPU memory,
-//          until the Loader is destroyed. Whatever the size of the tensors.
+//          threads and BF16 weights, 192 MiB with plain files. About twice as much GPU memory,
+//          until the Loader is destroyed. Neither depends on the size of the tensors.
 // Threads: calls of one Loader wait for each other.
 // Trust:   as snug/store.h: files may be hostile, and every checksum is checked.
 #pragma once

@@ -16,7 +16,7 @@
 //          process that is killed leaves only the temporary name. An input that changes meanwhile
 //          is an error: its size and times are compared before and after. That misses a process
 //          that writes through a shared mapping whose pages it had written to before, because the
-//          system sets the times at the first such write only. The result is then the bytes that
+//          system updates the times only at the first such write. The result is then the bytes that
 //          were read, which may never have been the file's content at one moment.
 #pragma once
 #include <cstddef>
@@ -83,8 +83,8 @@ struct StoreReport {
   std::uint64_t num_copied_files = 0;
   std::uint64_t raw_bytes = 0;  // sums over `files`
   std::uint64_t stored_bytes = 0;
-  // Where the folder is now that `force` replaced, if files without a successor were put into it
-  // during the call; mostly empty.
+  // Where the folder that `force` replaced is now, if files without a successor were put into it
+  // during the call; usually empty.
   std::string kept;
   std::vector<std::string> notes;  // what the user should know, in sentences
   double seconds = 0;
@@ -111,14 +111,14 @@ StoreResult<StoreReport> verify_path(const std::string& in,
 std::string default_compressed_path(const std::string& in);
 std::string default_restored_path(const std::string& in);
 
-// Something under a temporary name that nobody works on any more.
+// A file or folder under a temporary name that no process works on any more.
 struct Leftover {
   std::string path;
   std::uint64_t num_bytes = 0;
 };
 
-// What calls that wrote to `path` have left because their process was killed. It may be deleted.
-// What a process that is alive is working on is not among it.
+// What killed processes that wrote to `path` have left behind. It may be deleted. Files that a live
+// process is working on are not included.
 std::vector<Leftover> find_leftovers(const std::string& path);
 
 // ---- read tensors ----------------------------------------------------------
@@ -166,8 +166,8 @@ const TensorFile& file_of(const Reader& reader) noexcept;
 // Reads plain and compressed safetensors files.
 class Reader {
  public:
-  // Checks the whole header. Frames are checked when they are read: that they are intact, and that
-  // they are those that were stored under this name.
+  // Checks the whole header. Each frame is checked when it is read: that it is intact, and that it
+  // was stored under this name.
   static StoreResult<Reader> open(const std::string& path) noexcept;
 
   Reader() noexcept;

@@ -19,7 +19,7 @@ namespace snug {
 
 struct TransferOptions {
   wire::Options wire;
-  bool force = false;  // receiver: replace existing files, and none that the sender does not have
+  bool force = false;  // receiver: replace existing files, but none that the sender lacks
   // Sender: attempts in a row to reconnect without having sent anything new.
   int num_retries = 5;
   // Called on any thread, one call at a time. Returning false cancels the transfer.
@@ -48,7 +48,7 @@ StoreResult<TransferReport> receive_path(wire::Connection& connection, const std
 
 // Calls `serve` for every peer that connects, each on a thread of its own, until keep_going returns
 // false, and then waits for these threads. `on_error` gets what `serve` returns, with the name of
-// the peer, and now and then how many connections were refused. Threads call it at the same time.
+// the peer, and from time to time the number of refused connections. Threads call it concurrently.
 void serve_peers(wire::Listener& listener,
                  const std::function<StoreStatus(wire::Connection&)>& serve,
                  const std::function<void(const StoreStatus&)>& on_error,

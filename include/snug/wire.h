@@ -8,8 +8,8 @@
 // Completion: a receiver's transfer is done when all bytes are in place and verified; a sender's
 //          when the receiver has confirmed that.
 // Memory:  a lane at work needs two chunks and a workspace; nothing is queued. All connections of
-//          a process share 232 MiB for these and for what peers announce; who wants more waits. A
-//          message starts to move when the receiver has asked for it, at the rate of the slower
+//          a process share 232 MiB for these and for what peers announce; whoever needs more waits.
+//          A message starts to move when the receiver has asked for it, at the rate of the slower
 //          side.
 // Threads: all functions may be called from any thread.
 // Trust:   a peer proves that it knows the token before anything it says is believed, and every
@@ -42,7 +42,7 @@ inline constexpr std::size_t kMinChunkBytes = std::size_t{64} << 10;
 inline constexpr std::size_t kMaxChunkBytes = std::size_t{4} << 20;
 inline constexpr std::uint64_t kMaxMessageBytes = std::uint64_t{1} << 43;  // 8 TiB
 
-// A token of 32 random bytes, in hex behind "snug-". Only such tokens are known to be beyond
+// A token of 32 random bytes: "snug-" and hex digits. Only such tokens are known to be beyond
 // guessing; all others are stretched, which takes some 10 ms in every process. Errors: kIo.
 Result<std::string> make_token() noexcept;
 
@@ -150,8 +150,8 @@ class Connection {
   Transfer recv(std::uint64_t tag, std::shared_ptr<Sink> sink) noexcept;
 
   // Short texts beside the tensors, in order, at most 1 MiB each. send_note returns once the text
-  // is sent. At most 64 may wait to be read: one more ends the connection, so a sender of many
-  // notes needs an acknowledgement.
+  // is sent. At most 64 may be unread: one more ends the connection, so a sender of many notes
+  // needs acknowledgements.
   Status send_note(const std::string& note) noexcept;
   Result<std::string> recv_note(std::chrono::milliseconds patience) noexcept;
 

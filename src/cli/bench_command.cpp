@@ -275,7 +275,7 @@ void add_bench(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   cmd->add_flag("--json", args->json, "Print the result as JSON");
   cmd->footer(
-      "Measures in memory; the disk is not involved.\n\nExample:\n  snug bench "
+      "Measures in memory, not the disk.\n\nExample:\n  snug bench "
       "model.safetensors\n");
   cmd->callback([args, &exit_code] { exit_code = run_bench(*args); });
 }

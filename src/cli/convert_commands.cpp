@@ -129,7 +129,7 @@ void add_compress(CLI::App& app, int& exit_code) {
   cmd->footer(
       "The output is a valid safetensors file. It is read back and compared with the\n"
       "input before the command succeeds. Other files of a folder are copied. Its\n"
-      "config.json gets a quantization_config, by which other programs find Snug.\n\n"
+      "config.json gets a quantization_config that tells other programs to use Snug.\n\n"
       "Examples:\n"
       "  snug compress model.safetensors\n"
       "  snug compress Llama-3-8B/ Llama-3-8B.snug --threads 8\n");

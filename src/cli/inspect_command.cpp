@@ -200,7 +200,7 @@ void add_inspect(CLI::App& app, int& exit_code) {
   add_threads(*cmd, args->num_threads);
   cmd->footer(
       "\"bound\" is the size if exponents took exactly their entropy H and all other\n"
-      "bits were stored as they are: (8 + H)/16 for BF16.\n\n"
+      "bits were stored unchanged: (8 + H)/16 for BF16.\n\n"
       "Example:\n  snug inspect model.snug.safetensors --html report.html\n");
   cmd->callback([args, &exit_code] { exit_code = run_inspect(*args); });
 }

@@ -127,7 +127,7 @@ void add_mount(CLI::App& app, int& exit_code) {
   cmd->add_option("COMPRESSED", args->source, "A compressed file, or a folder that compress wrote")
       ->required();
   cmd->add_option("DIR", args->folder, "An empty folder")->required();
-  cmd->add_flag("-b,--background", args->background, "Return when mounted; messages go to syslog");
+  cmd->add_flag("-b,--background", args->background, "Return once mounted; messages go to syslog");
   cmd->add_option("--cache", args->cache, "Memory for decoded blocks")
       ->type_name("SIZE")
       ->capture_default_str();
@@ -137,10 +137,10 @@ void add_mount(CLI::App& app, int& exit_code) {
   cmd->footer(
       "Every program sees the original files: names, sizes and bytes are those that\n"
       "decompress would write. The files are read-only, and blocks are decoded when they\n"
-      "are read. Damage is an I/O error for the reader and a message here.\n\n"
+      "are read. Damage causes an I/O error for the reader and a message here.\n\n"
       "--allow-other: the permissions of the files and folders of COMPRESSED apply, and\n"
       "those of the folders above it do not.\n\n"
-      "Needs /dev/fuse. Who is not root needs fusermount3 (package fuse3), too.\n\n"
+      "Needs /dev/fuse. Users other than root also need fusermount3 (package fuse3).\n\n"
       "Examples:\n"
       "  snug mount Llama-3-8B.snug /mnt/llama\n"
       "  snug mount --background model.snug.safetensors dir && sha256sum dir/*\n"

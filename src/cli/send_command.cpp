@@ -54,7 +54,7 @@ void add_send(CLI::App& app, int& exit_code) {
   cmd->add_option("PATH", args->path, "File or folder; safetensors files are sent tensor by tensor")
       ->required();
   cmd->add_option("ADDRESS", args->address, "HOST:PORT of the receiver")->required();
-  cmd->add_option("--retries", args->num_retries, "Failed attempts in a row before it gives up")
+  cmd->add_option("--retries", args->num_retries, "Retries in a row before it gives up")
       ->check(CLI::Range(0, 1000).description(""))
       ->type_name("N")
       ->capture_default_str();

@@ -38,10 +38,11 @@ int run_token(const std::string& file) {
 void add_token(CLI::App& app, int& exit_code) {
   auto* cmd = app.add_subcommand("token", "Make a token for send, recv and sync between hosts");
   auto file = std::make_shared<std::string>();
-  cmd->add_option("FILE", *file, "New file for it, which only you can read; without: print it");
+  cmd->add_option("FILE", *file, "New file, readable only by you; default: print the token");
   cmd->footer(
-      "Both sides need the same token. Any text of 16 to 4095 bytes will do, but others\n"
-      "take some 10 ms more at the start of a transfer, to make guessing slow.\n\n"
+      "Both sides need the same token. Any text of 16 to 4095 bytes will do, but tokens\n"
+      "that this command did not make cost some 10 ms at the start of a transfer, to\n"
+      "make guessing slow.\n\n"
       "Example:\n"
       "  snug token secret      # copy it to the other host, for --token-file\n");
   cmd->callback([file, &exit_code] { exit_code = run_token(*file); });

@@ -42,8 +42,7 @@ void add_wire_options(CLI::App& cmd, WireArgs& args) {
                      "File with the secret of both sides; default: the variable SNUG_TOKEN,\n"
                      "and on one host the secret of this user")
           ->type_name("FILE");
-  cmd.add_flag("--insecure", args.insecure,
-               "No token and no encryption, for networks that are trusted")
+  cmd.add_flag("--insecure", args.insecure, "No token and no encryption, for trusted networks")
       ->excludes(token);
   cmd.add_option("--mode", args.mode, "raw, fixed, entropy; auto: the fastest on this link")
       ->check(CLI::IsMember({"auto", "raw", "fixed", "entropy"}).description(""))
