@@ -33,7 +33,7 @@ Result<std::shared_ptr<wire::Sink>> wire_sink(DType dtype,
 // only if it will then arrive, decoded, earlier than raw; the link never waits for an encoder.
 // Small messages, and all messages on fast links, are therefore raw. sent() shows the choices.
 //
-// Memory:  12 MiB of staging memory, and 49 MiB more in an end that has sent 1 MiB or more in any
+// Memory:  12 MiB of staging memory, and 58 MiB more in an end that has sent 1 MiB or more in any
 //          mode but kRaw: at most 72 MiB of device memory. Tensors are never exported, so they may
 //          come from any allocator.
 // Threads: two per end, and one more for some milliseconds during the first large message. They
