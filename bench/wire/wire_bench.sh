@@ -4,22 +4,22 @@
 # table. Files lie in memory, so that no disk is measured.
 #
 #   bench/wire/wire_bench.sh [SNUG] [--runs N] [--rates "1gbit 2500mbit 5gbit"]
-#                            [--data DIR] [--kinds "real gaussian random"] [--mib 512]
+#                            [--data DIR] [--kinds "real gaussian random"] [--mib "1 16 512"]
 #                            [--chunks "256KiB 1MiB" | --encryption]
 #
-# Data, each about --mib MiB of BF16: `real`, the safetensors of DIR with every tensor repeated
+# Data, files of about --mib MiB of BF16 (512): `real`, the safetensors of DIR with every tensor repeated
 # (only with --data); `gaussian`, what `snug sample` makes; `random`, random bits. With
 # --chunks a table of chunk sizes is printed instead, with --encryption one of the time without it,
 # with it and a token that has to be stretched, and with it and a token of `snug token`.
 set -euo pipefail
-SNUG=build/snug RUNS=5 RATES="1gbit 2500mbit 5gbit" DATA="" KINDS="" CHUNKS="" ENCRYPTION="" MIB=512
+SNUG=build/snug RUNS=5 RATES="1gbit 2500mbit 5gbit" DATA="" KINDS="" CHUNKS="" ENCRYPTION="" SIZES=512
 while [ $# -gt 0 ]; do
   case $1 in
     --runs) RUNS=$2 && shift ;;
     --rates) RATES=$2 && shift ;;
     --data) DATA=$2 && shift ;;
     --kinds) KINDS=$2 && shift ;;
-    --mib) MIB=$2 && shift ;;
+    --mib) SIZES=$2 && shift ;;
     --chunks) CHUNKS=$2 && shift ;;
     --encryption) ENCRYPTION=1 ;;
     -*) echo "unknown option $1" >&2 && exit 2 ;;
@@ -130,34 +130,37 @@ PY
 }
 
 if [ -n "$CHUNKS" ]; then
-  echo "| link | data | chunk | snug raw, s | snug auto, s | auto over raw | link's bound for raw, s |"
-  echo "|---|---|---|---|---|---|---|"
+  echo "| link | data | MiB | chunk | snug raw, s | snug auto, s | auto over raw | link's bound for raw, s |"
+  echo "|---|---|---|---|---|---|---|---|"
 elif [ -n "$ENCRYPTION" ]; then
-  echo "| link | data | --insecure, s | stretched token, s | encrypted, s | encrypted over stretched | encrypted over --insecure | link's bound for raw, s |"
-  echo "|---|---|---|---|---|---|---|---|"
+  echo "| link | data | MiB | --insecure, s | stretched token, s | encrypted, s | encrypted over stretched | encrypted over --insecure | link's bound for raw, s |"
+  echo "|---|---|---|---|---|---|---|---|---|"
 else
-  echo "| link | data | nc, s | snug raw, s | snug auto, s | auto over raw | auto over nc | link's bound for raw, s |"
-  echo "|---|---|---|---|---|---|---|---|"
+  echo "| link | data | MiB | nc, s | snug raw, s | snug auto, s | auto over raw | auto over nc | link's bound for raw, s |"
+  echo "|---|---|---|---|---|---|---|---|---|"
 fi
 for kind in $KINDS; do
-  "make_$kind" "$WORK/$kind.safetensors"
   file=$WORK/$kind.safetensors
-  for rate in $RATES; do
-    ip netns exec $A tc qdisc replace dev snug-a root tbf rate "$rate" burst 1mb latency 20ms
-    for chunk in ${CHUNKS:-none}; do
-      : >"$WORK/times"
-      for ((run = 0; run < RUNS; run++)); do
-        if [ -n "$ENCRYPTION" ]; then
-          echo "$(SNUG_TOKEN="" send_snug "$file" auto 1MiB --insecure)" \
-            "$(SNUG_TOKEN=a-token-of-a-person send_snug "$file" auto) $(send_snug "$file" auto)"
-        elif [ "$chunk" = none ]; then
-          echo "$(send_nc "$file") $(send_snug "$file" raw) $(send_snug "$file" auto)"
-        else
-          echo "$(send_snug "$file" raw "$chunk") $(send_snug "$file" auto "$chunk")"
-        fi >>"$WORK/times"
+  for MIB in $SIZES; do
+    "make_$kind" "$file"
+    for rate in $RATES; do
+      ip netns exec $A tc qdisc replace dev snug-a root tbf rate "$rate" burst 1mb latency 20ms
+      for chunk in ${CHUNKS:-none}; do
+        : >"$WORK/times"
+        for ((run = 0; run < RUNS; run++)); do
+          if [ -n "$ENCRYPTION" ]; then
+            echo "$(SNUG_TOKEN="" send_snug "$file" auto 1MiB --insecure)" \
+              "$(SNUG_TOKEN=a-token-of-a-person send_snug "$file" auto) $(send_snug "$file" auto)"
+          elif [ "$chunk" = none ]; then
+            echo "$(send_nc "$file") $(send_snug "$file" raw) $(send_snug "$file" auto)"
+          else
+            echo "$(send_snug "$file" raw "$chunk") $(send_snug "$file" auto "$chunk")"
+          fi >>"$WORK/times"
+        done
+        labels="$rate | $kind | $MIB"
+        if [ "$chunk" = none ]; then row "$labels"; else row "$labels | $chunk"; fi
       done
-      if [ "$chunk" = none ]; then row "$rate | $kind"; else row "$rate | $kind | $chunk"; fi
     done
+    rm "$file"
   done
-  rm "$file"
 done
