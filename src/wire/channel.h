@@ -33,6 +33,11 @@ class Channel {
   // All bytes of both pieces, or an error that ends the channel.
   virtual Status send(std::span<const std::byte> head, std::span<const std::byte> body,
                       Deadline deadline) = 0;
+  // The same, for a body that nobody needs any more: a channel may encrypt it where it is.
+  virtual Status send_and_spoil(std::span<const std::byte> head, std::span<std::byte> body,
+                                Deadline deadline) {
+    return send(head, body, deadline);
+  }
   virtual Status recv(std::span<std::byte> bytes, Deadline deadline) = 0;
   // OK if there is something to read; kTimeout if not by then.
   virtual Status wait_readable(Deadline deadline) = 0;

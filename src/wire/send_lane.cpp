@@ -1,6 +1,7 @@
 // One lane of the sending side: claim a chunk, encode it, send it.
 #include <zstd.h>
 
+#include <functional>
 #include <memory>
 #include <new>
 
@@ -62,10 +63,22 @@ class Connection::Core::SendLane {
     header.payload_bytes = payload.size();
     seal(header);
     const auto start = Clock::now();
-    if (Status s = channel_.send(bytes_of(header), payload, core_.deadline()); !s.ok()) return s;
+    if (Status s = send(header, payload); !s.ok()) return s;
     count(header, seconds_since(start));
     message.state->done_bytes += place.num_bytes;
     return {};
+  }
+
+  // What lies in the lane's own buffer is not needed afterwards.
+  Status send(const LaneHeader& header, std::span<const std::byte> payload) {
+    const std::span<std::byte> own = buffer_ ? buffer_.span() : std::span<std::byte>{};
+    const std::less_equal<> before;
+    if (payload.empty() || !before(own.data(), payload.data()) ||
+        !before(payload.data() + payload.size(), own.data() + own.size()))
+      return channel_.send(bytes_of(header), payload, core_.deadline());
+    const auto start = static_cast<std::size_t>(payload.data() - own.data());
+    return channel_.send_and_spoil(bytes_of(header), own.subspan(start, payload.size()),
+                                   core_.deadline());
   }
 
   // Room for the chunk, as it is and encoded. Nothing but a chunk of memory that is sent as it is

@@ -132,8 +132,13 @@ class TlsChannel : public Channel {
   // The head is a record of its own, which the peer reads first, but not a packet of its own.
   Status send(std::span<const std::byte> head, std::span<const std::byte> body,
               Deadline deadline) override {
-    if (Status s = send_records(head, !body.empty(), deadline); !s.ok()) return s;
-    return send_records(body, false, deadline);
+    if (Status s = send_records(head, nullptr, !body.empty(), deadline); !s.ok()) return s;
+    return send_records(body, nullptr, false, deadline);
+  }
+  Status send_and_spoil(std::span<const std::byte> head, std::span<std::byte> body,
+                        Deadline deadline) override {
+    if (Status s = send_records(head, nullptr, !body.empty(), deadline); !s.ok()) return s;
+    return send_records(body, body.data(), false, deadline);
   }
 
   Status recv(std::span<std::byte> bytes, Deadline deadline) override {
@@ -168,16 +173,19 @@ class TlsChannel : public Channel {
   std::string peer_name() const override { return socket_.peer_name(); }
 
  private:
-  // `more`: other records follow at once.
-  Status send_records(std::span<const std::byte> bytes, bool more, Deadline deadline) {
+  // `place`: where the ciphertext goes, which may be the place of `bytes`; null: memory of the
+  // channel. `more`: other records follow at once.
+  Status send_records(std::span<const std::byte> bytes, std::byte* place, bool more,
+                      Deadline deadline) {
     while (!bytes.empty()) {
       auto num_bytes = static_cast<std::uint32_t>(std::min(bytes.size(), kMaxRecordBytes));
-      if (sealed_.size() < num_bytes) sealed_.resize(num_bytes);
+      if (place == nullptr && sealed_.size() < num_bytes) sealed_.resize(num_bytes);
+      std::byte* const sealed = place != nullptr ? place : sealed_.data();
       std::byte tag[kTagBytes];
-      if (!seal_.run(num_bytes, bytes.data(), sealed_.data(), std::span(tag))) return kNoCipher;
+      if (!seal_.run(num_bytes, bytes.data(), sealed, std::span(tag))) return kNoCipher;
       bytes = bytes.subspan(num_bytes);
-      iovec pieces[] = {
-          {&num_bytes, sizeof num_bytes}, {sealed_.data(), num_bytes}, {tag, kTagBytes}};
+      if (place != nullptr) place += num_bytes;
+      iovec pieces[] = {{&num_bytes, sizeof num_bytes}, {sealed, num_bytes}, {tag, kTagBytes}};
       const Status s = socket_.send_all(std::span(pieces), deadline, more || !bytes.empty());
       if (!s.ok()) return s;
     }

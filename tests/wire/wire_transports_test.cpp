@@ -181,6 +181,41 @@ TEST(WireShm, TheRingGoesRound) {
   EXPECT_EQ((*accepted)->wait_readable(net::after(30ms)).code, Code::kTimeout);
 }
 
+// A channel that encrypts changes the bytes that it is given only where it may.
+TEST(WireChannels, OnlyWhatMayBeSpoiledIs) {
+  for (const bool encrypts : {false, true}) {
+    wire::Options options;
+    if (encrypts) options.token = "a token of many bytes";
+    options.insecure = !encrypts;
+    const std::string any_port = "127.0.0.1:0";
+    auto listener = wire::listen(any_port, *wire::door_of(wire::Side::kListens, any_port, options));
+    auto dialled =
+        wire::dial((*listener)->address(), *wire::door_of(wire::Side::kDials, any_port, options),
+                   net::after(10s));
+    auto accepted = (*listener)->accept(net::after(10s));
+    ASSERT_TRUE(dialled.ok() && accepted.ok());
+    std::jthread opening([&] { EXPECT_TRUE((*accepted)->open(net::after(10s), {}).ok()); });
+    ASSERT_TRUE((*dialled)->open(net::after(10s), {}).ok());
+    opening.join();
+
+    const Bytes head = random_bytes(72), body = random_bytes(300'001);  // three records
+    Bytes kept = body, spoiled = body, got(2 * (head.size() + body.size()));
+    std::jthread sending([&] {
+      EXPECT_TRUE((*dialled)->send(head, kept, net::after(10s)).ok());
+      EXPECT_TRUE((*dialled)->send_and_spoil(head, spoiled, net::after(10s)).ok());
+    });
+    ASSERT_TRUE((*accepted)->recv(got, net::after(10s)).ok());
+    sending.join();
+    Bytes expected;
+    for (int i = 0; i < 2; ++i)
+      for (const Bytes* part : {&head, &body})
+        expected.insert(expected.end(), part->begin(), part->end());
+    EXPECT_TRUE(got == expected);
+    EXPECT_TRUE(kept == body);
+    EXPECT_EQ(spoiled != body, encrypts);
+  }
+}
+
 // Only what no other host can reach is served without a token.
 TEST(WireAddresses, WhatIsLocal) {
   for (const wire::Side side : {wire::Side::kDials, wire::Side::kListens}) {
