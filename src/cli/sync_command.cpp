@@ -102,12 +102,14 @@ void add_sync(CLI::App& app, int& exit_code) {
   add_wire_options(*cmd, args->wire);
   cmd->footer(
       "Publish a version by renaming it into FOLDER when it is complete. Names that\n"
-      "start with a dot are ignored; `current` and names that contain .tmp- are never\n"
-      "published. The version that appeared last is the newest. Versions that appeared\n"
-      "while no server was running are ordered by name (step-10 after step-9).\n\n"
+      "start with a dot are ignored; `current` and names that contain .tmp- or .kept-\n"
+      "are never published. The version that appeared last is the newest. Versions that\n"
+      "appeared while no server was running are ordered by name (step-10 after step-9).\n\n"
       "A follower gets a patch if the server still has its version, a full copy\n"
-      "otherwise. FOLDER/current links to the newest version. The follower replaces or\n"
-      "deletes only what it fetched and what has not changed since.\n\n"
+      "otherwise. It also gets a full copy if Snug has compressed its version, or if\n"
+      "the patch is larger than half of the new one. FOLDER/current links to the newest\n"
+      "version. The follower replaces or deletes only what it fetched and what has not\n"
+      "changed since.\n\n"
       "Examples:\n"
       "  snug sync --serve checkpoints/ --listen 0.0.0.0:7000 --token-file secret\n"
       "  snug sync --follow trainer:7000 weights/ --token-file secret\n");
