@@ -3,6 +3,7 @@
 // transfer ends, and a receive that says it is done has the sender's bytes.
 #include <cstring>
 #include <memory>
+#include <optional>
 
 #include "fuzz/fuzz_frame.h"
 #include "snug/codec.h"
@@ -183,7 +184,8 @@ class Session {
     wire::LaneHeader header;
     header.message = 1 + script_.byte() % 4;
     header.chunk_idx = script_.byte() % 4;
-    const std::uint64_t tag = offered_[header.message];
+    if (!offered_[header.message]) moved_ = true;  // an offer that follows may overtake it
+    const std::uint64_t tag = offered_[header.message].value_or(0);
     const Bytes& all = truth(tag);
     const std::size_t at = std::min<std::size_t>(header.chunk_idx * kChunk, all.size());
     const auto raw = std::span(all).subspan(at, std::min(kChunk, all.size() - at));
@@ -254,7 +256,7 @@ class Session {
   Script script_;
   BarePeer peer_;
   std::uint64_t num_offers_ = 0;
-  std::uint64_t offered_[8] = {};  // tags by message number
+  std::optional<std::uint64_t> offered_[8];  // tags by message number
   bool moved_ = false;  // a peer that was let in may put its bytes elsewhere: they are its own
   Bytes got_[2];
   const std::shared_ptr<OldFile> old_ = std::make_shared<OldFile>();
