@@ -8,6 +8,7 @@
 #include <optional>
 #include <thread>
 
+#include "gpu/relaxed_capture.h"
 #include "gpu_link/cuda/link_gpu_parts.h"
 #include "gpu_link/link_meeting.h"
 #include "gpu_link/link_receiver.h"
@@ -92,6 +93,7 @@ class Link::Impl {
   Status open(wire::Connection& connection, wire::Mode mode, std::chrono::milliseconds timeout,
               const WrapEngine& wrap) {
     if (Status s = wire::check_timeout(timeout); !s.ok()) return s;
+    const RelaxedCapture relaxed;
     int device = 0;
     StagingHello hello;
     if (Status s = from_cuda(cudaGetDevice(&device)); !s.ok()) return s;

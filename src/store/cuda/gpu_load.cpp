@@ -5,6 +5,7 @@
 #include <new>
 #include <vector>
 
+#include "gpu/relaxed_capture.h"
 #include "store/cuda/load_lane.h"
 #include "store/workers.h"
 
@@ -51,6 +52,7 @@ struct Loader::Impl {
 StoreStatus Loader::Impl::load(const store::TensorFile& file,
                                std::span<const store::LoadTarget> targets, Stream stream) {
   const std::lock_guard lock(mutex);
+  const RelaxedCapture relaxed;
   const DeviceScope scope(device);
   if (scope.error() != cudaSuccess) return {from_cuda(scope.error())};
   if (Status s = from_cuda({ready.ensure(), ready.record(stream)}); !s.ok()) return {s};
@@ -62,6 +64,7 @@ StoreStatus Loader::Impl::load(const store::TensorFile& file,
   std::atomic<std::size_t> next_lane{0};
   return workers.run(num_lanes, [&] {
     LoadLane& lane = *lanes[next_lane.fetch_add(1)];
+    const RelaxedCapture relaxed_here;
     if (const cudaError_t error = cudaSetDevice(device); error != cudaSuccess)
       return StoreStatus{from_cuda(error)};
     return work(file, queue, lane, workers);
