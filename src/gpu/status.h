@@ -9,9 +9,11 @@
 
 namespace snug::cuda {
 
-// The text and the number of the CUDA error are kept.
+// The text and the number of the CUDA error are kept. The runtime forgets it, or else the next
+// launch on this thread would report it once more.
 inline Status from_cuda(cudaError_t error) {
   if (error == cudaSuccess) return {};
+  (void)cudaGetLastError();
   return {Code::kNoDevice, cudaGetErrorString(error), kNowhere, kNowhere,
           static_cast<std::uint64_t>(error)};
 }

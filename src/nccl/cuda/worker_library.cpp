@@ -7,23 +7,15 @@
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <utility>
 
+#include "gpu/relaxed_capture.h"
 #include "nccl/cuda/workers.h"
 
 namespace snug::nccl {
 namespace {
 
-// A thread that captures a graph may not call most of CUDA, unless it says that it knows.
-class RelaxedCapture {
- public:
-  RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
-  ~RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
-  RelaxedCapture(const RelaxedCapture&) = delete;
-  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
-
- private:
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
-};
+using cuda::RelaxedCapture;
 
 struct Launcher {
   std::mutex mutex;
@@ -50,6 +42,17 @@ cudaError_t make_streams() {
   for (cudaEvent_t* event : {&launcher.before, &launcher.capture_before, &launcher.joined})
     if (error == cudaSuccess) error = cudaEventCreateWithFlags(event, cudaEventDisableTiming);
   return error;
+}
+
+// What open() took before it failed. The runtime forgets the error, which has been reported.
+void release(void* host, void* frames, void* floor, void* scratch) {
+  for (void* memory : {host, frames}) (void)cudaFreeHost(memory);
+  for (void* memory : {floor, scratch}) (void)cudaFree(memory);
+  for (cudaStream_t* stream : {&launcher.stream, &launcher.capture_stream})
+    if (*stream != nullptr) (void)cudaStreamDestroy(std::exchange(*stream, nullptr));
+  for (cudaEvent_t* event : {&launcher.before, &launcher.capture_before, &launcher.joined})
+    if (*event != nullptr) (void)cudaEventDestroy(std::exchange(*event, nullptr));
+  (void)cudaGetLastError();
 }
 
 const char* open(int num_sms, std::size_t buffer_bytes, WorkerBoard** board, std::byte** buffers) {
@@ -80,7 +83,7 @@ const char* open(int num_sms, std::size_t buffer_bytes, WorkerBoard** board, std
   if (error == cudaSuccess) error = prepare_workers(static_cast<GpuFloor*>(floor), launcher.stream);
   if (error == cudaSuccess) error = cudaStreamSynchronize(launcher.stream);
   if (error != cudaSuccess) {
-    cudaGetLastError();
+    release(host, frames, floor, scratch);
     return reason_of(error);
   }
   std::memset(host, 0, sizeof(WorkerBoard));
@@ -123,15 +126,32 @@ Capture capture_of(cudaStream_t stream) {
   return capture;
 }
 
+// What a capture forks it must join.
+void join_capture(cudaStream_t stream) {
+  if (cudaEventRecord(launcher.joined, launcher.capture_stream) == cudaSuccess)
+    (void)cudaStreamWaitEvent(stream, launcher.joined, 0);
+}
+
 // The side stream joins the capture of `stream`. A stream can take part in one capture only.
 bool launch_captured(cudaStream_t stream, const Capture& capture) {
   const Capture side = capture_of(launcher.capture_stream);
   if (side.status != cudaStreamCaptureStatusNone && side.id != capture.id) return false;
   if (launcher.num_captured + 1 >= kMaxLaunches) return false;
-  return cudaEventRecord(launcher.capture_before, stream) == cudaSuccess &&
-         cudaStreamWaitEvent(launcher.capture_stream, launcher.capture_before, 0) == cudaSuccess &&
-         launch_workers(launcher.board, launcher.floor, launcher.scratch, launcher.num_sms,
-                        ++launcher.num_captured, false, launcher.capture_stream) == cudaSuccess;
+  if (cudaEventRecord(launcher.capture_before, stream) != cudaSuccess ||
+      cudaStreamWaitEvent(launcher.capture_stream, launcher.capture_before, 0) != cudaSuccess)
+    return false;
+  const bool is_launched =
+      launch_workers(launcher.board, launcher.floor, launcher.scratch, launcher.num_sms,
+                     ++launcher.num_captured, false, launcher.capture_stream) == cudaSuccess;
+  if (!is_launched) join_capture(stream);
+  return is_launched;
+}
+
+bool launch_now(cudaStream_t stream) {
+  return cudaEventRecord(launcher.before, stream) == cudaSuccess &&
+         cudaStreamWaitEvent(launcher.stream, launcher.before, 0) == cudaSuccess &&
+         launch_workers(launcher.board, launcher.floor, launcher.scratch, launcher.num_sms, 0, true,
+                        launcher.stream) == cudaSuccess;
 }
 
 bool before_kernel(void* stream_pointer) {
@@ -139,22 +159,20 @@ bool before_kernel(void* stream_pointer) {
   const std::lock_guard lock(launcher.mutex);
   if (!is_same_device()) return false;
   const Capture capture = capture_of(stream);
-  if (capture.status == cudaStreamCaptureStatusActive) return launch_captured(stream, capture);
-  return capture.status == cudaStreamCaptureStatusNone &&
-         cudaEventRecord(launcher.before, stream) == cudaSuccess &&
-         cudaStreamWaitEvent(launcher.stream, launcher.before, 0) == cudaSuccess &&
-         launch_workers(launcher.board, launcher.floor, launcher.scratch, launcher.num_sms, 0, true,
-                        launcher.stream) == cudaSuccess;
+  bool is_launched = false;
+  if (capture.status == cudaStreamCaptureStatusActive)
+    is_launched = launch_captured(stream, capture);
+  else if (capture.status == cudaStreamCaptureStatusNone)
+    is_launched = launch_now(stream);
+  if (!is_launched) (void)cudaGetLastError();  // not the program's
+  return is_launched;
 }
 
 void after_kernel(void* stream_pointer) {
   auto* const stream = static_cast<cudaStream_t>(stream_pointer);
   const std::lock_guard lock(launcher.mutex);
   launch_mark(launcher.floor, stream);
-  if (capture_of(stream).status != cudaStreamCaptureStatusActive) return;
-  // What a capture forks it must join.
-  if (cudaEventRecord(launcher.joined, launcher.capture_stream) == cudaSuccess)
-    cudaStreamWaitEvent(stream, launcher.joined, 0);
+  if (capture_of(stream).status == cudaStreamCaptureStatusActive) join_capture(stream);
 }
 
 }  // namespace

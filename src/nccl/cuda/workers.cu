@@ -1,5 +1,6 @@
 // The codec workers: a kernel that lives beside a kernel of NCCL, takes orders from host memory and
 // ends when that kernel has ended. See nccl/worker_queue.h.
+#include "gpu/launch.h"
 #include "nccl/cuda/worker_codec.cuh"
 
 namespace snug::nccl {
@@ -64,9 +65,14 @@ cudaError_t prepare_workers(GpuFloor* floor, cudaStream_t stream) {
 
 cudaError_t launch_workers(WorkerBoard* board, GpuFloor* floor, std::byte* scratch, int num_sms,
                            unsigned launch_idx, bool may_linger, cudaStream_t stream) {
-  workers_kernel<<<static_cast<unsigned>(num_sms), kThreads, kSharedBytes, stream>>>(
-      board, floor, reinterpret_cast<WarpScratch*>(scratch), launch_idx, may_linger);
-  return cudaGetLastError();
+  // Its own error alone, and none that the program's calls left behind.
+  return launch_as_is(workers_kernel,
+                      {.num_ctas = static_cast<std::uint64_t>(num_sms),
+                       .num_threads = kThreads,
+                       .smem_bytes = kSharedBytes,
+                       .stream = stream},
+                      board, floor, reinterpret_cast<WarpScratch*>(scratch), launch_idx,
+                      may_linger);
 }
 
 cudaError_t launch_mark(GpuFloor* floor, cudaStream_t stream) {
