@@ -3,6 +3,11 @@
 #pragma once
 #include "gemm/cuda/warp_mma.cuh"
 
+// Kernels with these instructions are empty elsewhere, and the host goes by the GPU it finds.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900 && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#error "sm_90 has no wgmma: build for 90a, for example with CMAKE_CUDA_ARCHITECTURES=90a-real"
+#endif
+
 namespace snug::gemm {
 
 // Orders writes to registers before the warpgroup's next wgmma.
