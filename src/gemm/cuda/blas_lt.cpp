@@ -91,6 +91,11 @@ struct Matmul {
     check(blas().preference_create(&preference));
     check(blas().preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
                                 sizeof workspace));
+    // Unless told otherwise, cuBLASLt takes addresses for multiples of 256. That of w is one.
+    allow(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, p.x);
+    for (const auto attribute :
+         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
+      allow(attribute, p.y);
   }
   ~Matmul() {
     if (preference != nullptr) blas().preference_destroy(preference);
@@ -100,6 +105,11 @@ struct Matmul {
   }
   void check(cublasStatus_t s) {
     if (status == CUBLAS_STATUS_SUCCESS) status = s;
+  }
+  void allow(cublasLtMatmulPreferenceAttributes_t attribute, const void* address) {
+    std::uint32_t alignment = 256;
+    while (!is_aligned(address, alignment)) alignment /= 2;
+    check(blas().preference_set(preference, attribute, &alignment, sizeof alignment));
   }
 };
 

@@ -67,6 +67,7 @@ Status run_batch(const Device& device, LinearParams p, Kind kind, const Plan& pl
     const std::uint64_t ld = align_up(p.k, 8);
     auto* copy = reinterpret_cast<std::uint16_t*>(x_copy);
     copy_rows<<<dim3((p.k + 1023) / 1024, p.m), 256, 0, stream>>>(p.x, p.ldx, p.k, copy, ld);
+    if (Status s = from_cuda(cudaGetLastError()); !s.ok()) return s;
     p.x = copy;
     p.ldx = ld;
   }
@@ -209,6 +210,8 @@ Status linear(const Matrix& matrix, const LinearArgs& args, cuda::Target workspa
       return run_batch(device, p, matrix.kind, plan, base + offsets.x_copy, stream);
     case Kernel::kUnpack:
       if (!have_blas()) return {Code::kNoDevice, "cuBLASLt could not be loaded"};
+      // cuBLASLt cannot be told how the bias is aligned.
+      if (!is_aligned(args.bias, 16)) return from_cuda(launch_generic(p, matrix.kind, stream));
       return run_unpack(matrix, p, base + offsets.sums, stream);
     default: return usage("not a kernel", static_cast<std::uint64_t>(plan.kernel));
   }
