@@ -7,7 +7,7 @@
 #include <fstream>
 #include <string>
 
-#include "frame/random.h"
+#include "os/random.h"
 
 namespace snug::gpu_link {
 namespace {
@@ -42,14 +42,14 @@ struct Hello {
 };
 
 Hello make_hello(const LinkBlob& blob) {
-  static const auto process = random_value<std::uint64_t>();
+  static const auto process = os::random_value<std::uint64_t>();
   Hello hello{};
   std::memcpy(hello.magic, kMagic, sizeof kMagic);
   hello.process[0] = process;
   hello.process[1] = static_cast<std::uint64_t>(::getpid());
   std::ifstream("/proc/sys/kernel/random/boot_id").read(hello.host, sizeof hello.host - 1);
-  hello.meeting = random_value<std::uint64_t>();
-  hello.secret = random_value<std::array<std::uint64_t, 2>>();
+  hello.meeting = os::random_value<std::uint64_t>();
+  hello.secret = os::random_value<std::array<std::uint64_t, 2>>();
   hello.blob = blob;
   return hello;
 }

@@ -16,6 +16,7 @@
 #include <sstream>
 #include <utility>
 
+#include "os/pass_descriptor.h"
 #include "store/file_io.h"
 #include "store/workers.h"
 
@@ -62,18 +63,15 @@ struct HelperResult {
 // Runs the helper and waits for its end.
 HelperResult run_helper(const char* const* arguments, int socket_fd) {
   const std::string socket_number = std::to_string(socket_fd);
-  int errors[2];
-  if (::pipe2(errors, O_CLOEXEC) != 0) return {errno};
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return {errno};
+  const os::Descriptor from_helper(ends[0]);
+  os::Descriptor errors(ends[1]);
   const pid_t pid = ::fork();
-  if (pid < 0) {
-    const int error = errno;
-    ::close(errors[0]);
-    ::close(errors[1]);
-    return {error};
-  }
+  if (pid < 0) return {errno};
   if (pid == 0) {
     ::setpgid(0, 0);  // Ctrl-C is not for the helper
-    ::dup2(errors[1], STDERR_FILENO);
+    ::dup2(errors.get(), STDERR_FILENO);
     if (socket_fd >= 0) {
       ::fcntl(socket_fd, F_SETFD, 0);
       ::setenv("_FUSE_COMMFD", socket_number.c_str(), 1);
@@ -81,12 +79,11 @@ HelperResult run_helper(const char* const* arguments, int socket_fd) {
     ::execvp(kHelper, const_cast<char* const*>(arguments));
     ::_exit(127);
   }
-  ::close(errors[1]);
+  errors = os::Descriptor();  // reading ends when the helper closes its own
   HelperResult result;
   char piece[256];
-  for (ssize_t n; (n = ::read(errors[0], piece, sizeof piece)) != 0;)
+  for (ssize_t n; (n = ::read(from_helper.get(), piece, sizeof piece)) != 0;)
     if (n > 0) result.message.append(piece, static_cast<std::size_t>(n));
-  ::close(errors[0]);
   int status = 0;
   while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) continue;
   result.found = WIFEXITED(status) && WEXITSTATUS(status) != 127;
@@ -95,37 +92,19 @@ HelperResult run_helper(const char* const* arguments, int socket_fd) {
   return result;
 }
 
-// The descriptor that the helper sends; -1 if there is none.
-int receive_descriptor(int socket_fd) noexcept {
-  char byte;
-  struct iovec part = {&byte, 1};
-  alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  struct msghdr message = {};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  ssize_t n;
-  while ((n = ::recvmsg(socket_fd, &message, MSG_CMSG_CLOEXEC)) < 0 && errno == EINTR) continue;
-  const struct cmsghdr* head = n > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
-  if (head == nullptr || head->cmsg_type != SCM_RIGHTS) return -1;
-  int fd;
-  std::memcpy(&fd, CMSG_DATA(head), sizeof fd);
-  return fd;
-}
-
-StoreResult<int> mount_by_helper(const std::string& options, const std::string& folder) {
-  int pair[2];
-  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
+StoreResult<os::Descriptor> mount_by_helper(const std::string& options, const std::string& folder) {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
     return store::io_error("cannot mount", folder, errno);
+  os::Descriptor theirs(ends[0]);
+  const os::Descriptor ours(ends[1]);
   const char* const arguments[] = {kHelper, "-o", options.c_str(), "--", folder.c_str(), nullptr};
-  const HelperResult result = run_helper(arguments, pair[0]);
-  ::close(pair[0]);
-  const int fd = result.ok ? receive_descriptor(pair[1]) : -1;
-  ::close(pair[1]);
+  const HelperResult result = run_helper(arguments, theirs.get());
+  theirs = os::Descriptor();  // else a helper that has sent nothing would be waited for
+  os::Descriptor fd = result.ok ? os::receive_descriptor(ours.get()) : os::Descriptor();
   if (result.error != 0) return store::io_error("cannot mount", folder, result.error);
   if (!result.found) return refused(folder, EPERM);
-  if (fd < 0) return store::failure(Code::kIo, "cannot mount", folder, result.message);
+  if (fd.get() < 0) return store::failure(Code::kIo, "cannot mount", folder, result.message);
   return fd;
 }
 
@@ -168,32 +147,31 @@ StoreResult<FuseChannel> FuseChannel::mount(const std::string& source, const std
   const std::string common =
       std::string("default_permissions") + (allow_other ? ",allow_other" : "");
 
-  const int fd = ::open("/dev/fuse", O_RDWR | O_CLOEXEC);
-  if (fd < 0 && (errno == ENOENT || errno == ENODEV || errno == ENXIO))
+  os::Descriptor fd(::open("/dev/fuse", O_RDWR | O_CLOEXEC));
+  if (fd.get() < 0 && (errno == ENOENT || errno == ENODEV || errno == ENXIO))
     return StoreStatus{{Code::kIo,
                         "no /dev/fuse: load the kernel's module fuse, or start the container with "
                         "--device /dev/fuse --cap-add SYS_ADMIN"},
                        folder};
-  int error = fd < 0 ? errno : 0;
-  if (fd >= 0) {
-    channel.fd_ = fd;
+  int error = fd.get() < 0 ? errno : 0;
+  if (error == 0) {
     std::ostringstream options;
-    options << "fd=" << fd << ",rootmode=" << std::oct << (info.st_mode & S_IFMT) << std::dec
+    options << "fd=" << fd.get() << ",rootmode=" << std::oct << (info.st_mode & S_IFMT) << std::dec
             << ",user_id=" << ::getuid() << ",group_id=" << ::getgid() << "," << common;
     if (::mount(source.c_str(), resolved, "fuse.snug", MS_NOSUID | MS_NODEV | MS_RDONLY,
                 options.str().c_str()) == 0) {
+      channel.fd_ = std::move(fd);
       channel.is_mounted_ = true;
       return channel;
     }
     error = errno;
-    ::close(std::exchange(channel.fd_, -1));
   }
   if (error != EPERM && error != EACCES) return refused(folder, error);
-  const auto passed = mount_by_helper(
+  auto passed = mount_by_helper(
       "ro,nosuid,nodev," + common + ",subtype=snug,fsname=" + escaped(source, ",\\", false),
       resolved);
   if (!passed) return passed.status();
-  channel.fd_ = *passed;
+  channel.fd_ = std::move(*passed);
   channel.is_mounted_ = channel.by_helper_ = true;
   return channel;
 }
@@ -208,10 +186,7 @@ FuseChannel& FuseChannel::operator=(FuseChannel&& other) noexcept {
   return *this;
 }
 
-FuseChannel::~FuseChannel() {
-  (void)unmount();
-  if (fd_ >= 0) ::close(fd_);
-}
+FuseChannel::~FuseChannel() { (void)unmount(); }
 
 StoreStatus FuseChannel::unmount() noexcept {
   return store::guarded([&]() -> StoreStatus {

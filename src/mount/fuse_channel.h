@@ -6,6 +6,7 @@
 #pragma once
 #include <string>
 
+#include "os/descriptor.h"
 #include "snug/store.h"
 
 namespace snug::mount {
@@ -21,7 +22,7 @@ class FuseChannel {
   FuseChannel& operator=(FuseChannel&& other) noexcept;
   ~FuseChannel();
 
-  int fd() const noexcept { return fd_; }
+  int fd() const noexcept { return fd_.get(); }
   const std::string& folder() const noexcept { return folder_; }  // an absolute path
   // Takes it out of the tree of files, as the destructor does. Who still reads from it gets errors
   // once this object is gone. After a failure the mount stays, and says that nobody serves it.
@@ -32,7 +33,7 @@ class FuseChannel {
   void raise_kernel_read_ahead() const noexcept;
 
  private:
-  int fd_ = -1;
+  os::Descriptor fd_;
   bool is_mounted_ = false, by_helper_ = false;
   std::string folder_;
 };

@@ -3,12 +3,12 @@
 #include <map>
 #include <mutex>
 
-#include "frame/random.h"
 #include "nccl/interfaces.h"
 #include "nccl/log.h"
 #include "nccl/net.h"
 #include "nccl/tcp_recv.h"
 #include "nccl/tcp_send.h"
+#include "os/random.h"
 
 namespace snug::nccl {
 namespace {
@@ -96,7 +96,7 @@ ncclResult_t TcpNet::listen(int device, void* handle, std::unique_ptr<ListenComm
   Handle contents{kHandleMagic,
                   kProtocolVersion,
                   static_cast<std::uint32_t>(settings_.num_sockets),
-                  random_value<std::uint64_t>(),
+                  os::random_value<std::uint64_t>(),
                   0,
                   {}};
   std::memcpy(&contents.address, &interface->address, sizeof contents.address);

@@ -11,7 +11,7 @@
 #include <cstring>
 #include <thread>
 
-#include "net/descriptor.h"
+#include "os/pass_descriptor.h"
 
 namespace snug::net {
 namespace {
@@ -34,47 +34,6 @@ struct LocalSocket {
   socklen_t length;
 };
 static_assert(kMaxLocalName == sizeof(sockaddr_un::sun_path) - 1);
-
-// One byte, with room for one descriptor beside it.
-struct DescriptorMessage {
-  DescriptorMessage() {
-    header.msg_iov = &piece;
-    header.msg_iovlen = 1;
-    header.msg_control = space;
-    header.msg_controllen = sizeof space;
-  }
-  char byte = 'm';
-  iovec piece{&byte, 1};
-  alignas(cmsghdr) char space[CMSG_SPACE(sizeof(int))] = {};
-  msghdr header{};
-};
-
-bool send_descriptor(int socket, int fd) {
-  DescriptorMessage message;
-  cmsghdr* control = CMSG_FIRSTHDR(&message.header);
-  control->cmsg_level = SOL_SOCKET;
-  control->cmsg_type = SCM_RIGHTS;
-  control->cmsg_len = CMSG_LEN(sizeof(int));
-  std::memcpy(CMSG_DATA(control), &fd, sizeof fd);
-  return ::sendmsg(socket, &message.header, MSG_NOSIGNAL) == 1;
-}
-
-Descriptor receive_descriptor(int socket) {
-  DescriptorMessage message;
-  if (::recvmsg(socket, &message.header, MSG_CMSG_CLOEXEC) != 1) return Descriptor();
-  const cmsghdr* control = CMSG_FIRSTHDR(&message.header);
-  if (control == nullptr || control->cmsg_level != SOL_SOCKET || control->cmsg_type != SCM_RIGHTS)
-    return Descriptor();
-  // Padding leaves room for a second one: all that arrived must be closed.
-  Descriptor first;
-  for (std::size_t at = 0; CMSG_LEN(at + sizeof(int)) <= control->cmsg_len; at += sizeof(int)) {
-    int fd;
-    std::memcpy(&fd, CMSG_DATA(control) + at, sizeof fd);
-    Descriptor owned(fd);
-    if (at == 0) first = std::move(owned);
-  }
-  return first;
-}
 
 ucred credentials_of(const Socket& peer) noexcept {
   ucred credentials{-1, ~uid_t{0}, ~gid_t{0}};
@@ -118,11 +77,11 @@ Result<SharedMemory> SharedMemory::map(int fd, std::size_t num_bytes) {
 }
 
 Result<SharedMemory> SharedMemory::create(std::size_t num_bytes, const Socket& peer) {
-  const Descriptor fd(::memfd_create("snug", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  const os::Descriptor fd(::memfd_create("snug", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (fd.get() < 0 || ::ftruncate(fd.get(), static_cast<off_t>(num_bytes)) != 0 ||
       ::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)
     return kNoMemory;
-  if (!send_descriptor(peer.fd(), fd.get()))
+  if (!os::send_descriptor(peer.fd(), fd.get()))
     return Status{Code::kPeer, "the peer closed the connection"};
   return map(fd.get(), num_bytes);
 }
@@ -130,7 +89,7 @@ Result<SharedMemory> SharedMemory::create(std::size_t num_bytes, const Socket& p
 Result<SharedMemory> SharedMemory::receive(std::size_t num_bytes, const Socket& peer,
                                            Deadline deadline) {
   if (Status s = peer.wait_readable(deadline); !s.ok()) return s;
-  const Descriptor fd = receive_descriptor(peer.fd());
+  const os::Descriptor fd = os::receive_descriptor(peer.fd());
   struct stat info;
   const int seals = fd.get() < 0 ? -1 : ::fcntl(fd.get(), F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || ::fstat(fd.get(), &info) != 0 ||

@@ -17,7 +17,7 @@
 #include <string>
 #include <string_view>
 
-#include "net/descriptor.h"
+#include "os/descriptor.h"
 #include "snug/status.h"
 
 struct sockaddr_storage;
@@ -72,7 +72,7 @@ class Socket {
   std::string peer_name() const;
 
  private:
-  Descriptor fd_;
+  os::Descriptor fd_;
 };
 
 // Tries all addresses of the host. The socket sends small messages at once (TCP_NODELAY).

@@ -94,11 +94,10 @@ StoreStatus File::with_descriptor(Use use) const {
 }
 
 StoreResult<FilePool::Lease> File::open_again() const {
-  const int fd = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) return io_error("cannot open", path_, errno);
-  FilePool::Lease lease = std::make_shared<SharedDescriptor>(fd);
-  if (StoreStatus s = compare(fd); !s.ok()) return s;
-  return lease;
+  os::Descriptor fd(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (fd.get() < 0) return io_error("cannot open", path_, errno);
+  if (StoreStatus s = compare(fd.get()); !s.ok()) return s;
+  return std::make_shared<const os::Descriptor>(std::move(fd));
 }
 
 StoreStatus file_changed(const std::string& path) {

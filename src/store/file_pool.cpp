@@ -1,12 +1,8 @@
 #include "store/file_pool.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 
 namespace snug::store {
-
-SharedDescriptor::~SharedDescriptor() { ::close(fd_); }
 
 void FilePool::keep(Entry entry) {
   if (open_.size() == kMaxOpen) open_.erase(open_.begin());
@@ -14,7 +10,7 @@ void FilePool::keep(Entry entry) {
 }
 
 std::uint64_t FilePool::add(int fd) {
-  Lease lease = std::make_shared<SharedDescriptor>(fd);
+  Lease lease = std::make_shared<os::Descriptor>(fd);
   const std::lock_guard lock(mutex_);
   keep({next_id_, std::move(lease)});
   return next_id_++;

@@ -8,26 +8,16 @@
 #include <mutex>
 #include <vector>
 
+#include "os/descriptor.h"
 #include "snug/store.h"
 
 namespace snug::store {
 
-// A descriptor that is closed with its last user.
-class SharedDescriptor {
- public:
-  explicit SharedDescriptor(int fd) noexcept : fd_(fd) {}
-  SharedDescriptor(const SharedDescriptor&) = delete;
-  ~SharedDescriptor();
-  int get() const noexcept { return fd_; }
-
- private:
-  const int fd_;
-};
-
 // Keeps the descriptors that were used last. All functions may be called from any thread.
 class FilePool {
  public:
-  using Lease = std::shared_ptr<const SharedDescriptor>;
+  // Its file stays open until the last user is done.
+  using Lease = std::shared_ptr<const os::Descriptor>;
   using Open = std::function<StoreResult<Lease>()>;
 
   FilePool() { open_.reserve(kMaxOpen); }

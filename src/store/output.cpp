@@ -11,7 +11,7 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "frame/random.h"
+#include "os/random.h"
 #include "store/folder.h"
 
 namespace snug::store {
@@ -58,11 +58,15 @@ bool exchange(const std::string& a, const std::string& b) {
 #endif
 }
 
+os::Descriptor open_to_lock(const std::string& path) {
+  return os::Descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW));
+}
+
 std::string random_suffix(const char* kind) {
   // Not the process id: in containers it is nearly always the same one, and a
   // run that was killed leaves its name behind.
   std::string suffix = kind;
-  for (const auto byte : random_value<std::array<std::uint8_t, kNumDigits>>())
+  for (const auto byte : os::random_value<std::array<std::uint8_t, kNumDigits>>())
     suffix += kDigits[byte % 16];
   return suffix;
 }
@@ -254,21 +258,14 @@ StoreStatus OutputFolder::commit(bool force, std::span<const std::string> known,
   return {};
 }
 
-PathLock::PathLock(const std::string& path)
-    : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW)) {
-  if (fd_ >= 0) ::flock(fd_, LOCK_EX);
-}
-
-PathLock::~PathLock() {
-  if (fd_ >= 0) ::close(fd_);
+PathLock::PathLock(const std::string& path) : fd_(open_to_lock(path)) {
+  if (fd_.get() >= 0) ::flock(fd_.get(), LOCK_EX);
 }
 
 bool PathLock::is_held(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
+  const os::Descriptor fd = open_to_lock(path);
   // What cannot be looked at may be in use.
-  const bool held = fd < 0 || ::flock(fd, LOCK_EX | LOCK_NB) != 0;
-  if (fd >= 0) ::close(fd);
-  return held;
+  return fd.get() < 0 || ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0;
 }
 
 StoreStatus check_target_folder(const std::string& out, std::span<const std::string> names,

@@ -4,9 +4,9 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
+#include "os/descriptor.h"
 #include "store/file_io.h"
 
 namespace snug::store {
@@ -16,14 +16,11 @@ class PathLock {
  public:
   PathLock() noexcept = default;
   explicit PathLock(const std::string& path);
-  PathLock(PathLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  PathLock& operator=(PathLock&& other) noexcept { return std::swap(fd_, other.fd_), *this; }
-  ~PathLock();
   // Whether another process, or another lock of this one, holds `path`.
   static bool is_held(const std::string& path);
 
  private:
-  int fd_ = -1;
+  os::Descriptor fd_;
 };
 
 // A file under a temporary name until `commit`; deleted if that never comes.

@@ -5,13 +5,13 @@
 #include <span>
 #include <string>
 
-#include "net/descriptor.h"
+#include "os/descriptor.h"
 #include "store/file_io.h"
 #include "transfer/manifest.h"
 
 namespace snug::transfer {
 
-using net::Descriptor;
+using os::Descriptor;
 
 class PartFolder {
  public:

@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <filesystem>
 
-#include "frame/random.h"
+#include "os/random.h"
 #include "snug/store.h"
 #include "transfer/file_identity.h"
 
@@ -16,7 +16,7 @@ namespace snug::transfer {
 namespace {
 
 namespace fs = std::filesystem;
-using net::Descriptor;
+using os::Descriptor;
 
 // A patch has to be clearly smaller than a full copy, which travels compressed.
 constexpr double kMaxPatchShare = 0.5;
@@ -112,7 +112,7 @@ bool PatchCache::claim_name() {
   if (is_there(lock_)) return true;
   ::mkdir(folder_.c_str(), 0700);
   for (int i = 0; i < 10; ++i) {
-    const std::string name = std::to_string(random_value<std::uint64_t>());
+    const std::string name = std::to_string(os::random_value<std::uint64_t>());
     const std::string path = folder_ + "/" + name + kLockSuffix;
     Descriptor fd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
     if (fd.get() < 0 && errno != EEXIST) return false;

@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "net/descriptor.h"
+#include "os/descriptor.h"
 
 namespace snug::transfer {
 
@@ -59,7 +59,7 @@ class PatchCache {
   std::mutex mutex_;
   std::map<std::pair<std::string, std::string>, std::shared_ptr<Job>> jobs_;
   std::string own_name_;  // prefix of its files
-  net::Descriptor lock_;  // on OWN_NAME.lock: shows others that this server lives
+  os::Descriptor lock_;   // on OWN_NAME.lock: shows others that this server lives
   int num_patches_ = 0;
 };
 

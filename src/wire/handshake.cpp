@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "frame/random.h"
+#include "os/random.h"
 #include "wire/protocol.h"
 
 namespace snug::wire {
@@ -52,7 +52,7 @@ Status receive_while(Channel& channel, std::span<std::byte> bytes, Deadline dead
 
 }  // namespace
 
-SessionId random_session() { return random_value<SessionId>(); }
+SessionId random_session() { return os::random_value<SessionId>(); }
 
 Status greet(Channel& channel, const ChannelId& id, Deadline deadline,
              const KeepGoing& keep_going) {

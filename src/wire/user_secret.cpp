@@ -13,14 +13,14 @@
 #include <optional>
 #include <vector>
 
-#include "net/descriptor.h"
+#include "os/descriptor.h"
 #include "snug/wire.h"
 
 namespace snug::wire {
 namespace {
 
 namespace fs = std::filesystem;
-using net::Descriptor;
+using os::Descriptor;
 
 constexpr std::size_t kRandomBytes = 32;  // of a token, written as twice as many hex digits
 constexpr std::string_view kRandomPrefix = "snug-", kHexDigits = "0123456789abcdef";

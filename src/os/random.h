@@ -1,4 +1,4 @@
-// frame/random.h - random bits from the kernel.
+// os/random.h - random bits from the kernel.
 #pragma once
 #include <sys/random.h>
 #include <unistd.h>
@@ -7,7 +7,7 @@
 #include <system_error>
 #include <type_traits>
 
-namespace snug {
+namespace snug::os {
 
 // Not std::random_device: libstdc++'s makes every program that links it need glibc 2.36.
 template <class T>
@@ -19,4 +19,4 @@ T random_value() {
   return value;
 }
 
-}  // namespace snug
+}  // namespace snug::os

@@ -1,10 +1,10 @@
-// net/descriptor.h - a file descriptor that closes itself.
+// os/descriptor.h - a file descriptor that closes itself.
 #pragma once
 #include <unistd.h>
 
 #include <utility>
 
-namespace snug::net {
+namespace snug::os {
 
 class Descriptor {
  public:
@@ -24,4 +24,4 @@ class Descriptor {
   int fd_;
 };
 
-}  // namespace snug::net
+}  // namespace snug::os
