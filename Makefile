@@ -47,13 +47,13 @@ python-test: setup  # all tests of the Python package, with torch: makes an envi
 doors-test: setup
 	@$(CONFIGURE)
 	@$(COMPILE) --target snug_c snug-cli
-	@[ -n "$(VLLM_VENV)" ] || tests/vllm/make_venv.sh $(BUILD)/venv_vllm
+	@[ -n "$(VLLM_VENV)" ] || tests/doors/make_vllm_venv.sh $(BUILD)/venv_vllm
 	@SNUG_LIBRARY=$(BUILD)/libsnug_c.so SNUG_CLI=$(BUILD)/snug PYTHONPATH=python \
-	  $(or $(VLLM_VENV),$(BUILD)/venv_vllm)/bin/python tests/vllm/doors_test.py
+	  $(or $(VLLM_VENV),$(BUILD)/venv_vllm)/bin/python tests/doors/doors_test.py
 	@SNUG_LIBRARY=$(BUILD)/libsnug_c.so PYTHONPATH=python tests/doors/kv_trials.sh \
 	  $(or $(VLLM_VENV),$(BUILD)/venv_vllm)/bin/python "$(LMCACHE_PYTHON)" "$(SGLANG_PYTHON)"
 	@SNUG_LIBRARY=$(BUILD)/libsnug_c.so PYTHONPATH=python \
-	  $(or $(VLLM_VENV),$(BUILD)/venv_vllm)/bin/python tests/vllm/weight_transfer_trial.py \
+	  $(or $(VLLM_VENV),$(BUILD)/venv_vllm)/bin/python tests/doors/weight_transfer_trial.py \
 	  $(SNUG_TEST_MODEL) $(SNUG_TEST_RL)
 	@[ -z "$(SGLANG_PYTHON)" ] || SNUG_LIBRARY=$(BUILD)/libsnug_c.so SNUG_CLI=$(BUILD)/snug \
 	  PYTHONPATH=python $(SGLANG_PYTHON) tests/doors/sglang_weights_trial.py $(SNUG_TEST_MODEL)

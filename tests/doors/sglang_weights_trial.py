@@ -236,7 +236,6 @@ def refusals(folder, engines, packed):
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(ROOT / "tests" / "vllm"))
     from trial_model import load_model, make_model, save_model
     if sys.argv[1:2] == ["--job"]:
         run_job(json.loads(Path(sys.argv[2]).read_text()))

