@@ -150,7 +150,7 @@ class Tree:
             libraries.setdefault(folder.library, []).append(folder)
         for path in [self.root / "CMakeLists.txt", *self.files("cmake", {".cmake"})]:
             text = path.read_text() if path.is_file() else ""
-            for call in re.finditer(r"target_link_libraries\(\s*(snug[\w-]*)([^()]*)", text):
+            for call in re.finditer(r"target_link_libraries\(\s*([\w-]+)([^()]*)", text):
                 if call.group(1) not in libraries:
                     continue
                 allowed = self.linkable(libraries[call.group(1)])

@@ -14,6 +14,7 @@ TABLE = f"""| {" | ".join(layout.TABLE_HEADER)} |
 | `codec` | `snug` | `snug/codec.h` | `frame` | |
 | `codec/cuda` | `snug_cuda` | | `codec` | |
 | `net` | `snug_net` | | | |
+| `nccl` | `nccl-snug-workers` | | | |
 | `cli` | `snug-cli` | | | all |
 | `tests` | | | all | |
 """
@@ -71,6 +72,8 @@ class CheckIncludesTest(unittest.TestCase):
         link = "\ntarget_link_libraries(snug_cuda PUBLIC snug\n  PRIVATE snug_net)\n"
         self.plant("CMakeLists.txt", link, "CMakeLists.txt:2: snug_cuda links snug_net")
         self.plant("cmake/More.cmake", link, "cmake/More.cmake:2: snug_cuda links snug_net")
+        workers = "target_link_libraries(nccl-snug-workers PRIVATE snug_net)\n"
+        self.plant("cmake/More.cmake", workers, "nccl-snug-workers links snug_net")
 
     def test_sizes(self):
         self.plant("src/net/long.h", LONG_FILE, f"{layout.MAX_FILE_LINES + 1} lines")
