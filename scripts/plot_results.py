@@ -108,11 +108,6 @@ class Chart:
         edge = [(x, high) for x, _, high in points] + [(x, low) for x, low, _ in reversed(points)]
         self.parts.append(f'<polygon class="band f{color}" points="{self.places(edge)}"/>')
 
-    def bar(self, x, low, high, color):
-        left, top = self.x(x) - 6, self.y(high)
-        self.parts.append(f'<rect class="band f{color}" x="{left:.1f}" y="{top:.1f}" width="12" '
-                          f'height="{self.y(low) - top:.1f}"/>')
-
     def legend(self, x, y, width, entries):
         """entries: (text, color, "line", "band" or "hollow"), one below the other."""
         self.parts.append(f'<rect class="legend" x="{x - 12}" y="{y - 16}" width="{width}" '
