@@ -7,14 +7,12 @@ Needs torch with NCCL 2.28 or later and one GPU; `build` is the folder of libncc
 libnccl-snug-workers.so. A group of ranks that takes longer than --seconds counts as hung.
 """
 import argparse
-import os
 import sys
 import tempfile
 import threading
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../bench/nccl"))
-from nccl_identity import bytes_through_plugin, have_torch  # noqa: E402
-from nccl_ranks import HABITS, Group, plugin_env  # noqa: E402
+from nccl_identity import bytes_through_plugin, have_torch
+from nccl_ranks import HABITS, Group, plugin_env
 
 SETTINGS = {"defaults": {}, "one hardware queue": {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}}
 

@@ -8,12 +8,10 @@ Needs torch with NCCL and one GPU; `build` is the folder of libnccl-net-snug.so.
 import argparse
 import glob
 import json
-import os
 import sys
 import tempfile
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../bench/nccl"))
-from nccl_ranks import OPS, SOCKET_ENV, Group, plugin_env  # noqa: E402
+from nccl_ranks import OPS, SOCKET_ENV, Group, plugin_env
 
 SIZES = [1 << 10, 24 << 10, 200 << 10, 1 << 20, 16 << 20, 256 << 20]
 DTYPES = ["bf16", "f16", "f32", "f8_e4m3", "f8_e5m2"]
