@@ -9,6 +9,9 @@ CUDA_ARCHS ?= all
 
 CONFIGURE = cmake -S . -B $(BUILD) -DCMAKE_BUILD_TYPE=Release $(CMAKE_FLAGS)
 COMPILE   = cmake --build $(BUILD) -j $(JOBS)
+# The secret of the tests' user is not the secret of the user who runs them.
+PYTHON_ENV = PYTHONPATH=python SNUG_LIBRARY=$(BUILD)/libsnug_c.so SNUG_CLI=$(BUILD)/snug \
+  XDG_CONFIG_HOME=$(abspath $(BUILD))/tests/config
 
 .PHONY: all setup build demo test proxy-test doors-test fault-test mutation-test reader-test python-test wheel wheel-test bench gpu-test gpu-bench format install clean
 all: build
@@ -48,15 +51,13 @@ doors-test: setup
 	@$(CONFIGURE)
 	@$(COMPILE) --target snug_c snug-cli
 	@[ -n "$(VLLM_VENV)" ] || tests/doors/make_vllm_venv.sh $(BUILD)/venv_vllm
-	@SNUG_LIBRARY=$(BUILD)/libsnug_c.so SNUG_CLI=$(BUILD)/snug PYTHONPATH=python \
-	  $(or $(VLLM_VENV),$(BUILD)/venv_vllm)/bin/python tests/doors/doors_test.py
-	@SNUG_LIBRARY=$(BUILD)/libsnug_c.so PYTHONPATH=python tests/doors/kv_trials.sh \
-	  $(or $(VLLM_VENV),$(BUILD)/venv_vllm)/bin/python "$(LMCACHE_PYTHON)" "$(SGLANG_PYTHON)"
-	@SNUG_LIBRARY=$(BUILD)/libsnug_c.so PYTHONPATH=python \
-	  $(or $(VLLM_VENV),$(BUILD)/venv_vllm)/bin/python tests/doors/weight_transfer_trial.py \
-	  $(SNUG_TEST_MODEL) $(SNUG_TEST_RL)
-	@[ -z "$(SGLANG_PYTHON)" ] || SNUG_LIBRARY=$(BUILD)/libsnug_c.so SNUG_CLI=$(BUILD)/snug \
-	  PYTHONPATH=python $(SGLANG_PYTHON) tests/doors/sglang_weights_trial.py $(SNUG_TEST_MODEL)
+	@$(PYTHON_ENV) $(or $(VLLM_VENV),$(BUILD)/venv_vllm)/bin/python tests/doors/doors_test.py
+	@$(PYTHON_ENV) tests/doors/kv_trials.sh $(or $(VLLM_VENV),$(BUILD)/venv_vllm)/bin/python \
+	  "$(LMCACHE_PYTHON)" "$(SGLANG_PYTHON)"
+	@$(PYTHON_ENV) $(or $(VLLM_VENV),$(BUILD)/venv_vllm)/bin/python \
+	  tests/doors/weight_transfer_trial.py $(SNUG_TEST_MODEL) $(SNUG_TEST_RL)
+	@[ -z "$(SGLANG_PYTHON)" ] || $(PYTHON_ENV) $(SGLANG_PYTHON) \
+	  tests/doors/sglang_weights_trial.py $(SNUG_TEST_MODEL)
 
 fault-test: setup  # every system call and allocation fails once; takes half an hour
 	@$(CONFIGURE)
@@ -70,8 +71,8 @@ mutation-test: setup  # 100,000 mutated files under sanitizers; takes some ten m
 	  UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 build-asan/tests/store_mutation_test
 
 reader-test: build  # safe_open on 500 slices and 2,000 damaged files; needs numpy and safetensors
-	@PYTHONPATH=python SNUG_LIBRARY=$(BUILD)/libsnug_c.so SNUG_TEST_SLICES=500 \
-	  SNUG_TEST_DAMAGED=2000 python3 tests/python/checkpoint_test.py
+	@$(PYTHON_ENV) SNUG_TEST_SLICES=500 SNUG_TEST_DAMAGED=2000 \
+	  python3 tests/python/checkpoint_test.py
 
 wheel: setup  # build/wheel/snug_llm-*.whl; CUDA_ARCHS=none or =90a-real takes minutes less
 	@scripts/wheel.sh $(BUILD) $(JOBS) $(CUDA_ARCHS)
