@@ -33,8 +33,9 @@ inline Versions load_versions(const snug::Reader& reader, const std::string& aft
 }
 
 // Gaussian weights whose FP32 masters move by one step; rounded to nearest.
-inline Versions gaussian_versions(const std::string& name, double step, std::size_t num_elems) {
-  Versions v{name, Bytes(2 * num_elems), Bytes(2 * num_elems)};
+inline Versions gaussian_versions(double step, std::size_t num_elems) {
+  Versions v{"gaussian step " + std::to_string(step * 1e6).substr(0, 4) + "e-6",
+             Bytes(2 * num_elems), Bytes(2 * num_elems)};
   std::mt19937_64 random(1);
   std::normal_distribution<float> normal(0, 0.03f);
   const auto put = [](Bytes& to, std::size_t i, float f) {

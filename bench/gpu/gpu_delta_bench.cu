@@ -26,6 +26,8 @@ namespace {
 
 namespace gpu = snug::cuda;
 
+constexpr std::size_t kNumElems = std::size_t{1} << 22;  // made at once, then repeated
+
 void check(cudaError_t error) {
   if (error == cudaSuccess) return;
   std::fprintf(stderr, "gpu_delta_bench: %s\n", cudaGetErrorString(error));
@@ -35,11 +37,6 @@ void check(const snug::Status& status) {
   if (status.ok()) return;
   std::fprintf(stderr, "gpu_delta_bench: %s\n", to_string(status).c_str());
   std::exit(1);
-}
-
-Versions gaussian_step(double step) {
-  return gaussian_versions("gaussian step " + std::to_string(step * 1e6).substr(0, 4) + "e-6", step,
-                           std::size_t{1} << 22);
 }
 
 std::byte* device_copy(const Bytes& tile, std::size_t num_bytes) {
@@ -266,8 +263,8 @@ int main(int argc, char** argv) {
     all.push_back(load_versions(*reader, "after1"));
     all.push_back(load_versions(*reader, "after8"));
   }
-  all.push_back(gaussian_step(1e-6));
-  all.push_back(gaussian_step(3e-6));
+  all.push_back(gaussian_versions(1e-6, kNumElems));
+  all.push_back(gaussian_versions(3e-6, kNumElems));
   std::printf(
       "GB/s of new weights\n\n| data | MiB | log2 block | changed | delta | positions + values | "
       "encode | apply | apply in place | CUB select | copy | read both "
