@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <climits>
 #include <cstring>
 #include <vector>
 
@@ -24,12 +23,6 @@ constexpr std::chrono::seconds kHelloTimeout{10};
 constexpr std::size_t kMaxPending = 64;
 constexpr int kMaxWarnings = 8;  // of one listener: strangers must not fill the log either
 
-int milliseconds_until(Deadline deadline) {
-  using std::chrono::milliseconds;
-  const auto left = std::chrono::ceil<milliseconds>(deadline - std::chrono::steady_clock::now());
-  return static_cast<int>(std::clamp<milliseconds::rep>(left.count(), 0, INT_MAX));
-}
-
 bool reply_to(const net::Socket& socket) {
   Reply reply{kHandleMagic, kProtocolVersion, frame::kVersion, {}};
   std::strncpy(reply.name, process_name().c_str(), sizeof reply.name - 1);
@@ -47,13 +40,9 @@ Status Greeter::wait(Deadline deadline) const {
     entries.push_back({pending.socket.fd(), POLLIN, 0});
     earliest = std::min(earliest, pending.deadline);
   }
-  const int ready = ::poll(entries.data(), entries.size(), milliseconds_until(earliest));
-  if (ready < 0 && errno != EINTR)
-    return {Code::kIo, "cannot wait for the network", kNowhere, kNowhere,
-            static_cast<std::uint64_t>(errno)};
-  if (ready == 0 && std::chrono::steady_clock::now() >= deadline)
-    return {Code::kTimeout, "the peer took too long"};
-  return {};
+  const Status s = net::wait_for_any(entries, earliest);
+  const bool is_greeting_late = s.code == Code::kTimeout && Deadline::clock::now() < deadline;
+  return is_greeting_late ? Status{} : s;
 }
 
 void Greeter::warn_of_stranger(const net::Socket& socket) {

@@ -42,14 +42,8 @@ int milliseconds_until(Deadline deadline) {
 }
 
 Status wait_for(int fd, short events, Deadline deadline) {
-  for (;;) {
-    const int wait = milliseconds_until(deadline);
-    pollfd entry{fd, events, 0};
-    const int ready = ::poll(&entry, 1, wait);
-    if (ready > 0) return {};  // also for errors, which the next call will name
-    if (ready == 0 && wait < INT_MAX) return {Code::kTimeout, "the peer took too long"};
-    if (ready < 0 && errno != EINTR) return system_error("cannot wait for the network", errno);
-  }
+  pollfd entry{fd, events, 0};
+  return wait_for_any(std::span(&entry, 1), deadline);
 }
 
 // Asks the caller now and then whether to keep waiting.
@@ -182,6 +176,16 @@ bool could_be_host(const std::string& host) {
 }
 
 }  // namespace
+
+Status wait_for_any(std::span<pollfd> entries, Deadline deadline) {
+  for (;;) {
+    const int wait = milliseconds_until(deadline);
+    const int ready = ::poll(entries.data(), entries.size(), wait);
+    if (ready > 0) return {};  // also for errors, which the next call will name
+    if (ready == 0 && wait < INT_MAX) return {Code::kTimeout, "the peer took too long"};
+    if (ready < 0 && errno != EINTR) return system_error("cannot wait for the network", errno);
+  }
+}
 
 Result<Address> parse_address(std::string_view text) {
   const Status bad{Code::kUsage, "an address is HOST:PORT, for example 127.0.0.1:7000"};

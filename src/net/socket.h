@@ -20,6 +20,7 @@
 #include "os/descriptor.h"
 #include "snug/status.h"
 
+struct pollfd;
 struct sockaddr_storage;
 
 namespace snug::net {
@@ -32,6 +33,9 @@ inline Deadline after(std::chrono::steady_clock::duration wait) {
 
 // Called now and then during a wait; false ends it with kIo. Empty: never.
 using KeepGoing = std::function<bool()>;
+
+// Until something has happened to one of these; `revents` then say what.
+Status wait_for_any(std::span<pollfd> entries, Deadline deadline);
 
 // "host:port", "[::1]:port" or ":port" (the loopback address).
 struct Address {
