@@ -21,7 +21,6 @@ constexpr DefaultCost kEncodeCost[kNumModes] = {
 constexpr DefaultCost kPlaceCost[kNumModes] = {{10 * kMicro, 0.5 * kMicro, 0},
                                                {19 * kMicro, 0.8 * kMicro, 0},
                                                {26 * kMicro, 0.4 * kMicro, 8 * kMicro}};
-constexpr double kDefaultRatio[kNumModes] = {1.0, 0.7531, 0.6702};   // of BF16 weights
 constexpr double kSmallChunkRatio[kNumModes] = {1.0, 1.003, 1.015};  // relative to large chunks
 
 constexpr std::size_t kMinPiece = 4 * LinkScheduler::kGrain;       // smallest raw piece

@@ -68,6 +68,8 @@ class LinkScheduler {
   static constexpr double kMaxFrameWait = 3e-6;  // for which the link may be idle before a frame
 
  private:
+  static constexpr double kDefaultRatio[kNumModes] = {1.0, 0.7531, 0.6702};  // of BF16 weights
+
   struct CodecState {
     double ratio;                                // of large chunks
     double encode_factor = 1, place_factor = 1;  // measured time over the default
@@ -95,7 +97,7 @@ class LinkScheduler {
   bool is_probing_ = false;                 // the next frame is an attempt
   std::uint64_t skipped_bytes_ = 0;         // since the last kProbeBytes
   int num_failures_ = 0, num_skipped_ = 0;  // attempts that failed in a row; skipped since
-  CodecState codecs_[kNumModes] = {{1.0}, {0.7531}, {0.6702}};
+  CodecState codecs_[kNumModes] = {{kDefaultRatio[0]}, {kDefaultRatio[1]}, {kDefaultRatio[2]}};
 };
 
 }  // namespace snug::gpu_link
