@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "store/file_io.h"
+#include "store/folder.h"
 #include "store/json_reader.h"
 
 namespace snug::transfer {
@@ -65,34 +66,27 @@ bool is_utf8(const std::string& name) {
   return JsonReader(json).read_string(again);
 }
 
-StoreResult<ManifestFile> describe(const fs::path& path, std::string name) {
+StoreResult<ManifestFile> describe(const std::string& path, std::string name) {
   struct stat info;
-  if (::stat(path.c_str(), &info) != 0) return store::io_error("cannot open", path.string(), errno);
-  if (!S_ISREG(info.st_mode))
-    return StoreStatus{{Code::kUsage, "neither file nor folder"}, path.string()};
+  if (::stat(path.c_str(), &info) != 0) return store::io_error("cannot open", path, errno);
+  if (!S_ISREG(info.st_mode)) return StoreStatus{{Code::kUsage, "neither file nor folder"}, path};
   return ManifestFile{std::move(name), static_cast<std::uint64_t>(info.st_size),
                       info.st_mode & 0777u};
 }
 
-StoreStatus list_folder(const fs::path& root, FileManifest& manifest) {
-  std::error_code error;
-  fs::recursive_directory_iterator it(root, error), end;
-  while (!error && it != end) {
-    const std::string name = it->path().lexically_relative(root).generic_string();
-    if (!it->is_directory(error) || it->is_symlink(error)) {
-      auto file = describe(it->path(), name);
-      if (!file) return file.status();
-      if (!is_safe_name(name) || !is_utf8(name))
-        return {{Code::kUsage, "a name that receivers refuse"}, it->path().string()};
-      manifest.files.push_back(std::move(*file));
-      if (manifest.files.size() > kMaxFiles)
-        return {{Code::kUsage, "too many files"}, root.string()};
-    }
-    it.increment(error);
+StoreStatus list_folder(const std::string& root, FileManifest& manifest) {
+  store::Folder folder;
+  folder.root = root;
+  if (StoreStatus s = store::list_files(folder); !s.ok()) return s;
+  if (folder.files.size() > kMaxFiles) return {{Code::kUsage, "too many files"}, root};
+  for (store::FolderFile& listed : folder.files) {
+    const std::string path = folder.path_of(listed.name);
+    if (!is_safe_name(listed.name) || !is_utf8(listed.name))
+      return {{Code::kUsage, "a name that receivers refuse"}, path};
+    auto file = describe(path, std::move(listed.name));
+    if (!file) return file.status();
+    manifest.files.push_back(std::move(*file));
   }
-  if (error) return store::io_error("cannot list", root.string(), error.value());
-  std::sort(manifest.files.begin(), manifest.files.end(),
-            [](const ManifestFile& a, const ManifestFile& b) { return a.name < b.name; });
   return {};
 }
 
