@@ -1,5 +1,8 @@
 #include "codec/planes.h"
 
+#include <bit>
+#include <cstring>
+
 #include "frame/bytes.h"
 
 namespace snug::codec {
@@ -12,7 +15,7 @@ void split_planes(const std::uint8_t* src, std::size_t n, std::size_t width, boo
     for (std::size_t i = 0; i < n; ++i) {
       U v;
       std::memcpy(&v, src + i * sizeof v, sizeof v);
-      if (rotate) v = rotate_left(v);
+      if (rotate) v = std::rotl(v, 1);
       for (std::size_t p = 0; p < sizeof v; ++p)
         planes[p][i] = static_cast<std::uint8_t>(v >> (8 * p));
     }
@@ -27,7 +30,7 @@ void merge_planes(const std::uint8_t* const* planes, std::size_t n, std::size_t 
     for (std::size_t i = 0; i < n; ++i) {
       U v = 0;
       for (std::size_t p = 0; p < sizeof v; ++p) v = static_cast<U>(v | U{planes[p][i]} << (8 * p));
-      if (rotate) v = rotate_right(v);
+      if (rotate) v = std::rotr(v, 1);
       std::memcpy(dst + i * sizeof v, &v, sizeof v);
     }
   });

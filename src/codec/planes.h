@@ -5,21 +5,11 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 
 #include "codec/kernels.h"
 #include "snug/tensor.h"
 
 namespace snug::codec {
-
-template <class U>
-U rotate_left(U v) noexcept {
-  return static_cast<U>(v << 1 | v >> (8 * sizeof(U) - 1));
-}
-template <class U>
-U rotate_right(U v) noexcept {
-  return static_cast<U>(v >> 1 | v << (8 * sizeof(U) - 1));
-}
 
 void split_planes(const std::uint8_t* src, std::size_t n, std::size_t width, bool rotate,
                   std::uint8_t* const* planes) noexcept;
