@@ -85,8 +85,7 @@ StoreResult<std::string> hash_version(const std::string& path, const StoreOption
     auto hash = hash_stored(*file, meter);
     if (!hash) return hash.status();
     // Or the file that was checked is not the one that was hashed.
-    if (!file->same_file(file->path()))
-      return StoreStatus{{Code::kIo, "file changed while it was read"}, file->path()};
+    if (!file->same_file(file->path())) return file_changed(file->path());
     files.push_back({name, file->num_bytes(), std::move(*hash)});
   }
   return version_of_files(files, version->is_folder);
