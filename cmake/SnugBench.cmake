@@ -1,13 +1,6 @@
-# Each bench/**/*_bench.cpp (or .cu) is one program in build/bench, built by the
-# target `bench`; the other .cpp files below bench are shared by all of them.
+# Each bench/**/*_bench.cpp (or .cu) is one program in build/bench, built by the target `bench`.
 file(GLOB_RECURSE bench_programs CONFIGURE_DEPENDS bench/*_bench.cpp)
 file(GLOB_RECURSE gpu_bench_programs CONFIGURE_DEPENDS bench/*_bench.cu)
-file(GLOB_RECURSE bench_support CONFIGURE_DEPENDS bench/*.cpp)
-list(REMOVE_ITEM bench_support "" ${bench_programs})
-list(FILTER bench_support EXCLUDE REGEX "/bench/kv/")
-if(NOT bench_programs AND NOT gpu_bench_programs)
-  return()
-endif()
 if(NOT TARGET snug_benchmark OR NOT TARGET snug_zstd)
   message(STATUS "Snug: no benchmarks: they need libbenchmark-dev and libzstd-dev")
   add_custom_target(bench COMMAND echo "bench: needs the packages libbenchmark-dev and libzstd-dev" COMMAND false)
@@ -22,12 +15,6 @@ if(TARGET snug_nccl)
   list(APPEND bench_libraries snug_nccl)
 else()
   list(FILTER bench_programs EXCLUDE REGEX "/bench/nccl/")
-endif()
-if(bench_support)
-  add_library(bench_support STATIC EXCLUDE_FROM_ALL ${bench_support})
-  target_include_directories(bench_support PUBLIC src bench)
-  target_link_libraries(bench_support PUBLIC ${bench_libraries})
-  list(PREPEND bench_libraries bench_support)
 endif()
 
 add_custom_target(bench)

@@ -2,7 +2,7 @@
 # The library snug_nccl holds everything but the tables, for tests and benchmarks.
 option(SNUG_NCCL "Build the NCCL network plugin" ON)
 file(GLOB nccl_sources CONFIGURE_DEPENDS src/nccl/*.cpp)
-if(NOT SNUG_NCCL OR NOT nccl_sources OR NOT CMAKE_SYSTEM_NAME STREQUAL "Linux")
+if(NOT SNUG_NCCL OR NOT CMAKE_SYSTEM_NAME STREQUAL "Linux")
   return()
 endif()
 set(nccl_tables ${CMAKE_CURRENT_SOURCE_DIR}/src/nccl/plugin.cpp
