@@ -7,11 +7,11 @@
 #include <cstring>
 #include <functional>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <thread>
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/json_text.h"
 #include "cli/terminal.h"
 #include "cli/units.h"
 #include "snug/codec.h"
@@ -214,7 +214,6 @@ std::string to_text(const BenchArgs& args, const BenchData& data, const std::vec
 
 std::string to_json(const BenchArgs& args, const BenchData& data, const std::vector<BenchRow>& rows,
                     const int (&threads)[2]) {
-  using Json = nlohmann::ordered_json;
   Json list = Json::array();
   const auto rate = [&](double s) {
     return s > 0 ? static_cast<double>(data.raw.size()) / s : 0.0;
@@ -227,7 +226,7 @@ std::string to_json(const BenchArgs& args, const BenchData& data, const std::vec
          {"decompress_bytes_per_s", {rate(row.seconds[1][0]), rate(row.seconds[1][1])}}});
   const Json all = {{"file", args.file},  {"raw_bytes", data.raw.size()}, {"simd", simd_target()},
                     {"threads", threads}, {"runs", args.num_runs},        {"results", list}};
-  return all.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json_text(all) + "\n";
 }
 
 int run_bench(const BenchArgs& args) {

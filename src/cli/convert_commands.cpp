@@ -2,9 +2,9 @@
 #include <fmt/format.h>
 
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
+#include "cli/json_text.h"
 #include "cli/leftovers_report.h"
 #include "cli/terminal.h"
 #include "cli/units.h"
@@ -12,7 +12,6 @@
 namespace snug::cli {
 namespace {
 
-using Json = nlohmann::ordered_json;
 enum class Verb { kCompress, kDecompress, kVerify };
 
 struct ConvertArgs {
@@ -99,10 +98,7 @@ int run_convert(const ConvertArgs& args) {
   print_kept(report->kept);
   if (!args.quiet)
     for (const std::string& note : report->notes) print_stderr("snug: " + note + "\n");
-  if (args.json)
-    return print_stdout(
-        to_json(*report, leftovers, args.verb).dump(2, ' ', false, Json::error_handler_t::replace) +
-        "\n");
+  if (args.json) return print_stdout(json_text(to_json(*report, leftovers, args.verb)) + "\n");
   return args.quiet ? 0 : print_stdout(to_text(*report, args));
 }
 

@@ -1,19 +1,15 @@
 // The JSON form of snug inspect.
-#include <nlohmann/json.hpp>
-
 #include "cli/inspect_report.h"
+#include "cli/json_text.h"
 #include "cli/units.h"
 
 namespace snug::cli {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 // `value` as text inside something that is indented by `indent` columns.
 std::string dump(const Json& value, std::size_t indent) {
-  const std::string text = value.dump(2, ' ', false, Json::error_handler_t::replace);
   std::string out;
-  for (const char c : text) {
+  for (const char c : json_text(value)) {
     out.push_back(c);
     if (c == '\n') out.append(indent, ' ');
   }

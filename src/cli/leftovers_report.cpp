@@ -16,8 +16,8 @@ std::vector<Leftover> report_leftovers(const std::string& path, bool quiet) {
   return leftovers;
 }
 
-nlohmann::ordered_json leftovers_json(const std::vector<Leftover>& leftovers) {
-  auto list = nlohmann::ordered_json::array();
+Json leftovers_json(const std::vector<Leftover>& leftovers) {
+  auto list = Json::array();
   for (const Leftover& left : leftovers)
     list.push_back({{"path", left.path}, {"num_bytes", left.num_bytes}});
   return list;

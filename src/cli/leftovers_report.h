@@ -1,9 +1,9 @@
 // cli/leftovers_report.h - what killed runs have left, as commands that write files report it.
 #pragma once
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "cli/json_text.h"
 #include "snug/store.h"
 
 namespace snug::cli {
@@ -12,6 +12,6 @@ namespace snug::cli {
 // the command has failed: the disk may be full of leftovers.
 std::vector<Leftover> report_leftovers(const std::string& path, bool quiet);
 
-nlohmann::ordered_json leftovers_json(const std::vector<Leftover>& leftovers);
+Json leftovers_json(const std::vector<Leftover>& leftovers);
 
 }  // namespace snug::cli

@@ -8,9 +8,9 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
+#include "cli/json_text.h"
 #include "cli/terminal.h"
 #include "cli/units.h"
 #include "mount/mount.h"
@@ -72,14 +72,13 @@ class Background {
 
 int print_mounted(const mount::Mount& mounted, const MountArgs& args) {
   if (args.json) {
-    const nlohmann::ordered_json json = {{"command", "mount"},
-                                         {"folder", mounted.folder()},
-                                         {"pid", ::getpid()},
-                                         {"files", mounted.num_files()},
-                                         {"raw_bytes", mounted.raw_bytes()},
-                                         {"stored_bytes", mounted.stored_bytes()}};
-    return print_stdout(json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) +
-                        "\n");
+    const Json json = {{"command", "mount"},
+                       {"folder", mounted.folder()},
+                       {"pid", ::getpid()},
+                       {"files", mounted.num_files()},
+                       {"raw_bytes", mounted.raw_bytes()},
+                       {"stored_bytes", mounted.stored_bytes()}};
+    return print_stdout(json_text(json) + "\n");
   }
   if (args.quiet) return 0;
   print_stderr(printable(fmt::format(

@@ -3,17 +3,15 @@
 #include <fmt/format.h>
 
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
+#include "cli/json_text.h"
 #include "cli/leftovers_report.h"
 #include "cli/terminal.h"
 #include "cli/units.h"
 
 namespace snug::cli {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 Json to_json(const PatchReport& report, const std::vector<Leftover>& leftovers,
              const char* command) {
@@ -76,10 +74,7 @@ int run_patch_work(const PatchArgs& args, const char* command, PatchWork work) {
   const auto leftovers = report_leftovers(args.out, args.quiet);
   if (!report) return print_error(report.status());
   print_kept(report->kept);
-  if (args.json)
-    return print_stdout(
-        to_json(*report, leftovers, command).dump(2, ' ', false, Json::error_handler_t::replace) +
-        "\n");
+  if (args.json) return print_stdout(json_text(to_json(*report, leftovers, command)) + "\n");
   return args.quiet ? 0 : print_stdout(to_text(*report));
 }
 

@@ -6,14 +6,13 @@
 #include <mutex>
 
 #include "cli/commands.h"
+#include "cli/json_text.h"
 #include "cli/terminal.h"
 #include "cli/units.h"
 #include "cli/wire_options.h"
 
 namespace snug::cli {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 struct RecvArgs {
   std::string folder, listen = "127.0.0.1:7000";
@@ -79,7 +78,7 @@ class ReceiveCommand {
                    {"seconds", report.seconds},
                    {"kept", report.kept}};
       json.update(stats_json(report.stats));
-      print_stdout(json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+      print_stdout(json_text(json, -1) + "\n");
     } else if (!args_.wire.quiet) {
       print_stdout(fmt::format("{}  {}  verified\n", printable(report.name),
                                transfer_text(report.raw_bytes, report.stats, report.seconds)));

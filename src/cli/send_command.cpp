@@ -4,14 +4,13 @@
 #include <memory>
 
 #include "cli/commands.h"
+#include "cli/json_text.h"
 #include "cli/terminal.h"
 #include "cli/units.h"
 #include "cli/wire_options.h"
 
 namespace snug::cli {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 struct SendArgs {
   std::string path, address;
@@ -38,7 +37,7 @@ int run_send(const SendArgs& args) {
                  {"seconds", report->seconds},
                  {"num_attempts", report->num_attempts}};
     json.update(stats_json(report->stats));
-    return print_stdout(json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+    return print_stdout(json_text(json) + "\n");
   }
   if (args.wire.quiet) return 0;
   return print_stdout(

@@ -4,14 +4,13 @@
 #include <memory>
 
 #include "cli/commands.h"
+#include "cli/json_text.h"
 #include "cli/terminal.h"
 #include "cli/units.h"
 #include "cli/wire_options.h"
 
 namespace snug::cli {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 struct SyncArgs {
   std::string serve, follow, folder, listen = "127.0.0.1:7000";
@@ -29,11 +28,9 @@ void print_event(const SyncEvent& event, const WireArgs& args) {
                        {"raw_bytes", event.raw_bytes},
                        {"wire_bytes", event.wire_bytes},
                        {"seconds", event.seconds}};
-    print_stdout(json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+    print_stdout(json_text(json, -1) + "\n");
   } else if (!args.quiet) {
-    const double share = event.raw_bytes == 0 ? 0
-                                              : static_cast<double>(event.wire_bytes) /
-                                                    static_cast<double>(event.raw_bytes);
+    const double share = ratio(event.wire_bytes, event.raw_bytes, 0);
     print_stdout(fmt::format("{}  {}  {} {} of {} ({})  {:.2f} s\n", event.peer,
                              printable(event.version), event.is_patch ? "patch" : "full",
                              format_bytes(event.wire_bytes), format_bytes(event.raw_bytes),

@@ -81,8 +81,8 @@ StoreResult<wire::Options> to_wire_options(const WireArgs& args) {
   return options;
 }
 
-nlohmann::ordered_json stats_json(const wire::Stats& stats) {
-  nlohmann::ordered_json chunks, goodput;
+Json stats_json(const wire::Stats& stats) {
+  Json chunks, goodput;
   for (int i = 0; i < wire::kNumModes; ++i) {
     const char* name = wire::mode_name(static_cast<wire::Mode>(i));
     chunks[name] = stats.num_chunks[i];
@@ -100,8 +100,7 @@ std::string transfer_text(std::uint64_t raw_bytes, const wire::Stats& stats, dou
   std::string text =
       fmt::format("{}, {} on the wire", format_bytes(raw_bytes), format_bytes(stats.wire_bytes));
   if (raw_bytes > 0)
-    text += fmt::format(" ({})", format_percent(static_cast<double>(stats.wire_bytes) /
-                                                static_cast<double>(raw_bytes)));
+    text += fmt::format(" ({})", format_percent(ratio(stats.wire_bytes, raw_bytes)));
   if (stats.known_bytes > 0) text += fmt::format(", {} known", format_bytes(stats.known_bytes));
   const std::string took =
       seconds < 60 ? fmt::format("{:.1f} s", seconds) : format_seconds(seconds);

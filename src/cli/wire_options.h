@@ -1,9 +1,9 @@
 // cli/wire_options.h - what send, recv and sync share: addresses, the token, output.
 #pragma once
 #include <CLI/CLI.hpp>
-#include <nlohmann/json.hpp>
 #include <string>
 
+#include "cli/json_text.h"
 #include "snug/transfer.h"
 
 namespace snug::cli {
@@ -21,7 +21,7 @@ void add_wire_options(CLI::App& cmd, WireArgs& args);
 // that is not used.
 StoreResult<wire::Options> to_wire_options(const WireArgs& args);
 
-nlohmann::ordered_json stats_json(const wire::Stats& stats);
+Json stats_json(const wire::Stats& stats);
 // "536 MB, 358 MB on the wire (66.8 %)  0:04  187 MB/s"
 std::string transfer_text(std::uint64_t raw_bytes, const wire::Stats& stats, double seconds);
 
