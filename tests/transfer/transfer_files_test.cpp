@@ -281,6 +281,25 @@ TEST(WireFiles, OnlySafeNames) {
   EXPECT_FALSE(transfer::is_safe_name(std::string(300, 'a')));
 }
 
+// What patches and compression take for a file is a file for transfers, too.
+TEST(WireFiles, ListsLinksToFilesAndRefusesThoseToFolders) {
+  ScratchFolder outside, model;
+  write_file(outside / "blob", "payload");
+  fs::create_directory(model / "b");
+  fs::create_symlink(outside / "blob", model / "b/link");
+  write_file(model / "a", "x");
+  const auto listed = transfer::list_path(model.path());
+  ASSERT_TRUE(listed.ok()) << to_string(listed.status());
+  ASSERT_EQ(listed->files.size(), 2u);
+  EXPECT_EQ(listed->files[0].name, "a");
+  EXPECT_EQ(listed->files[1].name, "b/link");
+  EXPECT_EQ(listed->num_bytes(), 8u);
+  fs::create_directory_symlink(outside.path(), model / "c");
+  const auto refused = transfer::list_path(model.path());
+  EXPECT_EQ(refused.status().status.code, Code::kUsage);
+  EXPECT_STREQ(refused.status().status.what, "link to a folder is not followed");
+}
+
 TEST(WireFiles, ManifestsAreChecked) {
   transfer::FileManifest manifest{"model", true, {{"a", 1, 0644}, {"b/c", 2, 0600}}};
   const auto parsed = transfer::parse_manifest(transfer::to_json(manifest));
