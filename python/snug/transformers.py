@@ -38,7 +38,8 @@ from ._mark import FORMAT, check_format
 from ._save_model import save_pretrained, without_mark
 from .checkpoint import is_compressed, safe_open
 from .torch.expert_modules import is_bank
-from .torch.model import Report, compress_model, decompress_model, dense_state_dict
+from .torch.model import (Report, compress_model, decompress_model, dense_state_dict,
+                          is_cross_attention)
 
 __all__ = ["SnugConfig", "save_pretrained"]
 
@@ -179,7 +180,8 @@ class SnugQuantizer(HfQuantizer):
             elif device not in (*_RUN_ON, "meta"):
                 kept[name] = f"it is on the device {device}"
         skip = [*kept, *(name.removeprefix(prefix) for name in config.skip)]
-        report = compress_model(module, config.policy, config.batch, config.fuse, skip)
+        fuse = config.fuse and not is_cross_attention(prefix.rstrip("."), module)
+        report = compress_model(module, config.policy, config.batch, fuse, skip)
         for layer in report.layers:
             name = "+".join(prefix + part for part in layer.name.split("+"))
             reason = kept.get(layer.name, layer.kept_dense)

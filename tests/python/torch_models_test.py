@@ -4,6 +4,7 @@ import os
 import tempfile
 import unittest
 import unittest.mock
+import warnings
 import weakref
 
 from torch_support import DEVICES, Attention, bf16, same_bits  # first: without torch, it skips
@@ -98,6 +99,51 @@ class Models(unittest.TestCase):
         model.q_proj(x)
         x.mul_(2)
         self.assertTrue(same_bits(model.k_proj(x), model.k_proj(x.clone())))
+
+    def products(self, model, inputs):
+        """Rows and columns of the products that a call of q_proj, k_proj or v_proj computes."""
+        sizes, multiply = [], snug.torch.linear.multiply
+
+        def count(x, packed, bias, header, dense):
+            sizes.append((x.shape[0], header.n))
+            return multiply(x, packed, bias, header, dense)
+
+        with unittest.mock.patch("snug.torch.linear.multiply", count):
+            for name, x in inputs:
+                getattr(model, name)(x)
+        return sizes
+
+    def test_cross_attention_is_not_fused(self):
+        class TextCrossAttention(Attention):
+            pass
+
+        model = nn.Module()
+        model.self_attn, model.encoder_attn, model.attn = Attention(), Attention(), Attention()
+        model.crossattention = Attention()
+        model.text = TextCrossAttention()
+        snug.torch.compress_model(model)
+        x, encoded = bf16(1, 256, scale=1), bf16(100, 256, scale=1)
+        for name in ("encoder_attn", "crossattention", "text"):
+            inputs = [("q_proj", x), ("k_proj", encoded), ("v_proj", encoded), ("q_proj", x)]
+            self.assertEqual(self.products(getattr(model, name), inputs),
+                             [(1, 256), (100, 64), (100, 64), (1, 256)], name)
+        for name in ("self_attn", "attn"):
+            inputs = [("q_proj", x), ("k_proj", x), ("v_proj", x)]
+            self.assertEqual(self.products(getattr(model, name), inputs), [(1, 384)], name)
+
+    def test_fused_layers_with_different_inputs_are_told(self):
+        model = Attention()
+        snug.torch.compress_model(model)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(20):
+                model.q_proj(bf16(1, 256))  # now and then, as after an error
+                model(bf16(1, 256))
+            self.assertEqual(caught, [])
+            for _ in range(20):
+                model.q_proj(bf16(1, 256))
+        self.assertEqual(len(caught), 1)
+        self.assertIn("fuse=False", str(caught[0].message))
 
     def test_what_stays_dense_is_said(self):
         model = nn.Sequential(nn.Linear(64, 64), nn.Embedding(100, 64, dtype=torch.bfloat16),

@@ -9,6 +9,7 @@ from transformers_support import HAS_GPU, IDS, Case, accelerate, load, logits, m
 
 import safetensors.torch
 import torch
+import transformers
 
 import snug
 import snug.torch
@@ -46,6 +47,19 @@ class Run(Case):
                 options = dict(max_new_tokens=8, do_sample=False)
                 self.assertTrue(torch.equal(model.generate(ids, **options),
                                             twin.generate(ids, **options)))
+
+    def test_cross_attention_is_not_fused(self):
+        config = transformers.BartConfig(
+            vocab_size=256, d_model=256, max_position_embeddings=64, encoder_layers=1,
+            decoder_layers=1, encoder_attention_heads=4, decoder_attention_heads=4,
+            encoder_ffn_dim=256, decoder_ffn_dim=256)
+        made = transformers.BartForConditionalGeneration(config).to(torch.bfloat16)
+        made.save_pretrained(self.work / "bart")
+        model = transformers.BartForConditionalGeneration.from_pretrained(
+            self.work / "bart", quantization_config=SnugConfig(mode="run"))
+        layer = model.model.decoder.layers[0]
+        self.assertIsInstance(layer.self_attn.q_proj, snug.torch.linear.FusedPart)
+        self.assertIsInstance(layer.encoder_attn.q_proj, snug.torch.CompressedLinear)
 
     def test_plain_folders_are_compressed_while_loading(self):
         self.assertTrue(torch.equal(logits(self.load_to_run("llama")),

@@ -1,5 +1,6 @@
 """Linear layers on packed weights."""
 
+import warnings
 from contextlib import contextmanager
 
 import torch
@@ -143,6 +144,11 @@ class CompressedLinear(nn.Module):
             raise
 
 
+# After so many products in a row that not all parts took, a warning. Threads that share a model, or
+# a step that an error ended, leave some now and then.
+_MANY_PARTIAL = 8
+
+
 class FusedPart(nn.Module):
     """One of several layers that share their input and one packed matrix.
 
@@ -191,6 +197,7 @@ class FusedLinear(CompressedLinear):
         super().__init__(packed, bias, header, dense=dense)
         self.num_parts = num_parts
         self._last = None  # input of the last product, its key, the product, parts that took it
+        self._num_partial = 0  # products in a row that were replaced before all parts took them
 
     def columns(self, x, first, count):
         if torch.compiler.is_compiling():
@@ -201,12 +208,22 @@ class FusedLinear(CompressedLinear):
                     torch.is_grad_enabled())
         last = self._last  # threads that share a model may replace it at any time
         if last is None or last[0] is not x or last[1] != made_for or first in last[3]:
+            if last is not None:
+                self._count_partial()
             last = self._last = (x, made_for, self(x), set())
         _, _, y, taken = last
         taken.add(first)
         if len(taken) == self.num_parts and self._last is last:
-            self._last = None
+            self._last, self._num_partial = None, 0
         return y[..., first:first + count]
+
+    def _count_partial(self):
+        """Matrices for each part would be faster then, but take memory, and change results."""
+        self._num_partial += 1
+        if self._num_partial == _MANY_PARTIAL:
+            warnings.warn(f"{self.num_parts} layers that are multiplied as one matrix, because of "
+                          "their names (q/k/v or gate/up), read different inputs, which is slow: "
+                          "compress the model with fuse=False", RuntimeWarning, stacklevel=4)
 
 
 def _verify_copy(dense, restored):

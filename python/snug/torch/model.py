@@ -1,5 +1,6 @@
 """Whole models: their linear layers and experts are replaced by compressed ones, and back."""
 
+import re
 from collections import Counter, defaultdict
 from typing import NamedTuple
 
@@ -16,6 +17,8 @@ from .matrix import FIXED, RAW, pack, read_header
 
 # Layers that read the same input, by the names models give them.
 SIDE_BY_SIDE = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+# Modules whose k_proj and v_proj read another input than q_proj, and not at every step.
+_CROSS_ATTENTION = re.compile("cross_?att|encoder_attn|perceiver_?att")
 
 
 class Layer(NamedTuple):
@@ -60,7 +63,7 @@ def compress_model(model, policy="memory", batch=1, fuse=True, skip=()):
             dense layers. "twin": same kernels, 16-bit weights, to check that compression changes
             no result. Experts keep no dense copy: "speed" packs them as "memory" does.
     batch   rows (sequences times tokens of a step) that "speed" assumes.
-    fuse    multiply q/k/v and gate/up as one matrix each.
+    fuse    multiply q/k/v and gate/up as one matrix each, but for q/k/v of cross-attention.
     skip    names of layers to leave alone, with everything below them.
     """
     if policy not in (*POLICIES, "twin"):
@@ -77,7 +80,8 @@ def compress_model(model, policy="memory", batch=1, fuse=True, skip=()):
     # freed at once, so that a model needs little more memory than before.
     replaced = {}
     for parent_name, parent in _parents(model):
-        for group in SIDE_BY_SIDE if fuse else ():
+        may_fuse = fuse and not is_cross_attention(parent_name, parent)
+        for group in SIDE_BY_SIDE if may_fuse else ():
             linears = [getattr(parent, name, None) for name in group]
             names = [_join(parent_name, name) for name in group]
             if (_can_fuse(linears) and all(places[id(linear)] == 1 for linear in linears)
@@ -183,6 +187,12 @@ def load_compressed(model, state_dict):
             setattr(parent, name, module)
         raise KeyError(f"not in both the model and the file: {', '.join(sorted(different)[:5])}")
     return model.load_state_dict(state_dict, strict=not no_sums)
+
+
+def is_cross_attention(name, module):
+    """By the names that transformers gives such modules or their classes."""
+    names = f"{name.rpartition('.')[2]} {type(module).__name__}"
+    return _CROSS_ATTENTION.search(names.lower()) is not None
 
 
 def _compress(linear, name, tied, skip, policy, batch, report):
