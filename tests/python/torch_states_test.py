@@ -226,6 +226,25 @@ class States(unittest.TestCase):
             snug.torch.load_compressed(target, state)
         self.assertTrue(same_bits(target(x), before))
 
+    def test_a_model_that_does_not_fit_stays_unchanged(self):
+        models = [nn.Sequential(nn.Linear(256, 256, dtype=torch.bfloat16), nn.LayerNorm(256),
+                                nn.LayerNorm(256)) for _ in range(2)]
+        snug.torch.compress_model(models[0], fuse=False)
+        state, target = models[0].state_dict(), models[1]
+        linear = target[0]
+        before = {name: tensor.clone() for name, tensor in target.state_dict().items()}
+        state["1.weight"] = 3 * torch.ones(256)  # would be written before 2.weight is refused
+        wrong = {**state, "2.weight": torch.ones(257)}
+        with self.assertRaisesRegex(ValueError, "2.weight: the file has the shape .257"):
+            snug.torch.load_compressed(target, wrong)
+        self.assertIs(target[0], linear)
+        for name, tensor in target.state_dict().items():
+            self.assertTrue(torch.equal(tensor, before[name]), name)
+        with unittest.mock.patch.object(target, "load_state_dict", side_effect=MemoryError), \
+                self.assertRaises(MemoryError):
+            snug.torch.load_compressed(target, state)
+        self.assertIs(target[0], linear)
+
 
 if __name__ == "__main__":
     unittest.main()

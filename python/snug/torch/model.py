@@ -175,18 +175,33 @@ def load_compressed(model, state_dict):
             compressed = CompressedLinear(packed.to(module.weight.device), bias, header, sums)
         parent_name, _, child = name.rpartition(".")
         layers.append((model.get_submodule(parent_name), child, module, compressed))
-    for parent, name, module, compressed in layers:
-        setattr(parent, name, compressed.train(module.training))
-    names = model.state_dict().keys()
-    # States that older versions saved have no checksums.
-    no_sums = {name for name in names - state_dict.keys() if name.endswith(".sums")
-               and name[:-len("sums")] + "packed" in state_dict}
-    different = (names ^ state_dict.keys()) - no_sums
-    if different:
+    try:
+        for parent, name, module, compressed in layers:
+            setattr(parent, name, compressed.train(module.training))
+        own = model.state_dict()
+        # States that older versions saved have no checksums.
+        no_sums = {name for name in own.keys() - state_dict.keys() if name.endswith(".sums")
+                   and name[:-len("sums")] + "packed" in state_dict}
+        _check_fits(own, state_dict, no_sums)
+        return model.load_state_dict(state_dict, strict=not no_sums)
+    except BaseException:
         for parent, name, module, _ in layers:
             setattr(parent, name, module)
+        raise
+
+
+def _check_fits(own, state_dict, may_lack):
+    """Names and shapes: load_state_dict would write what fits before it refuses the rest."""
+    different = (own.keys() ^ state_dict.keys()) - may_lack
+    if different:
         raise KeyError(f"not in both the model and the file: {', '.join(sorted(different)[:5])}")
-    return model.load_state_dict(state_dict, strict=not no_sums)
+    for name in own.keys() & state_dict.keys():
+        if name.rpartition(".")[2] == "_extra_state":  # any object, which its module checks
+            continue
+        here, there = own[name].shape, state_dict[name].shape
+        if here != there:
+            raise ValueError(f"{name}: the file has the shape {tuple(there)}, the model "
+                             f"{tuple(here)}")
 
 
 def is_cross_attention(name, module):
