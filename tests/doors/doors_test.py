@@ -273,6 +273,16 @@ class Doors(unittest.TestCase):
         self.assertEqual([answer[0] for answer in tied[0]],
                          [answer[0] for answer in self.plain_of("tied")[0]])
 
+    def test_head_in_fp32(self):
+        """vLLM takes no other than dense weights for it."""
+        head = dict(hf_overrides={"head_dtype": "float32"})
+        _, log = self.good(compressed(self.models["untied"]), RUN, **head)
+        self.assertIn("LM head stays dense, because vLLM multiplies it in torch.float32", log)
+        self.assertIn("8 of 8 layers packed (policy memory)", log)
+        _, log = self.good(self.models["untied"], {**RUN, "SNUG_VLLM_HEAD": "1"},
+                           quantization="other", **head)
+        self.assertNotIn("layers packed", log)
+
     def test_an_unknown_choice_for_heads_stops_nothing_else(self):
         _, log = self.good(self.models["untied"], {**RUN, "SNUG_VLLM_HEAD": "yes"},
                            quantization="snug")

@@ -121,6 +121,17 @@ def has_adapters():
     return get_current_vllm_config().lora_config is not None  # noqa: F821
 
 
+def why_dense_head():
+    """Why vLLM needs the weights of the LM head as they are; "" if it does not."""
+    if has_adapters():
+        return "vLLM's LoRA reads its weights"
+    model = get_current_vllm_config().model_config  # noqa: F821
+    dtype = getattr(model, "head_dtype", None)  # older versions of vLLM have none
+    if dtype is not None and dtype != model.dtype:
+        return f"vLLM multiplies it in {dtype} (head_dtype)"
+    return ""
+
+
 def expert_traits(layer):
     """What Snug has to know of a RoutedExperts."""
     moe, parallel = layer.moe_config, layer.moe_config.moe_parallel_config

@@ -63,8 +63,8 @@ class SnugConfig(QuantizationConfig):
         dense = UnquantizedEmbeddingMethod if is_head else UnquantizedLinearMethod
         if not self._runs() or self.options.skips(prefix):
             return dense()
-        if is_head and engine.has_adapters():
-            _log.info_once("Snug: the LM head stays dense, because vLLM's LoRA reads its weights")
+        if is_head and engine.why_dense_head():
+            _log.info_once(f"Snug: the LM head stays dense, because {engine.why_dense_head()}")
             return dense()
         method = PackedHead if is_head else PackedLinear
         return method(prefix, self.options, *self._model())
