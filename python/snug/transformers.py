@@ -35,6 +35,7 @@ except (ImportError, AttributeError) as error:
 
 from ._arrays import DTYPES
 from ._mark import FORMAT, check_format
+from ._names import is_below
 from ._save_model import save_pretrained, without_mark
 from .checkpoint import is_compressed, safe_open
 from .torch.expert_modules import is_bank
@@ -159,8 +160,7 @@ class SnugQuantizer(HfQuantizer):
         parent = model.get_submodule(parent_name)
         tensors = [tensor for linear in parent.modules() if type(linear) is torch.nn.Linear
                    for tensor in linear.parameters(recurse=False)]
-        is_skipped = any(f"{parent_name}.".startswith(f"{skipped}.")
-                         for skipped in self.quantization_config.skip)
+        is_skipped = is_below(parent_name, self.quantization_config.skip)
         # So that at no time many dense layers are in memory.
         if parent is not model and not is_skipped and not any(tensor.is_meta for tensor in tensors):
             self._compress(parent, parent_name)

@@ -5,6 +5,7 @@ import inspect
 import torch
 from torch import nn
 
+from .._names import is_below
 from .banks import BankShape
 from .experts import CompressedExperts, one_expert
 from .matrix import FIXED, RAW
@@ -94,7 +95,7 @@ def compress_experts(model, kind=FIXED, skip=()):
 
 def _compress(module, name, kind, skip):
     """The replacement of a bank, or why it has none."""
-    if any(name == other or name.startswith(other + ".") for other in skip):
+    if is_below(name, skip):
         return "asked to skip it"
     reason = why_not_experts(module)
     if reason is not None:

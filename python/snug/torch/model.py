@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from .._library import whole
+from .._names import is_below
 from .._units import change
 from .choice import POLICIES, choose
 from .expert_modules import compress_experts, is_patched
@@ -276,7 +277,7 @@ def _can_fuse(linears):
 
 def _reason(name, linear, tied, skip):
     """Why a layer cannot be compressed; "" if it can."""
-    if any(name == other or name.startswith(other + ".") for other in skip):
+    if is_below(name, skip):
         return "asked to skip it"
     if linear.weight.dtype != torch.bfloat16:
         return f"weights are {linear.weight.dtype}, not bfloat16"

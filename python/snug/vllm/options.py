@@ -3,6 +3,7 @@
 import os
 
 from .._mark import FORMAT, check_format
+from .._names import is_below
 
 POLICIES = ("memory", "speed", "twin")
 MODES = ("auto", "run", "load")
@@ -55,7 +56,7 @@ class Options:
                 "batch": self.batch, "skip": list(self.skip)}
 
     def skips(self, name):
-        return any(name == other or name.startswith(other + ".") for other in self.skip)
+        return is_below(name, self.skip)
 
 
 def is_on(what, environment=os.environ):
