@@ -128,7 +128,7 @@ class Refusals(TestCase):
             with self.assertRaisesRegex(Refused, "piece 0 came as"):
                 worker.weights.verify([(Entry(0, "whole", frame.numel(), 1), frame)])
         short = torch.zeros(8, dtype=torch.uint8)
-        with self.assertRaisesRegex(Refused, "piece 0 is too short"):
+        with self.assertRaisesRegex(Refused, "the delta of piece 0: "):
             worker.weights.verify([(Entry(0, "delta", 8, 1), short)])
 
     def test_tensors_that_nobody_takes(self):

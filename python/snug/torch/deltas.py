@@ -49,9 +49,7 @@ def apply_delta(base, delta):
     """The new version as a new tensor. SnugError if `delta` was made from another base."""
     delta, flat = _bytes_on(delta, base.device), _flat(base)
     dtype, raw_bytes = _number_of(flat), flat.numel() * flat.element_size()
-    info, status = DeltaInfo(), Status()
-    header = bytes_of(delta[:_HEADER_BYTES])
-    check(library.snug_delta_inspect(header, len(header), byref(info), byref(status)), status)
+    info, status = delta_info(delta), Status()
     if info.raw_bytes != raw_bytes or info.dtype != dtype:
         raise ValueError(f"the delta is for a tensor of {info.raw_bytes} bytes, this one has "
                          f"{raw_bytes}" if info.raw_bytes != raw_bytes else
@@ -66,6 +64,13 @@ def apply_delta(base, delta):
                                        target.data_ptr(), raw_bytes, 0, None, byref(status)),
               status)
     return target.view(base.shape)
+
+
+def delta_info(delta):
+    """What the header of a delta claims, a DeltaInfo. SnugError if it is damaged."""
+    header, info, status = bytes_of(delta[:_HEADER_BYTES]), DeltaInfo(), Status()
+    check(library.snug_delta_inspect(header, len(header), byref(info), byref(status)), status)
+    return info
 
 
 def tensor_hash(tensor):

@@ -1,6 +1,5 @@
 """A trainer's end of the connections to its workers: one update, made and sent."""
 
-import struct
 import time
 from typing import NamedTuple
 
@@ -8,12 +7,12 @@ import torch
 
 from .. import SnugError
 from ..torch import compress, delta, tensor_hash
+from ..torch.deltas import delta_info
 from .weight_update import (BATCH_TAG, PROTOCOL, Refused, padded, recv_text, send_text,
                             version_of)
 
 _BATCH_BYTES = 16 << 20
 _SLICE_SECONDS = 0.5  # after which a sender looks whether the worker said something
-_DELTA_HEADER = struct.Struct("<24xQQQ")  # base hash, target hash, number of changes
 
 
 class Sent(NamedTuple):
@@ -187,12 +186,11 @@ def _delta(base, new):
         base, new = base.cpu(), new.cpu()  # deltas on GPUs have elements of one or two bytes
     change = delta(base.to(new.device), new)
     on_host = change.cpu()
-    _, target_hash, _ = _DELTA_HEADER.unpack_from(on_host.numpy())
     if on_host.numel() > new.numel() * new.element_size() // 2:
         whole = _whole(None, new)
         if whole.on_host.numel() < on_host.numel():
             return whole
-    return _Payload("delta", on_host, target_hash, change)
+    return _Payload("delta", on_host, delta_info(on_host).target_hash, change)
 
 
 _PAYLOADS = {"delta": _delta, "whole": _whole}

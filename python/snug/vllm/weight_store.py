@@ -14,18 +14,17 @@ How a parameter is read and written depends on what vLLM made of it:
 On a CPU, a parameter is taken as direct only if its hashes are those of the trainer's tensors.
 """
 
-import struct
 from collections import defaultdict
 
 import torch
 
-from .. import inspect
+from .. import SnugError, inspect
 from ..torch import apply_delta, decompress, tensor_hash
+from ..torch.deltas import delta_info
 from ..torch.tensors import DTYPE_NAMES
 from .weight_update import Refused
 
 _FRAME_HEADER_BYTES = 64
-_TARGET_HASH, _TARGET_HASH_AT = struct.Struct("<Q"), 32  # in the header of a delta
 
 
 class Parameter:
@@ -164,9 +163,11 @@ class Weights:
         if piece.dtype.itemsize > 2:
             device = torch.device("cpu")  # deltas on GPUs have elements of one or two bytes
         if entry.form == "delta":
-            if data.numel() < _TARGET_HASH_AT + _TARGET_HASH.size:
-                raise Refused(f"the delta of piece {entry.piece} is too short for its header")
-            if _TARGET_HASH.unpack_from(data.numpy(), _TARGET_HASH_AT)[0] != entry.target_hash:
+            try:
+                target_hash = delta_info(data).target_hash
+            except SnugError as error:
+                raise Refused(f"the delta of piece {entry.piece}: {error}") from None
+            if target_hash != entry.target_hash:
                 raise Refused(f"the delta of piece {entry.piece} does not lead to the hash that "
                               "the trainer announced")
             new = apply_delta(old.to(device), data.to(device))
