@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 import torch
 
-from .._library import CudaResult, ExpertsShape, SnugError, Status, check, library, whole
-from .matrix import FIXED, RAW, _CORRUPT, _DST_TOO_SMALL, read_header, strip_sums
+from .._library import (CORRUPT, DST_TOO_SMALL, CudaResult, ExpertsShape, SnugError, Status, check,
+                        library, whole)
+from .matrix import FIXED, RAW, read_header, strip_sums
 from .on_gpu import bytes_of, require_cuda, stream_of
 
 
@@ -79,7 +80,7 @@ def _pack_on_cpu(weight, shape, bank):
     status = Status()
     code = library.snug_experts_pack_host(weight.data_ptr(), byref(shape.struct()),
                                           bank.data_ptr(), bank.numel(), byref(status))
-    if code == _DST_TOO_SMALL:
+    if code == DST_TOO_SMALL:
         return status.block
     check(code, status)
     return None
@@ -100,7 +101,7 @@ def _pack_on_gpu(weight, shape, bank):
     for expert, result in enumerate(results.cpu()):
         outcome = CudaResult.from_buffer_copy(bytes_of(result))
         code = library.snug_cuda_status(byref(outcome), byref(status))
-        if code == _DST_TOO_SMALL:
+        if code == DST_TOO_SMALL:
             return expert
         check(code, status)
     return None
@@ -160,7 +161,7 @@ def slot_sums(slot, shape, expert):
     except SnugError as error:
         raise SnugError(error.code, f"expert {expert}: {error}") from None
     if header[:3] != (shape.packed_rows(), shape.k, shape.kind):
-        raise SnugError(_CORRUPT, f"corrupt: expert {expert} has another shape than its bank")
+        raise SnugError(CORRUPT, f"corrupt: expert {expert} has another shape than its bank")
     return strip_sums(slot, header)
 
 
@@ -179,8 +180,8 @@ def verify_bank(bank, shape, sums):
                         f"{tuple(found.shape)}, not {sums.dtype} of shape {tuple(sums.shape)}")
     damaged = (found != sums.to(found.device)).any(dim=1)
     if damaged.any():
-        raise SnugError(_CORRUPT, f"corrupt: expert {int(damaged.nonzero()[0])} does not match its "
-                                  "checksums; load it again from a copy that is intact")
+        raise SnugError(CORRUPT, f"corrupt: expert {int(damaged.nonzero()[0])} does not match its "
+                                 "checksums; load it again from a copy that is intact")
 
 
 def check_bank(bank, shape):

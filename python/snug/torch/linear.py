@@ -6,10 +6,9 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from .._library import SnugError
+from .._library import CORRUPT, SnugError
 from .deltas import apply_delta, apply_to_packed
-from .matrix import (FIXED, _CORRUPT, multiply, pack, read_header, strip_sums, verify,
-                     version_of)
+from .matrix import FIXED, multiply, pack, read_header, strip_sums, verify, version_of
 from .on_gpu import stream_of
 
 
@@ -231,8 +230,8 @@ def _verify_copy(dense, restored):
     found, wanted = dense.view(torch.int16), restored.view(torch.int16)
     if not torch.equal(found, wanted):
         row = int((found != wanted).any(dim=1).nonzero()[0])
-        raise SnugError(_CORRUPT, f"corrupt: row {row} of the dense copy differs from the packed "
-                                  "weights; load the model again")
+        raise SnugError(CORRUPT, f"corrupt: row {row} of the dense copy differs from the packed "
+                                 "weights; load the model again")
 
 
 @contextmanager

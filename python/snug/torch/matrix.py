@@ -14,13 +14,13 @@ import torch
 import torch.nn.functional as F
 from torch.utils.weak import WeakIdKeyDictionary
 
-from .._library import GemmMatrix, SnugError, Status, check, library, whole
+from .._library import (CORRUPT, DST_TOO_SMALL, GemmMatrix, SnugError, Status, check, library,
+                        whole)
 from .choice import is_faster_packed
 from .on_gpu import bytes_of, require_cuda, run, stream_of
 
 RAW, FIXED = 0, 1  # enum snug_gemm_kind
 _HEADER_BYTES = 256
-_DST_TOO_SMALL, _CORRUPT = 6, 5  # enum snug_code
 _STRIP_ROWS = 16
 
 
@@ -52,7 +52,7 @@ def pack(weight, kind=FIXED):
     try:
         used = (_pack_on_gpu if weight.is_cuda else _pack_on_cpu)(weight, kind, packed)
     except SnugError as error:
-        if error.code == _DST_TOO_SMALL:
+        if error.code == DST_TOO_SMALL:
             return None
         raise
     if used >= 2 * n * k and kind != RAW:
@@ -124,8 +124,8 @@ def verify(packed, header, sums):
         return
     first = _STRIP_ROWS * int((found != sums).nonzero()[0])
     last = min(first + _STRIP_ROWS, header.n) - 1
-    raise SnugError(_CORRUPT, f"corrupt: rows {first} to {last} of the packed matrix do not match "
-                              "their checksum; load it again from a copy that is intact")
+    raise SnugError(CORRUPT, f"corrupt: rows {first} to {last} of the packed matrix do not match "
+                             "their checksum; load it again from a copy that is intact")
 
 
 def multiply_dense(x, dense, bias=None):

@@ -5,12 +5,13 @@ from ctypes import byref
 
 import torch
 
-from .._library import CudaResult, SnugError, Status, check, has_cuda, library, no_cuda
+from .._library import (NO_DEVICE, CudaResult, SnugError, Status, check, has_cuda, library,
+                        no_cuda)
 
 
 def require_cuda():
     if not has_cuda:
-        raise SnugError(11, f"{no_cuda}; move the tensors to the CPU first")
+        raise SnugError(NO_DEVICE, f"{no_cuda}; move the tensors to the CPU first")
 
 
 def stream_of(device_index):
