@@ -196,6 +196,12 @@ def name_of(table, number):
     return next(name for name, value in table.items() if value == number)
 
 
+def dtype_name(dtypes):
+    """Snug's name for torch dtypes, or their names; several kinds together are bytes."""
+    names = {TORCH_DTYPES.get(str(dtype).removeprefix("torch."), "bytes") for dtype in dtypes}
+    return names.pop() if len(names) == 1 else "bytes"
+
+
 def whole(number, what, low, high):
     """A Python int that C can hold: ctypes would cut off its upper bits without a word."""
     try:

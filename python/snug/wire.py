@@ -29,9 +29,9 @@ from ctypes import byref, c_int, c_size_t, c_void_p
 from typing import NamedTuple
 
 from ._handle import Handle
-from ._library import (DTYPES, TIMEOUT, TORCH_DTYPES, Segment, Status, WireOptions, WireStats,
-                       check, has_link, has_wire, library, memory_of, milliseconds_of, no_cuda,
-                       number_of, seconds_of, whole, writable_memory)
+from ._library import (DTYPES, TIMEOUT, Segment, Status, WireOptions, WireStats, check, dtype_name,
+                       has_link, has_wire, library, memory_of, milliseconds_of, no_cuda, number_of,
+                       seconds_of, whole, writable_memory)
 
 MODES = {"raw": 0, "fixed": 1, "entropy": 2, "auto": 3}
 _MAX_NOTE_BYTES = 1 << 20
@@ -329,9 +329,7 @@ def _start_on_gpu(name, handle, tag, data, dtype, device=None):
     if not has_link:
         raise ValueError(f"{no_cuda}: move the tensors to the CPU")
     if dtype is None:
-        names = {TORCH_DTYPES.get(str(item.dtype).removeprefix("torch."), "bytes")
-                 for item in items}
-        dtype = names.pop() if len(names) == 1 else "bytes"
+        dtype = dtype_name(item.dtype for item in items)
     import torch  # there is a tensor, so torch is installed
     with torch.cuda.device(device):
         torch.cuda.current_stream().synchronize()  # kernels that use the tensors have ended
