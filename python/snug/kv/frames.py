@@ -4,16 +4,11 @@ import ctypes
 from ctypes import byref
 
 from .. import inspect
-from .._library import (CODECS, CORRUPT, DTYPES, TORCH_DTYPES, EncodeOptions, SnugError, Status,
-                        check, library, number_of)
+from .._library import dtype_name  # noqa: F401: callers name a frame's type by it
+from .._library import (CODECS, CORRUPT, DTYPES, EncodeOptions, SnugError, Status, check, library,
+                        number_of)
 
 _SMALLEST_BLOCK = 12  # log2; of all block sizes it has the largest bound
-
-
-def dtype_name(dtypes):
-    """Snug's name for torch dtypes, or their names; several kinds together are bytes."""
-    names = {TORCH_DTYPES.get(str(dtype).removeprefix("torch."), "bytes") for dtype in dtypes}
-    return names.pop() if len(names) == 1 else "bytes"
 
 
 def options_of(dtype, codec, log2_block=0):
