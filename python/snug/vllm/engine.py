@@ -7,8 +7,8 @@ that one sentence can say so.
 
 import functools
 import importlib
-import inspect
 
+from .._names import missing_parameters
 from .expert_limits import Traits
 
 TESTED = ("0.24.0", "0.32.0")
@@ -79,8 +79,7 @@ def _look_up():
                 _missing.append(f"{module_name}.{name}")
     for (owner, method), parameters in _CALLS.items():
         function = getattr(found.get(owner), method, None)
-        if owner in found and (function is None or not set(parameters)
-                               <= set(inspect.signature(function).parameters)):
+        if owner in found and (function is None or missing_parameters(function, parameters)):
             _missing.append(f"{owner}.{method}({', '.join(parameters)})")
     if not _iterators():
         _missing.append(f"{_LOADERS}{'.'.join(_ITERATORS[0])}")
