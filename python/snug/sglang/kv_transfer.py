@@ -2,10 +2,10 @@
 
 import functools
 import importlib
-import inspect
 import logging
 import types
 
+from .._names import missing_parameters
 from . import kv_options
 
 TESTED = ("0.5.23",)
@@ -81,6 +81,6 @@ def _missing(found, needed):
         method = getattr(found, name, None)
         if method is None:
             lacks.append(name)
-        elif not set(parameters) <= set(inspect.signature(method).parameters):
+        elif missing_parameters(method, parameters):
             lacks.append(f"parameters of {name}")
     return lacks
