@@ -50,11 +50,6 @@ class Options:
             known["skip"] = [name.strip() for name in environment[_VARIABLE + "SKIP"].split(",")]
         return cls(**known)
 
-    def as_dict(self):
-        """For config.json: `read` of it gives the same options, but for `mode`."""
-        return {"quant_method": "snug", "format": FORMAT, "policy": self.policy,
-                "batch": self.batch, "skip": list(self.skip)}
-
     def skips(self, name):
         return is_below(name, self.skip)
 
