@@ -87,6 +87,7 @@ class Transfer(_Waiting):
             return bool(library.snug_wire_is_done(pointer))
 
     def done_bytes(self):
+        """How much of the message was sent or has arrived, before encoding."""
         with self._use() as pointer:
             return library.snug_wire_done_bytes(pointer)
 
