@@ -5,6 +5,8 @@ names a folder with a BF16 model to use beside those that are made up here. Engi
 on an idle machine, so each test starts its own.
 """
 
+import dataclasses
+import inspect
 import json
 import os
 import re
@@ -22,6 +24,7 @@ from safetensors.torch import load_file, save_file
 
 from door_models import make_adapter, make_model
 from snug.vllm import engine, weight_engine
+from snug.vllm.trainer import Trainer
 
 ROOT = Path(__file__).resolve().parents[2]
 SNUG = os.environ.get("SNUG_CLI", str(ROOT / "build" / "snug"))
@@ -110,6 +113,15 @@ class Doors(unittest.TestCase):
 
     def test_interfaces(self):
         self.assertEqual(engine.missing(), [], f"vLLM {vllm.__version__} lacks them")
+
+    def test_trainers_behind_both_interfaces_take_the_same(self):
+        try:
+            from snug.vllm.trainer_engine import SnugTrainerInitInfo
+        except ImportError:
+            self.skipTest("vLLM has no trainers before 0.32")
+        fields = {field.name for field in dataclasses.fields(SnugTrainerInitInfo)}
+        self.assertEqual(fields, set(inspect.signature(Trainer).parameters)
+                         - {"client", "source", "metadata"})
 
     def test_updates_process_no_other_layers(self):
         """Layers without a bias do not share it with a packed layer, which has no `weight`."""

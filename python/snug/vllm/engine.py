@@ -1,5 +1,5 @@
-"""Every interface of vLLM that Snug uses. Only those of weight transfer are elsewhere, in
-weight_engine.py, weight_transfer.py and trainer_engine.py.
+"""Every interface of vLLM that Snug uses to serve packed weights. Weight transfer has its own, in
+weight_engine.py, weight_transfer.py and trainer_engine.py; so do KV caches, in kv_*.py.
 
 Names are looked up when the module is imported; `missing()` lists those that this vLLM lacks, so
 that one sentence can say so.

@@ -38,6 +38,9 @@ class Trainer:
     rank      of this process among the trainers. Rank 0 sends.
     metadata  [(name, dtype, shape)] of all tensors, for a source whose tensors cost something.
     keep_on   the device of the copy of what the workers have.
+    seconds   how long to wait for a worker.
+    lanes     connections to each worker, 1 to 16; 0: two, or four with many CPUs.
+    insecure  no token, no encryption, any user.
     """
 
     def __init__(self, client, source, listen="127.0.0.1:0", address=None, rank=0, metadata=None,

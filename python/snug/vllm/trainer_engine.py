@@ -11,13 +11,15 @@ from .weight_transfer import BACKEND
 
 @dataclass
 class SnugTrainerInitInfo(TrainerInitInfo):
-    """For WeightTransferTrainerFactory.trainer_init; the fields are those of Trainer."""
+    """For WeightTransferTrainerFactory.trainer_init: what Trainer takes beside its client and
+    tensors."""
     backend: ClassVar[str] = BACKEND
 
     listen: str = "127.0.0.1:0"
     address: Optional[str] = None
     keep_on: Optional[str] = None
     seconds: float = 300
+    lanes: int = 0
     insecure: bool = False
 
 
@@ -32,7 +34,8 @@ class SnugTrainerEngine(TrainerWeightTransferEngine):
         engine.trainer = Trainer(client, lambda: iter(source), init_info.listen, init_info.address,
                                  init_info.rank,
                                  [(m.name, m.dtype, m.shape) for m in source.metadata()],
-                                 init_info.keep_on, init_info.seconds, insecure=init_info.insecure)
+                                 init_info.keep_on, init_info.seconds, init_info.lanes,
+                                 init_info.insecure)
         return engine
 
     def send_weights(self):
