@@ -49,6 +49,14 @@ def make_model(folder, seed, tied, experts=0):
         {"metadata": {}, "weight_map": {n: f for f, ts in files.items() for n in ts}}))
 
 
+def make_tokenizer(folder):
+    """Numbers for words, for programs that need one."""
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+    words = models.WordLevel({str(i): i for i in range(SIZES["vocab_size"])}, "0")
+    PreTrainedTokenizerFast(tokenizer_object=Tokenizer(words)).save_pretrained(folder)
+
+
 def make_adapter(folder):
     """A LoRA of rank 8 for all q_proj and down_proj."""
     torch.manual_seed(3)

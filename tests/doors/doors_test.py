@@ -22,7 +22,7 @@ import torch
 import vllm
 from safetensors.torch import load_file, save_file
 
-from door_models import make_adapter, make_model
+from door_models import make_adapter, make_model, make_tokenizer
 from snug.vllm import engine, weight_engine
 from snug.vllm.trainer import Trainer
 
@@ -59,6 +59,11 @@ def compressed(folder):
     return target
 
 
+def environment_with(variables):
+    path = [str(ROOT / "python"), str(Path(_scratch.name, "site"))]
+    return {**os.environ, **ENVIRONMENT, **dict(variables), "PYTHONPATH": os.pathsep.join(path)}
+
+
 def run(model, environment=(), reload=None, lora=None, **options):
     """The results of an engine and what it printed; results are None if it failed."""
     with tempfile.TemporaryDirectory(dir=_scratch.name) as folder:
@@ -66,12 +71,10 @@ def run(model, environment=(), reload=None, lora=None, **options):
         job.write_text(json.dumps({"model": str(model), "options": {**EAGER, **options},
                                    "out": str(out), "reload": reload and str(reload),
                                    "lora": lora and str(lora)}))
-        path = [str(ROOT / "python"), str(Path(_scratch.name, "site"))]
         done = subprocess.run(
             [sys.executable, str(Path(__file__).with_name("engine_run.py")), str(job)],
-            env={**os.environ, **ENVIRONMENT, **dict(environment),
-                 "PYTHONPATH": os.pathsep.join(path)},
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            env=environment_with(environment), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True)
         if done.returncode != 0 or not out.exists():
             return None, done.stdout
         return json.loads(out.read_text()), done.stdout
@@ -213,6 +216,19 @@ class Doors(unittest.TestCase):
         for folder in (self.models["untied"], compressed(self.models["untied"])):
             _, log = self.good(folder, RUN, hf_overrides={"quantization_config": mark})
             self.assertIn("8 of 8 layers packed (policy twin)", log)
+
+    def test_example_of_updates(self):
+        """examples/rl_updates.py, as a user runs it."""
+        folder = Path(_scratch.name, "example")
+        make_model(folder, 1, tied=False)
+        make_tokenizer(folder)
+        for processes in ("0", "1"):
+            done = subprocess.run(
+                [sys.executable, str(ROOT / "examples" / "rl_updates.py"), str(folder)],
+                env=environment_with({"VLLM_ENABLE_V1_MULTIPROCESSING": processes}),
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            self.assertEqual(done.returncode, 0, done.stdout[-6000:])
+            self.assertRegex(done.stdout, "step 2: .* 16 deltas, 0 whole tensors")
 
     def bad(self, text, *args, **kwargs):
         results, log = run(*args, **kwargs)
