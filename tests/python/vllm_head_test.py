@@ -21,7 +21,8 @@ _MODULES = ("engine", "experts", "method")  # those that look vLLM's names up
 
 def settings(**model):
     return types.SimpleNamespace(
-        lora_config=None, additional_config={}, load_config=types.SimpleNamespace(load_format="auto"),
+        lora_config=None, additional_config={},
+        load_config=types.SimpleNamespace(load_format="auto"),
         model_config=types.SimpleNamespace(dtype=torch.bfloat16, **model))
 
 
