@@ -3,9 +3,10 @@
 import os
 import tempfile
 import unittest
-import unittest.mock
 import warnings
 import weakref
+from types import SimpleNamespace
+from unittest import mock
 
 from torch_support import DEVICES, Attention, bf16, same_bits  # first: without torch, it skips
 
@@ -14,7 +15,7 @@ from torch import nn
 
 import snug
 import snug.torch
-from snug.torch.choice import choose
+from snug.torch.choice import choose, forget_plans, workspace_bytes
 from snug.torch.model import _slower
 
 
@@ -68,7 +69,7 @@ class Models(unittest.TestCase):
                 alive.append(sum(layer() is not None for layer in layers))
                 made(layer, *args, **kwargs)
 
-            with unittest.mock.patch.object(kind, "__init__", count):
+            with mock.patch.object(kind, "__init__", count):
                 step(model)
             self.assertEqual(alive, [4, 3, 2, 1])
 
@@ -82,13 +83,13 @@ class Models(unittest.TestCase):
         self.assertTrue(same_bits(model(x), dense))
 
     def test_speed_says_what_it_knows(self):
-        weight = unittest.mock.Mock(is_cuda=True)
+        weight = mock.Mock(is_cuda=True)
         for gain, text in ((1.03, "1.03x of dense"), (0.0, "no estimate for this GPU")):
-            choice = unittest.mock.Mock(packed=False, gain=gain)
-            with unittest.mock.patch("snug.torch.model.choose", return_value=choice):
-                reason = _slower(64, 64, "speed", 8, unittest.mock.Mock(weight=weight))
+            choice = mock.Mock(packed=False, gain=gain)
+            with mock.patch("snug.torch.model.choose", return_value=choice):
+                reason = _slower(64, 64, "speed", 8, mock.Mock(weight=weight))
             self.assertEqual(reason, f"not surely faster compressed at batch 8 ({text})")
-        with unittest.mock.patch("snug.torch.on_gpu.has_cuda", False), \
+        with mock.patch("snug.torch.on_gpu.has_cuda", False), \
                 self.assertRaisesRegex(snug.SnugError, "move the tensors to the CPU"):
             choose(0, 64, 64, 8)
 
@@ -108,7 +109,7 @@ class Models(unittest.TestCase):
             sizes.append((x.shape[0], header.n))
             return multiply(x, packed, bias, header, dense)
 
-        with unittest.mock.patch("snug.torch.linear.multiply", count):
+        with mock.patch("snug.torch.linear.multiply", count):
             for name, x in inputs:
                 getattr(model, name)(x)
         return sizes
@@ -212,6 +213,16 @@ class Models(unittest.TestCase):
                 end.write("not a plan\n")
             with self.assertRaisesRegex(snug.SnugError, "tuning.txt.*delete the file"):
                 snug.torch.tune(model, rows=(1,), file=file)
+
+    def test_other_plans_need_other_workspaces(self):
+        library = SimpleNamespace(snug_gemm_load_tuning=lambda *_: 0,
+                                  snug_gemm_linear_workspace_bytes=mock.Mock(side_effect=[1, 2]))
+        self.addCleanup(forget_plans)
+        with (mock.patch.multiple(snug.torch.tuning, library=library, require_cuda=mock.Mock()),
+              mock.patch.object(snug.torch.choice, "library", library)):
+            self.assertEqual([workspace_bytes(-1, 256, 256, 4) for _ in range(2)], [1, 1])
+            snug.torch.load_tuning(os.devnull)
+            self.assertEqual(workspace_bytes(-1, 256, 256, 4), 2)
 
     def test_torch_compile(self):
         for device in DEVICES:

@@ -28,6 +28,18 @@ def is_faster_packed(device, n, k, m):
     return m == 0 or choose(device, n, k, m).packed
 
 
+@functools.lru_cache(maxsize=1 << 16)
+def workspace_bytes(device, n, k, m):
+    """Room for a product of up to m rows, on GPU number `device`, which is the current one."""
+    return library.snug_gemm_linear_workspace_bytes(n, k, m)
+
+
+def forget_plans():
+    """When other plans have been measured or loaded: what follows from the old ones is forgotten."""
+    is_faster_packed.cache_clear()
+    workspace_bytes.cache_clear()
+
+
 def choose(device, n, k, m):
     """What policy "speed" says, and the gain that it expects."""
     require_cuda()

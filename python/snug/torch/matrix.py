@@ -6,7 +6,6 @@ their input (the weights are constants). On a CPU they restore the matrix first.
 """
 
 import ctypes
-import functools
 from ctypes import byref
 from typing import NamedTuple
 
@@ -16,7 +15,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from .._library import (CORRUPT, DST_TOO_SMALL, GemmMatrix, SnugError, Status, check, library,
                         whole)
-from .choice import is_faster_packed
+from .choice import is_faster_packed, workspace_bytes
 from .on_gpu import bytes_of, require_cuda, run, stream_of
 
 RAW, FIXED = 0, 1  # enum snug_gemm_kind
@@ -178,11 +177,6 @@ class _Workspaces:
         return pieces[-1]
 
 
-@functools.lru_cache(maxsize=4096)  # computed from every plan; layers ask at each step
-def _workspace_bytes(device, n, k, m):
-    return library.snug_gemm_linear_workspace_bytes(n, k, m)
-
-
 workspaces = _Workspaces()
 _known_matrices = WeakIdKeyDictionary()  # packed tensor -> its version and address, its struct
 
@@ -260,7 +254,7 @@ def _launch_linear(rows, packed, bias, y, header):
     m = rows.shape[0]
     stream = stream_of(rows.device.index)
     matrix = _device_matrix(packed, header, stream)
-    workspace = workspaces.get(rows.device, stream, _workspace_bytes(rows.device.index, n, k, m))
+    workspace = workspaces.get(rows.device, stream, workspace_bytes(rows.device.index, n, k, m))
     status = Status()
     check(library.snug_gemm_linear(
         byref(matrix), rows.data_ptr(), rows.stride(0), m,

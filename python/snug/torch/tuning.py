@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from .._library import GemmChoice, SnugError, Status, check, library, whole
-from .choice import is_faster_packed
+from .choice import forget_plans
 from .linear import CompressedLinear
 from .matrix import matrix_of
 from .on_gpu import require_cuda, stream_of
@@ -71,7 +71,7 @@ def load_tuning(file):
         check(library.snug_gemm_load_tuning(text.encode(), byref(status)), status)
     except SnugError as error:
         raise SnugError(error.code, f"{file}: {error}; delete the file to measure again") from None
-    is_faster_packed.cache_clear()
+    forget_plans()
     return _keys(text)
 
 
@@ -103,7 +103,7 @@ def _measure(packed, header, m):
         check(library.snug_gemm_tune(byref(matrix_of(packed, *header)), x.data_ptr(), k, m,
                                      y.data_ptr(), n, workspace.data_ptr(), num_bytes, stream,
                                      byref(choice), byref(status)), status)
-    is_faster_packed.cache_clear()
+    forget_plans()
 
 
 def _save(file):

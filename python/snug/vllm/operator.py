@@ -10,7 +10,7 @@ import torch
 
 from .._library import GemmMatrix, Status, check, library
 from ..torch import matrix as packing
-from ..torch.choice import is_faster_packed
+from ..torch.choice import is_faster_packed, workspace_bytes
 from ..torch.on_gpu import stream_of
 
 _operators = torch.library.Library("snug", "FRAGMENT")
@@ -20,7 +20,6 @@ _operators.define("packed_linear(Tensor x, Tensor packed, Tensor? bias, int n, "
 # Address of a packed matrix -> (its bytes, n, k), reference to its C struct. A graph passes other
 # tensor objects than the layer has, but the address stays.
 _known = {}
-_workspace_bytes = {}  # (device, n, k, power of two that m is at most) -> bytes
 # (device, stream) -> workspaces, the last is the largest. None is freed: graphs use them, too. An
 # engine replays its graphs one after the other, so those recorded on one stream can share one; a
 # workspace of its own in each graph would be set up anew in each replay.
@@ -75,11 +74,7 @@ def _on_gpu(x, packed, bias, n, dense=None):
         return y
     device = x.device.index
     stream = stream_of(device)
-    size = (device, n, k, (m - 1).bit_length())
-    num_bytes = _workspace_bytes.get(size)
-    if num_bytes is None:
-        num_bytes = library.snug_gemm_linear_workspace_bytes(n, k, 1 << size[3])
-        _workspace_bytes[size] = num_bytes
+    num_bytes = workspace_bytes(device, n, k, 1 << (m - 1).bit_length())
     pieces = _workspaces.get((device, stream))
     if pieces is None or pieces[-1].numel() < num_bytes:
         workspace = _new_workspace(x.device, stream, num_bytes)
