@@ -12,28 +12,13 @@ except ImportError:
     print("skipped: needs numpy")
     sys.exit(77)
 
+from kv_caches import Cache
 from kv_proxy import Proxy
 from snug.kv.channel import Options
 from snug.kv.client import PageClient, PullError
 from snug.kv.held import HeldRequests
 from snug.kv.pages import CacheLayout
 from snug.kv.server import PageServer
-
-
-class Cache:
-    """A tensor as far as CacheLayout looks."""
-
-    def __init__(self, array):
-        self.array, self.shape = array, array.shape
-
-    def data_ptr(self):
-        return self.array.ctypes.data
-
-    def stride(self):
-        return [step // self.array.itemsize for step in self.array.strides]
-
-    def element_size(self):
-        return self.array.itemsize
 
 
 def caches(fill, shape=(16, 2, 128, 4, 32), num_layers=2):

@@ -7,14 +7,15 @@ import numpy
 
 
 class CacheLayout:
-    """The pages of all layers. Two workers can exchange blocks if their `fingerprint` is equal.
+    """The pages of all layers. Two workers can exchange blocks if their `fingerprint` is equal;
+    `beside` is more of it, which their caches do not show.
 
     A cache is a tensor, or anything else with data_ptr(), shape, stride() and element_size(),
     one of whose first two dimensions counts blocks. Where a kernel's blocks are smaller than the
     engine's, a block is several of them in a row.
     """
 
-    def __init__(self, caches, num_blocks, block_tokens, dtype):
+    def __init__(self, caches, num_blocks, block_tokens, dtype, beside=""):
         if not caches:
             raise ValueError("there is no KV cache to transfer")
         self.num_blocks, self.dtype = num_blocks, dtype
@@ -31,7 +32,7 @@ class CacheLayout:
         self.block_bytes = sum(page_bytes)
         told = json.dumps([dtype, block_tokens, shapes])
         self.fingerprint = (f"{len(caches)} layers, {block_tokens} tokens a block, "
-                            f"{self.block_bytes} bytes a block, {dtype}, "
+                            f"{self.block_bytes} bytes a block, {dtype}, {beside}, "
                             f"{hashlib.sha256(told.encode()).hexdigest()[:16]}")
 
     def table(self, blocks):

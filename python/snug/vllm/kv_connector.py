@@ -22,7 +22,7 @@ except ModuleNotFoundError as error:
 
 from .kv_scheduler import SchedulerSide
 from .kv_stats import SnugPromMetrics, SnugStats
-from .kv_worker import WorkerSide
+from .kv_worker import Rank, WorkerSide
 
 try:
     from vllm.v1.metrics.cache_hit_source import CacheHitSource
@@ -142,6 +142,5 @@ def _is_full_attention(spec):
 
 
 def _rank():
-    """Pipeline rank, tensor rank, and the number of the worker among all of them."""
     pp, tp = parallel_state.get_pp_group(), parallel_state.get_tp_group()
-    return pp.rank_in_group, tp.rank_in_group, pp.rank_in_group * tp.world_size + tp.rank_in_group
+    return Rank(pp.rank_in_group, tp.rank_in_group, pp.world_size, tp.world_size)

@@ -2,6 +2,7 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import torch
 from vllm.logger import init_logger
@@ -20,15 +21,35 @@ _COMPRESSED = ("bf16", "f16", "f32")  # FP8 and packed integers hardly shrink: t
 _OPTIONS = {"host", "port", "mode", "timeout", "hold_seconds", "insecure", "lanes", "link"}
 
 
+class Rank(NamedTuple):
+    """Of a worker, among those of its pipeline and of its tensor groups."""
+    pipeline: int
+    tensor: int
+    num_pipeline: int
+    num_tensor: int
+
+    @property
+    def name(self):
+        return f"{self.pipeline},{self.tensor}"
+
+    @property
+    def number(self):
+        return self.pipeline * self.num_tensor + self.tensor
+
+    def __str__(self):
+        return (f"pipeline rank {self.pipeline} of {self.num_pipeline}, tensor rank {self.tensor} "
+                f"of {self.num_tensor}")
+
+
 class WorkerSide:
     def __init__(self, extra, rank):
         unknown = set(extra) - _OPTIONS
         if unknown:
             raise ValueError(f"SnugConnector has no option {', '.join(sorted(unknown))}; it has "
                              f"{', '.join(sorted(_OPTIONS))}")
-        self._name = f"{rank[0]},{rank[1]}"
+        self._rank = rank
         port = int(extra.get("port", 0))
-        self._address = f"{extra.get('host', '127.0.0.1')}:{port + rank[2] if port else 0}"
+        self._address = f"{extra.get('host', '127.0.0.1')}:{port + rank.number if port else 0}"
         self._hold_seconds = float(extra.get("hold_seconds", 120))
         self._options = check_options(Options(
             mode=extra.get("mode", "auto"), timeout=float(extra.get("timeout", 30)),
@@ -46,7 +67,8 @@ class WorkerSide:
             raise ValueError("SnugConnector needs one dtype and one device for all layers' KV "
                              f"caches, not {sorted(map(str, kinds))}")
         dtype = dtype_name([tensor.dtype])
-        layout = CacheLayout(caches, num_blocks, block_tokens, dtype)
+        # Among other numbers of workers, a rank has other heads, in pages that look the same.
+        layout = CacheLayout(caches, num_blocks, block_tokens, dtype, str(self._rank))
         layout.caches = caches  # keeps the memory as long as a transfer uses the layout
         options = self._options._replace(
             device=tensor.device.index if tensor.is_cuda else None,
@@ -68,8 +90,9 @@ class WorkerSide:
         for request, blocks in metadata.holds.items():
             self._held.hold(request, blocks, self._hold_seconds)
         for source in metadata.drops:
-            if self._client is not None and self._name in source.workers:
-                self._loads.submit(self._client.drop, source.workers[self._name], source.request)
+            address = source.workers.get(self._rank.name)
+            if self._client is not None and address is not None:
+                self._loads.submit(self._client.drop, address, source.request)
         ready = _work_so_far() if metadata.loads else None
         for request, load in metadata.loads.items():
             self._loads.submit(self._load, request, load, ready)
@@ -115,11 +138,11 @@ class WorkerSide:
     def _pull(self, load, ready):
         if self._client is None:
             raise PullError("this instance only produces KV pages (kv_role)")
-        if self._name not in load.source.workers:
-            raise PullError(f"the prefill instance has no worker {self._name} (pipeline rank, "
-                            "tensor rank): both instances need the same parallel sizes")
-        self._client.pull(load.source.workers[self._name], load.source.request, load.first,
-                          load.blocks, ready)
+        address = load.source.workers.get(self._rank.name)
+        if address is None:
+            raise PullError(f"the prefill instance has no worker for {self._rank}: both instances "
+                            "need the same parallel sizes")
+        self._client.pull(address, load.source.request, load.first, load.blocks, ready)
 
     def _record(self, is_send, moved, seconds, error):
         with self._lock:

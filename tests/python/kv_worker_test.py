@@ -1,0 +1,100 @@
+"""snug.vllm.kv_worker without vLLM: what it refuses, and what it tells the engine then."""
+
+import dataclasses
+import importlib
+import sys
+import time
+import types
+import unittest
+import unittest.mock
+
+try:
+    import numpy
+except ImportError:
+    print("skipped: needs numpy")
+    sys.exit(77)
+
+from kv_caches import Cache
+
+BLOCKS, TOKENS = 8, 16
+
+
+@dataclasses.dataclass
+class Stats:
+    data: dict = None
+
+
+def worker_module():
+    """snug.vllm.kv_worker over stand-ins for the few names of vLLM and torch that it needs."""
+    above = "vllm.distributed.kv_transfer.kv_connector.v1.metrics".split(".")
+    names = [".".join(above[:i + 1]) for i in range(len(above))]
+    stubs = {name: types.ModuleType(name) for name in (
+        *names, "vllm.logger", "vllm.v1", "vllm.v1.metrics", "vllm.v1.metrics.utils", "torch")}
+    stubs["vllm.logger"].init_logger = lambda _: unittest.mock.Mock()
+    stubs[names[-1]].KVConnectorPromMetrics, stubs[names[-1]].KVConnectorStats = object, Stats
+    stubs["vllm.v1.metrics.utils"].create_metric_per_engine = None
+    stubs["torch"].cuda = types.SimpleNamespace(is_available=lambda: False)
+    with unittest.mock.patch.dict(sys.modules, stubs):
+        for name in ("kv_worker", "kv_stats"):
+            sys.modules.pop(f"snug.vllm.{name}", None)
+        return importlib.import_module("snug.vllm.kv_worker")
+
+
+module = worker_module()
+
+
+def cache(value):
+    """One head of a layer, in BF16."""
+    made = Cache(numpy.full((2, BLOCKS, TOKENS, 1, 64), value, numpy.uint16))
+    made.dtype, made.device, made.is_cuda = "torch.bfloat16", "cpu", False
+    return made
+
+
+class Worker(unittest.TestCase):
+    def worker(self, rank, kept, is_producer):
+        made = module.WorkerSide({"timeout": 20}, rank)
+        made.register({"layer": kept}, BLOCKS, TOKENS, is_producer, not is_producer)
+        self.addCleanup(made.shutdown)
+        return made
+
+    def prefill(self, rank, kept):
+        made = self.worker(rank, kept, True)
+        made.start(types.SimpleNamespace(holds={"r": [0, 1, 2]}, drops=[], loads={}))
+        return made
+
+    def load(self, decode, workers):
+        """Blocks that could not be loaded to 3, 4 and 5."""
+        source = types.SimpleNamespace(request="r", workers=workers)
+        load = types.SimpleNamespace(source=source, first=0, blocks=[3, 4, 5])
+        decode.start(types.SimpleNamespace(holds={}, drops=[], loads={"d": load}))
+        deadline = time.monotonic() + 30
+        while decode.take_finished()[1] is None:
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.01)
+        return decode.take_bad_blocks()
+
+    def test_pages_arrive(self):
+        there, here = cache(7), cache(0)
+        prefill = self.prefill(module.Rank(0, 1, 1, 2), there)
+        decode = self.worker(module.Rank(0, 1, 1, 2), here, False)
+        self.assertEqual(self.load(decode, {"0,1": prefill.address}), set())
+        self.assertTrue((here.array[:, 3:6] == 7).all())
+        self.assertFalse(here.array[:, :3].any() or here.array[:, 6:].any())
+
+    def test_other_parallel_sizes_are_refused(self):
+        """Where heads are repeated, pages of a rank look the same with other parallel sizes, and
+        are of another head."""
+        for there, here in (((1, 4), (1, 2)), ((1, 2), (1, 4)), ((2, 1), (1, 1)), ((1, 1), (2, 1))):
+            with self.subTest(prefill=there, decode=here):
+                ranks = [[module.Rank(p, t, *sizes) for p in range(sizes[0])
+                          for t in range(sizes[1])] for sizes in (there, here)]
+                workers = {rank.name: self.prefill(rank, cache(7)).address for rank in ranks[0]}
+                for rank in ranks[1]:
+                    kept = cache(0)
+                    decode = self.worker(rank, kept, False)
+                    self.assertEqual(self.load(decode, workers), {3, 4, 5}, rank)
+                    self.assertFalse(kept.array.any(), rank)
+
+
+if __name__ == "__main__":
+    unittest.main()
