@@ -43,22 +43,26 @@ def worker_module():
 module = worker_module()
 
 
-def cache(value):
-    """One head of a layer, in BF16."""
-    made = Cache(numpy.full((2, BLOCKS, TOKENS, 1, 64), value, numpy.uint16))
-    made.dtype, made.device, made.is_cuda = "torch.bfloat16", "cpu", False
+def cache(value, dtype="bfloat16"):
+    """One head of a layer."""
+    kind = numpy.uint8 if dtype == "uint8" else numpy.uint16
+    made = Cache(numpy.full((2, BLOCKS, TOKENS, 1, 64), value, kind))
+    made.dtype, made.device, made.is_cuda = f"torch.{dtype}", "cpu", False
     return made
 
 
+ALONE = module.Rank(0, 0, 1, 1)
+
+
 class Worker(unittest.TestCase):
-    def worker(self, rank, kept, is_producer):
-        made = module.WorkerSide({"timeout": 20}, rank)
+    def worker(self, rank, kept, is_producer, cache_dtype="auto"):
+        made = module.WorkerSide({"timeout": 20}, rank, cache_dtype)
         made.register({"layer": kept}, BLOCKS, TOKENS, is_producer, not is_producer)
         self.addCleanup(made.shutdown)
         return made
 
-    def prefill(self, rank, kept):
-        made = self.worker(rank, kept, True)
+    def prefill(self, rank, kept, *more):
+        made = self.worker(rank, kept, True, *more)
         made.start(types.SimpleNamespace(holds={"r": [0, 1, 2]}, drops=[], loads={}))
         return made
 
@@ -94,6 +98,20 @@ class Worker(unittest.TestCase):
                     decode = self.worker(rank, kept, False)
                     self.assertEqual(self.load(decode, workers), {3, 4, 5}, rank)
                     self.assertFalse(kept.array.any(), rank)
+
+    def test_formats_that_torch_does_not_name(self):
+        """vLLM keeps FP8 of either format as integers, and "fp8" is one of them."""
+        for there, here, dtype, fits in (("fp8_e4m3", "fp8_e5m2", "uint8", False),
+                                         ("fp8_e5m2", "fp8", "uint8", False),
+                                         ("fp8", "fp8_e4m3", "uint8", True),
+                                         ("auto", "bfloat16", "bfloat16", True)):
+            with self.subTest(prefill=there, decode=here):
+                prefill = self.prefill(ALONE, cache(7, dtype), there)
+                kept = cache(0, dtype)
+                decode = self.worker(ALONE, kept, False, here)
+                self.assertEqual(self.load(decode, {"0,0": prefill.address}),
+                                 set() if fits else {3, 4, 5})
+                self.assertEqual(kept.array.any(), fits)
 
 
 if __name__ == "__main__":

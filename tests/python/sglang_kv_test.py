@@ -290,6 +290,16 @@ class Transfers(unittest.TestCase):
         manager.kv_args.state_types = ["mamba"]
         self.assertIn("other states", kv_manager.why_not(manager, self.here, {}))
 
+    def test_formats_of_fp8(self):
+        """The pool stores all of them as bytes."""
+        caches = []
+        for dtype in ("float8_e4m3fn", "float8_e5m2", "float8_e5m2"):
+            caches.append(Cache(0, "uint8"))
+            caches[-1].dtype = dtype
+        one, other, same = (kv_manager.Memory("i8", cache).fingerprint for cache in caches)
+        self.assertNotEqual(one, other)
+        self.assertEqual(other, same)
+
     def test_types_that_do_not_shrink_travel_raw(self):
         for dtype, mode in (("bfloat16", "auto"), ("uint8", "raw"), ("float8_e4m3fn", "raw")):
             cache = Cache(0, dtype)

@@ -21,7 +21,10 @@ class Memory:
     """What two workers must have in common, and what keeps the pages alive."""
 
     def __init__(self, dtype, cache):
-        self.dtype, self.fingerprint, self.cache = dtype, f"pages of SGLang, {dtype}", cache
+        # FP8 is stored as bytes, whichever format it has: the pool's own dtype tells.
+        values = getattr(cache, "dtype", cache.store_dtype)
+        self.dtype, self.cache = dtype, cache
+        self.fingerprint = f"pages of SGLang, {dtype}, {values}"
 
 
 class ManagerPart:

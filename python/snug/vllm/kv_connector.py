@@ -64,7 +64,8 @@ class SnugConnector(KVConnectorBase_V1, SupportsHMA):
         if role == KVConnectorRole.SCHEDULER:
             self._scheduler = SchedulerSide(self._block_tokens, self._is_producer)
         else:
-            self._worker = WorkerSide(config.kv_connector_extra_config, _rank())
+            self._worker = WorkerSide(config.kv_connector_extra_config, _rank(),
+                                      vllm_config.cache_config.cache_dtype)
 
     # ---- scheduler ----
 

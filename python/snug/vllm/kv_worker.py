@@ -18,6 +18,7 @@ from .kv_stats import SnugStats
 logger = init_logger(f"vllm.{__name__}")  # vLLM shows what is below its own name
 _MAX_LOADS = 8
 _COMPRESSED = ("bf16", "f16", "f32")  # FP8 and packed integers hardly shrink: they travel raw
+_ALIASES = {"fp8": "fp8_e4m3"}  # vLLM's
 _OPTIONS = {"host", "port", "mode", "timeout", "hold_seconds", "insecure", "lanes", "link"}
 
 
@@ -42,12 +43,14 @@ class Rank(NamedTuple):
 
 
 class WorkerSide:
-    def __init__(self, extra, rank):
+    """`cache_dtype` is vLLM's name for what the caches hold, as --kv-cache-dtype has it."""
+
+    def __init__(self, extra, rank, cache_dtype):
         unknown = set(extra) - _OPTIONS
         if unknown:
             raise ValueError(f"SnugConnector has no option {', '.join(sorted(unknown))}; it has "
                              f"{', '.join(sorted(_OPTIONS))}")
-        self._rank = rank
+        self._rank, self._cache_dtype = rank, _ALIASES.get(cache_dtype, cache_dtype)
         port = int(extra.get("port", 0))
         self._address = f"{extra.get('host', '127.0.0.1')}:{port + rank.number if port else 0}"
         self._hold_seconds = float(extra.get("hold_seconds", 120))
@@ -67,8 +70,10 @@ class WorkerSide:
             raise ValueError("SnugConnector needs one dtype and one device for all layers' KV "
                              f"caches, not {sorted(map(str, kinds))}")
         dtype = dtype_name([tensor.dtype])
-        # Among other numbers of workers, a rank has other heads, in pages that look the same.
-        layout = CacheLayout(caches, num_blocks, block_tokens, dtype, str(self._rank))
+        # Pages that look the same can be of other heads, where their workers are more or fewer, and
+        # of another format, if torch does not name it: vLLM keeps all kinds of FP8 as integers.
+        beside = str(self._rank) if dtype in _COMPRESSED else f"{self._cache_dtype}, {self._rank}"
+        layout = CacheLayout(caches, num_blocks, block_tokens, dtype, beside)
         layout.caches = caches  # keeps the memory as long as a transfer uses the layout
         options = self._options._replace(
             device=tensor.device.index if tensor.is_cuda else None,
