@@ -217,7 +217,7 @@ class Pushes(unittest.TestCase):
             connection.send(1, numpy.full(num_bytes, 9, numpy.uint8), "bf16").wait(10)
 
         def drop(connection):
-            connection.send_note(messages.pack("drop", request="r"))
+            connection.send_note(messages.pack("drop", id=1, request="r"))
             connection.recv_note(10)
 
         def place_twice(connection):
@@ -410,7 +410,7 @@ class Pushes(unittest.TestCase):
             with self.assertRaisesRegex(PushError, "closed"):
                 self.push("r", [(0, 1)])
         with self.assertRaisesRegex(ValueError, "closed"):
-            peers._peers[self.inbox.address].tell("drop", request="r")
+            peers._peers[self.inbox.address].tell("drop", id=1, request="r")
 
     def test_nobody_there(self):
         address = self.inbox.address

@@ -21,11 +21,12 @@ class Messages(unittest.TestCase):
 
     def test_bad_notes(self):
         for note in (b"", b"\xff\xfe", b"[1]", b"7", b'{"kind": "pull"}', b'{"kind": ["pull"]}',
-                     b'{"kind": "drop", "request": 3}', b'{"kind": "drop", "request": "r", "x": 1}',
+                     b'{"kind": "drop", "id": 1, "request": 3}',
+                     b'{"kind": "drop", "id": 1, "request": "r", "x": 1}',
                      b'{"kind": "send", "id": -1, "bytes": 1}',
                      b'{"kind": "send", "id": true, "bytes": 1}',
                      b'{"kind": "send", "id": 1.5, "bytes": 1}', b"[" * 100_000,
-                     messages.pack("drop", request="r" * 5000)):
+                     messages.pack("drop", id=1, request="r" * 5000)):
             with self.subTest(note[:40]), self.assertRaises(messages.BadMessage):
                 messages.unpack(note)
 

@@ -5,6 +5,7 @@ import threading
 import time
 import unittest
 import unittest.mock
+from concurrent.futures import ThreadPoolExecutor
 
 try:
     import numpy
@@ -139,6 +140,23 @@ class Transfers(unittest.TestCase):
         self.held.hold("good", [6], 60)
         client.pull(self.server.address, "good", 0, [0])  # the same connection still works
         self.assert_moved({0: 6})
+
+    def test_many_are_not_wanted(self):
+        """No note is sent before its predecessors are read, of which the wire keeps 64."""
+        client, names = self.client(), {f"r{i}" for i in range(150)}
+        for name in names:
+            self.held.hold(name, [3], 60)
+        drop = self.held.drop
+
+        def drop_late(request):
+            time.sleep(0.002)
+            drop(request)
+
+        with unittest.mock.patch.object(self.held, "drop", drop_late):
+            with ThreadPoolExecutor(8) as threads:
+                for name in names:
+                    threads.submit(client.drop, self.server.address, name)
+        self.assertEqual(self.held.take_ended(), names)
 
     def test_other_caches_are_refused(self):
         for client in (self.client(tokens=16), self.client(caches(False, num_layers=1))):

@@ -29,7 +29,8 @@ class PageClient:
     def drop(self, address, request):
         """Tells the other side that nobody will pull this request; it may have gone."""
         try:
-            self._peers.connected(address).tell("drop", request=request)
+            with self._peers.connected(address).ask("drop", request=request) as (_, wait):
+                wait()
         except PROBLEMS:
             pass  # it gives the blocks back after its own timeout
 

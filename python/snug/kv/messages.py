@@ -9,7 +9,8 @@ A decode worker connects to pull pages (client.py, server.py):
     pull    id, request, first, count   ------>
                                         <------  send     id, bytes    then message `id`: the pages
                                         <------  no       id, why      instead of both
-    drop    request                     ------>
+    drop    id, request                 ------>  nobody will pull it
+                                        <------  dropped  id
 
 A prefill worker connects to push pages (push.py, inbox.py):
 
@@ -22,12 +23,13 @@ A prefill worker connects to push pages (push.py, inbox.py):
 `id` is the tag of the wire's message. Who pulls counts blocks from the start of the request, so
 that it can name no page of another request. Who pushes names addresses, (address, bytes) each, and
 the decode worker takes those that await pages of this request. `sender` names a prefill worker on
-all its connections: what it sends again is known by it.
+all its connections: what it sends again is known by it. Everything is answered, so that no more
+notes wait to be read than there are threads; the 65th would end the connection.
 """
 
 import json
 
-VERSION = 1
+VERSION = 2
 MAX_SEGMENTS = 1 << 14  # their note stays below the wire's 1 MiB
 _MAX_TEXT = 4096
 _NUMBER, _TEXT, _SEGMENTS = "a whole number", "a text", "a list of segments"
@@ -37,7 +39,8 @@ _FIELDS = {
     "pull": {"id": _NUMBER, "request": _TEXT, "first": _NUMBER, "count": _NUMBER},
     "send": {"id": _NUMBER, "bytes": _NUMBER},
     "no": {"id": _NUMBER, "why": _TEXT},
-    "drop": {"request": _TEXT},
+    "drop": {"id": _NUMBER, "request": _TEXT},
+    "dropped": {"id": _NUMBER},
     "place": {"id": _NUMBER, "sender": _TEXT, "request": _TEXT, "area": _TEXT,
               "segments": _SEGMENTS},
     "go": {"id": _NUMBER},

@@ -14,7 +14,7 @@ from .channel import Channel, host_name
 
 PROBLEMS = (SnugError, ValueError, FutureTimeout)  # what talking to a peer can raise
 _PAUSE_SECONDS = 2.0  # after a failed connection: requests fail at once instead of waiting again
-_ANSWERS = ("send", "go", "no")
+_ANSWERS = ("send", "dropped", "go", "no")
 
 
 class Refused(ValueError):

@@ -107,6 +107,7 @@ class PageServer(Server):
             self._sends.submit(self._send, channel, **fields)
         elif kind == "drop":
             self._held.drop(fields["request"])
+            channel.connection.send_note(messages.pack("dropped", id=fields["id"]))
         else:
             raise messages.BadMessage(f"a decode worker sent {kind}, which is ours to send")
 
