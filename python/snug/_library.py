@@ -21,7 +21,8 @@ from ._c_abi import (  # noqa: F401
 
 VERSION = "0.1.0"  # of this package; include/snug/snug.h has the same
 DRIVER_CUDA = 13  # the major version of CUDA that wheels are built with
-CORRUPT, DST_TOO_SMALL, IO, NOT_FOUND, NO_DEVICE, TIMEOUT = 5, 6, 7, 9, 11, 12  # enum snug_code
+# enum snug_code
+CORRUPT, DST_TOO_SMALL, IO, NOT_FOUND, NO_DEVICE, TIMEOUT, PEER = 5, 6, 7, 9, 11, 12, 13
 
 
 class SnugError(Exception):

@@ -43,9 +43,13 @@ class Proxy:
         while True:
             try:
                 near, _ = self._listener.accept()
-                far = socket.create_connection(self._target)
             except OSError:
                 return
+            try:
+                far = socket.create_connection(self._target)
+            except OSError:  # nobody listens there any more
+                near.close()
+                continue
             with self._lock:
                 self._sockets += [near, far]
             _thread(self._pump, near, far, False)

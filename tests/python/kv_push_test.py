@@ -1,7 +1,6 @@
-"""snug.kv: pages that a prefill worker pushes to addresses of the decode worker, and what damages
-them on the way. Nothing is ever written where nobody awaits it."""
+"""snug.kv: pages that a prefill worker pushes to addresses of the decode worker. Nothing is ever
+written where nobody awaits it."""
 
-import random
 import sys
 import threading
 import time
@@ -15,123 +14,14 @@ except ImportError:
     print("skipped: needs numpy")
     sys.exit(77)
 
-from kv_proxy import Proxy
-from snug import SnugError, wire
+from kv_pushes import NUM_LAYERS, NUM_PAGES, PAGE, Memory, PushTest
+from snug import SnugError
 from snug.kv import messages, peer
-from snug.kv.areas import Area, item_numbers, overlap
-from snug.kv.channel import Channel, Options
-from snug.kv.inbox import PageInbox
+from snug.kv.channel import Channel
 from snug.kv.push import Nowhere, PagePusher, Pages, PushError
 
-PAGE, NUM_PAGES, NUM_LAYERS = 1 << 15, 64, 4
 
-
-class Memory:
-    dtype, fingerprint = "bf16", "pages of a test, bf16"
-
-
-class Areas(unittest.TestCase):
-    """Against sets of bytes."""
-
-    def segments(self, rng, least):
-        return [(rng.randrange(60), rng.randrange(least, 6)) for _ in range(rng.randrange(1, 5))]
-
-    def test_holds(self):
-        rng, outcomes = random.Random(1), []
-        buffers = [(40, 14, 4), (10, 18, 3)]  # the last item of the first is cut short
-        area = Area(*zip(*buffers))
-        for _ in range(4000):
-            items = sorted(rng.sample(range(6), rng.randrange(7)))
-            allowed = {byte for start, size, item in buffers for i in items
-                       for byte in range(start + i * item, min(start + (i + 1) * item,
-                                                               start + size))}
-            segments = self.segments(rng, 0)
-            expected = all(size and set(range(start, start + size)) <= allowed
-                           for start, size in segments)
-            table = numpy.array(segments, numpy.uint64)
-            self.assertEqual(area.holds(table, item_numbers(items[::-1])), expected, segments)
-            outcomes.append(expected)
-        self.assertGreater(sum(outcomes), 50)
-
-    def test_ends_of_the_address_space(self):
-        area = Area([(1 << 64) - 4096], [1024], [64])
-        for start, size, expected in (((1 << 64) - 4096, 1024, True), (0, 64, False),
-                                      ((1 << 64) - 4096, 4097, False),
-                                      ((1 << 64) - 4032, (1 << 64) - 64, False)):
-            table = numpy.array([[start, size]], numpy.uint64)
-            self.assertEqual(area.holds(table), expected, (start, size))
-
-    def test_overlap(self):
-        rng, outcomes = random.Random(2), []
-        for _ in range(4000):
-            tables = [self.segments(rng, 1) for _ in range(2)]
-            bytes_of = [{byte for start, size in table for byte in range(start, start + size)}
-                        for table in tables]
-            expected = bool(bytes_of[0] & bytes_of[1])
-            self.assertEqual(overlap(*(numpy.array(t, numpy.uint64) for t in tables)), expected)
-            outcomes.append(expected)
-        self.assertTrue(50 < sum(outcomes) < 3950)
-
-    def test_refused(self):
-        for rows in ([(0, 10, 1), (9, 4, 1)], [(0, 10, 0)]):
-            with self.assertRaisesRegex(ValueError, "overlap"):
-                Area(*zip(*rows))
-
-    def test_numbers(self):
-        self.assertEqual(item_numbers([3, -1, 0, 3]).tolist(), [0, 3])
-        self.assertEqual(item_numbers([]).tolist(), [])
-
-
-class Notes(unittest.TestCase):
-    def test_segments(self):
-        fields = {"id": 1, "sender": "s", "request": "r", "area": "pages"}
-        good = [[1 << 40, 4096]] * messages.MAX_SEGMENTS
-        note = messages.pack("place", segments=good, **fields)
-        self.assertLess(len(messages.pack("place", segments=[[(1 << 57) - 1, 1 << 30]] *
-                                          messages.MAX_SEGMENTS, **fields)), 1 << 20)
-        self.assertEqual(messages.unpack(note), ("place", {**fields, "segments": good}))
-        for bad in ([], good + [[0, 1]], [[1]], [[1, 2, 3]], [[1, -2]], [[1, 2.0]], ["12"], "12",
-                    [[True, 1]], 5):
-            with self.assertRaisesRegex(messages.BadMessage, "list of segments"):
-                messages.unpack(messages.pack("place", segments=bad, **fields))
-
-
-class Pushes(unittest.TestCase):
-    def setUp(self):
-        self.options = Options(timeout=20.0)
-        values = numpy.random.default_rng(3).standard_normal(
-            (NUM_LAYERS, NUM_PAGES, PAGE // 2), numpy.float32)
-        self.there = (values.view(numpy.uint32) >> 16).astype(numpy.uint16)  # BF16
-        self.here = numpy.zeros_like(self.there)
-        self.notes = numpy.zeros((8, 24), numpy.uint8)
-        self.log, self.moved = [], []
-        self.start()
-
-    def start(self):
-        layers = [layer.ctypes.data for layer in self.here]
-        areas = {"pages": Area(layers, [NUM_PAGES * PAGE] * NUM_LAYERS, [PAGE] * NUM_LAYERS),
-                 "metadata": Area([self.notes.ctypes.data], [8 * 24], [24])}
-        self.inbox = PageInbox("127.0.0.1:0", Memory, areas, ("metadata",), self.options,
-                               self.log.append)
-        self.addCleanup(self.inbox.close)
-        self.pusher = PagePusher(Memory, self.options, self.moved.append, self.log.append)
-        self.addCleanup(self.pusher.close)
-
-    def pages(self, request, pairs):
-        tables = [numpy.array([[layer.ctypes.data + pair[side] * PAGE, PAGE]
-                               for layer in memory for pair in pairs], numpy.uint64)
-                  for side, memory in enumerate((self.there, self.here))]
-        return Pages(request, "pages", False, *tables)
-
-    def push(self, request, pairs, address=None):
-        self.pusher.push(address or self.inbox.address, self.pages(request, pairs))
-
-    def assert_moved(self, pairs):
-        expected = numpy.zeros_like(self.there)
-        for source, target in pairs:
-            expected[:, target] = self.there[:, source]
-        self.assertTrue((self.here == expected).all())
-
+class Pushes(PushTest):
     def test_pages_and_metadata_arrive(self):
         self.inbox.expect("r", pages=[9, 2], metadata=[5])
         pairs = [(3, 9), (8, 2)]
@@ -200,8 +90,8 @@ class Pushes(unittest.TestCase):
         table = self.pages("r", [(0, 1)]).targets[:1].tolist()
 
         def place(connection, segments=table):
-            connection.send_note(messages.pack("place", id=1, sender="x", request="r",
-                                               area="pages", segments=segments))
+            connection.send_note(messages.pack("place", id=1, request="r", area="pages",
+                                               segments=segments))
 
         def one_id_twice(connection):
             place(connection)
@@ -223,16 +113,13 @@ class Pushes(unittest.TestCase):
         def place_twice(connection):
             for _ in range(2):
                 place(connection)
-            for _ in range(2):
-                connection.recv_note(10)
+            answers = {messages.unpack(connection.recv_note(10))[0] for _ in range(2)}
+            self.assertEqual(answers, {"go", "no"})
 
         for act, is_refused in (
                 (one_id_twice, False), (lambda c: of_other_size(c, PAGE - 2), True),
-                (lambda c: of_other_size(c, 2 * PAGE), True), (drop, True), (place_twice, True)):
-            with wire.connect(self.inbox.address, **self.options.of_wire()) as connection:
-                connection.send_note(messages.pack(
-                    "hello", version=messages.VERSION, layout=Memory.fingerprint, host="", gpu=0))
-                self.assertEqual(messages.unpack(connection.recv_note(10))[0], "welcome")
+                (lambda c: of_other_size(c, 2 * PAGE), True), (drop, True), (place_twice, False)):
+            with self.connected() as connection:
                 if is_refused:
                     with self.assertRaises(SnugError):
                         act(connection)
@@ -257,87 +144,6 @@ class Pushes(unittest.TestCase):
         self.assertLess(time.monotonic() - start, 10)
         self.assertIn("KV pages did not arrive: no GPU", self.log)
 
-    def damaged(self, fault, times=1, each=False):
-        proxy = Proxy(self.inbox.address, of_client=True)
-        self.addCleanup(proxy.close)
-        proxy.harm(fault, 300_000, times, each)
-        self.inbox.expect("r", pages=range(32))
-        pairs = [(i + 20, i) for i in range(32)]
-        return proxy, pairs, lambda: self.push("r", pairs, proxy.address)
-
-    def test_what_was_damaged_is_sent_again(self):
-        for insecure in (False, True):
-            for fault in ("flip", "cut"):
-                with self.subTest(fault=fault, insecure=insecure):
-                    self.options = self.options._replace(insecure=insecure)
-                    self.here[:] = 0
-                    self.start()
-                    proxy, pairs, push = self.damaged(fault)
-                    push()
-                    self.inbox.finish("r")
-                    self.assertEqual(proxy.num_faults, 1)
-                    self.assert_moved(pairs)
-                    self.assertTrue(any("sent again" in line for line in self.log), self.log)
-
-    def test_what_is_always_damaged(self):
-        proxy, _, push = self.damaged("flip", None, each=True)
-        with self.assertRaisesRegex(PushError, "damaged data"):
-            push()
-        self.assertEqual(sum("sent again" in line for line in self.log), 2)
-        self.inbox.cancel("r")
-        self.assertFalse(self.here[:, 32:].any())
-        proxy.fault = None
-        self.here[:] = 0
-        self.inbox.expect("again", pages=[40])
-        with unittest.mock.patch("snug.kv.peer._PAUSE_SECONDS", 0.0):
-            self.push("again", [(1, 40)], proxy.address)
-        self.assert_moved([(1, 40)])
-
-    def test_a_peer_that_falls_silent(self):
-        self.options = self.options._replace(timeout=2.0)
-        self.start()
-        _, _, push = self.damaged("stall", None)
-        start = time.monotonic()
-        with self.assertRaises(PushError):
-            push()
-        self.assertLess(time.monotonic() - start, 12)
-
-    def stalled(self):
-        """A push that stands still in the middle; later connections work."""
-        proxy, pairs, push = self.damaged("stall", None)
-        pushing = ThreadPoolExecutor(1).submit(push)
-        while not proxy.num_faults:
-            time.sleep(0.01)
-        proxy.fault = None
-        return pairs, pushing
-
-    def test_after_cancel_nothing_is_written(self):
-        """The request ends while its pages are on their way, and two threads say so."""
-        _, pushing = self.stalled()
-        self.assertEqual(len(self.inbox._incoming), 1)
-
-        def cancel():
-            self.inbox.cancel("r")
-            return len(self.inbox._incoming)
-
-        with ThreadPoolExecutor(2) as threads:
-            start = time.monotonic()
-            left = [future.result() for future in [threads.submit(cancel) for _ in range(2)]]
-        self.assertEqual(left, [0, 0])
-        self.assertLess(time.monotonic() - start, 5)
-        before = self.here.copy()
-        with self.assertRaisesRegex(PushError, "does not await these pages"):
-            pushing.result()
-        self.assertTrue((self.here == before).all())
-
-    def test_a_lost_connection_does_not_write_beside_the_next(self):
-        pairs, pushing = self.stalled()
-        self.push("r", pairs)  # on another connection
-        self.assertTrue(any("did not arrive" in line for line in self.log), self.log)
-        pushing.result()  # sent again, too
-        self.inbox.finish("r")
-        self.assert_moved(pairs)
-
     def test_two_ranks_send_the_same(self):
         """Ranks that hold the same heads write the same pages, and all write the metadata. None of
         them ends a transfer of another, which would take all else on that connection along."""
@@ -355,47 +161,6 @@ class Pushes(unittest.TestCase):
             self.inbox.finish(f"r{turn}")
         self.assert_moved(pairs)
         self.assertEqual(self.log, [])
-
-    def test_a_rank_waits_for_another_that_stands_still(self):
-        """Until the request ends: then neither writes."""
-        pairs, first = self.stalled()
-        other = PagePusher(Memory, self.options, self.moved.append, self.log.append)
-        self.addCleanup(other.close)
-        second = ThreadPoolExecutor(1).submit(other.push, self.inbox.address,
-                                              self.pages("r", pairs))
-        time.sleep(0.5)
-        self.assertFalse(first.done() or second.done())
-        self.inbox.cancel("r")
-        before = self.here.copy()
-        for push in (first, second):
-            with self.assertRaisesRegex(PushError, "does not await these pages"):
-                push.result()
-        self.assertTrue((self.here == before).all())
-
-    def test_closing_waits_for_what_is_written(self):
-        _, pushing = self.stalled()
-        self.inbox.close()
-        self.assertEqual((len(self.inbox._incoming), len(self.inbox)), (0, 0))
-        with self.assertRaises(PushError):
-            pushing.result()
-
-    def test_a_connection_that_another_thread_has_just_lost(self):
-        """It is made again. Only what was never there is nowhere: SGLang would give up the whole
-        decode instance."""
-        self.inbox.expect("r", pages=[1, 2])
-        self.push("r", [(0, 1)])
-        connect = peer.Peer.connect
-
-        def lose_once(self):
-            peer.Peer.connect = connect
-            self.fail("another transfer was damaged")
-            connect(self)
-
-        with unittest.mock.patch.object(peer.Peer, "connect", lose_once):
-            self.push("r", [(0, 2)])
-        self.assert_moved([(0, 1), (0, 2)])
-        self.assertEqual(len(self.log), 1)
-        self.assertIn("another transfer was damaged; sent again", self.log[0])
 
     def test_closed_while_it_connects(self):
         """Nothing stays open."""

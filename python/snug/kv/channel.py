@@ -35,7 +35,7 @@ class Channel:
     def __init__(self, connection, layout, options):
         self.connection, self._layout, self._options = connection, layout, options
         self._dtype = number_of(DTYPES, layout.dtype, "dtype")
-        self._link = None
+        self._link, self.is_closed, self.sender = None, False, None
         self._lock = threading.Lock()
         self._counted = (0, 0)
 
@@ -101,6 +101,7 @@ class Channel:
         return Moved(stats.raw_bytes - raw, stats.wire_bytes - wired)
 
     def close(self):
+        self.is_closed = True
         if self._link is not None:
             self._link.close()
         self.connection.close()

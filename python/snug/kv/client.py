@@ -21,7 +21,7 @@ class PageClient:
         try:
             moved = self._pull(self._peers.connected(address), request, first, blocks, ready)
         except PROBLEMS as problem:
-            error = PullError(f"KV pages from {address}: {problem or 'no answer in time'}")
+            error = PullError(f"KV pages from {address}: {problem}")
             raise error from problem
         finally:
             self._record(moved, time.monotonic() - start, error)
@@ -43,10 +43,8 @@ class PageClient:
             table = self._layout.table(blocks)  # while the peer makes its own
             offered = wait()["bytes"]
             if offered != num_bytes:
-                why = f"the peer offers {offered} bytes for {num_bytes}"
-                peer.fail(why)
-                raise ValueError(why)
+                raise ValueError(f"the peer offers {offered} bytes for {num_bytes}")
             if ready is not None:
                 ready()
-            peer.finish(peer.channel.receive(id, table), num_bytes)
+            peer.channel.finish(peer.channel.receive(id, table), num_bytes)
         return peer.channel.take_moved(is_sender=False)

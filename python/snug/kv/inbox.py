@@ -19,8 +19,8 @@ _MAX_TRANSFERS = 32
 class _Incoming:
     """A transfer that writes to the segments of `table`."""
 
-    def __init__(self, channel, sender, request, table):
-        self.channel, self.sender, self.request, self.table = channel, sender, request, table
+    def __init__(self, channel, request, table):
+        self.channel, self.request, self.table = channel, request, table
 
 
 class PageInbox(Server):
@@ -58,7 +58,10 @@ class PageInbox(Server):
         with self._changed:
             self._awaited.pop(request, None)
             transfers = self._incoming_of(request)
-        self._stop(transfers)
+        for incoming in transfers:
+            incoming.channel.close()
+        with self._changed:
+            self._wait_for(transfers)
 
     def __len__(self):
         with self._changed:
@@ -69,57 +72,56 @@ class PageInbox(Server):
             raise messages.BadMessage(f"a prefill worker sent {kind}, which is ours to send")
         self._transfers.submit(self._take, channel, **fields)
 
-    def _take(self, channel, id, sender, request, area, segments):
+    def _take(self, channel, id, request, area, segments):
         table = numpy.array(segments, numpy.uint64)
-        incoming = None
+        incoming = transfer = None
         try:
-            incoming = self._claim(channel, sender, request, area, table)
+            incoming = self._claim(channel, request, area, table)
+            if channel.is_closed:
+                return
             if incoming is None:
                 self._refuse(channel, id, "the request does not await these pages (any more)")
                 return
-            channel.connection.send_note(messages.pack("go", id=id))
             is_host = area in self._host_areas
             transfer = (channel.receive_host_bytes if is_host else channel.receive)(id, table)
-            channel.finish(transfer, int(table[:, 1].sum()))
+            try:
+                channel.connection.send_note(messages.pack("go", id=id))
+            finally:  # it may write until then, whatever happens
+                channel.finish(transfer, int(table[:, 1].sum()))
         except Exception as problem:  # of any kind, such as torch's: the executor would keep it
-            channel.close()
             self._log(f"KV pages did not arrive: {problem}")
+            if transfer is None:
+                self._refuse(channel, id, str(problem))
+            else:
+                channel.close()
         finally:
             if incoming is not None:
                 with self._changed:
                     self._incoming.remove(incoming)
                     self._changed.notify_all()
 
-    def _claim(self, channel, sender, request, area, table):
-        """None if these segments are not the request's."""
-        while True:
-            with self._changed:
-                if request not in self._awaited:
-                    return None
+    def _claim(self, channel, request, area, table):
+        """None if these segments are not the request's, are sent already, or their sender left."""
+        with self._changed:
+            while not channel.is_closed and request in self._awaited:
                 items = self._awaited[request].get(area)
                 if items is None or not self._areas[area].holds(table, items):
                     self._log(f"refused to write where request {request} awaits nothing")
                     return None
                 older = [other for other in self._incoming if overlap(other.table, table)]
                 if not older:
-                    incoming = _Incoming(channel, sender, request, table)
+                    incoming = _Incoming(channel, request, table)
                     self._incoming.append(incoming)
                     return incoming
-                # What is sent again comes while the connection that was lost may still write.
-                lost = [other for other in older if other.sender == sender]
-                if not lost:
-                    # Another rank, with the same heads or metadata: one after the other.
-                    self._wait_for(older)
-            self._stop(lost)
+                if any(other.channel is channel for other in older):
+                    return None
+                # Another rank, with the same heads or metadata, or what is sent again: its lost
+                # connection is closed, and may still write for a moment. One after the other.
+                self._wait_for(older)
+            return None
 
     def _incoming_of(self, request):
         return [incoming for incoming in self._incoming if incoming.request == request]
-
-    def _stop(self, transfers):
-        for incoming in transfers:
-            incoming.channel.close()
-        with self._changed:
-            self._wait_for(transfers)
 
     def _wait_for(self, transfers):
         self._changed.wait_for(lambda: not any(

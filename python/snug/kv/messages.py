@@ -1,7 +1,8 @@
 """What two workers tell each other beside the pages: one JSON object in a note of the wire.
 
     who connects                                 who listens
-    hello   version, layout, host, gpu  ------>
+    hello   version, layout, sender,
+            host, gpu                   ------>
                                         <------  welcome  link
 
 A decode worker connects to pull pages (client.py, server.py):
@@ -14,35 +15,34 @@ A decode worker connects to pull pages (client.py, server.py):
 
 A prefill worker connects to push pages (push.py, inbox.py):
 
-    place   id, sender, request,
-            area, segments              ------>
+    place   id, request, area, segments ------>
                                         <------  go       id           it awaits message `id`
                                         <------  no       id, why      or not
     then message `id`: the pages        ------>
 
 `id` is the tag of the wire's message. Who pulls counts blocks from the start of the request, so
 that it can name no page of another request. Who pushes names addresses, (address, bytes) each, and
-the decode worker takes those that await pages of this request. `sender` names a prefill worker on
-all its connections: what it sends again is known by it. Everything is answered, so that no more
-notes wait to be read than there are threads; the 65th would end the connection.
+the decode worker takes those that await pages of this request. `sender` names who connects: its
+next connection means that the last one is lost. Everything is answered, so that no more notes wait
+to be read than there are threads; the 65th would end the connection.
 """
 
 import json
 
 VERSION = 2
 MAX_SEGMENTS = 1 << 14  # their note stays below the wire's 1 MiB
-_MAX_TEXT = 4096
+MAX_TEXT = 4096
 _NUMBER, _TEXT, _SEGMENTS = "a whole number", "a text", "a list of segments"
 _FIELDS = {
-    "hello": {"version": _NUMBER, "layout": _TEXT, "host": _TEXT, "gpu": _NUMBER},
+    "hello": {"version": _NUMBER, "layout": _TEXT, "sender": _TEXT, "host": _TEXT,
+              "gpu": _NUMBER},
     "welcome": {"link": _NUMBER},
     "pull": {"id": _NUMBER, "request": _TEXT, "first": _NUMBER, "count": _NUMBER},
     "send": {"id": _NUMBER, "bytes": _NUMBER},
     "no": {"id": _NUMBER, "why": _TEXT},
     "drop": {"id": _NUMBER, "request": _TEXT},
     "dropped": {"id": _NUMBER},
-    "place": {"id": _NUMBER, "sender": _TEXT, "request": _TEXT, "area": _TEXT,
-              "segments": _SEGMENTS},
+    "place": {"id": _NUMBER, "request": _TEXT, "area": _TEXT, "segments": _SEGMENTS},
     "go": {"id": _NUMBER},
 }
 
@@ -75,7 +75,7 @@ def unpack(note):
 
 def _fits(value, what):
     if what is _TEXT:
-        return isinstance(value, str) and len(value) <= _MAX_TEXT
+        return isinstance(value, str) and len(value) <= MAX_TEXT
     if what is _SEGMENTS:
         return (isinstance(value, list) and 0 < len(value) <= MAX_SEGMENTS
                 and all(isinstance(pair, list) and len(pair) == 2

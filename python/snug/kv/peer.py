@@ -4,11 +4,12 @@ import contextlib
 import itertools
 import threading
 import time
+import uuid
 from concurrent.futures import Future, InvalidStateError
 from concurrent.futures import TimeoutError as FutureTimeout
 
 from .. import wire
-from .._library import SnugError
+from .._library import PEER, SnugError
 from . import messages
 from .channel import Channel, host_name
 
@@ -25,10 +26,14 @@ class Unreachable(ValueError):
     """There is no connection."""
 
 
+class Ended(ValueError):
+    """The other side has ended the connection, as it does to stop a transfer of another request."""
+
+
 class Peers:
     def __init__(self, layout, options, log):
         self._arguments = layout, options, log
-        self._peers, self._lock = {}, threading.Lock()
+        self._peers, self._lock, self._name = {}, threading.Lock(), uuid.uuid4().hex
         self._is_closed = False
 
     def connected(self, address):
@@ -41,7 +46,8 @@ class Peers:
                 self._peers = {name: other for name, other in self._peers.items()
                                if not other.is_replaceable()}
                 peer = self._peers[address] = Peer(
-                    address, *self._arguments, tries_link=peer is None or not peer.lost_by_link)
+                    address, *self._arguments, name=f"{self._name} to {address}",
+                    tries_link=peer is None or not peer.lost_by_link)
         peer.connect()
         return peer
 
@@ -59,11 +65,11 @@ class Peers:
 class Peer:
     """A connection to one worker; a new one is made after any error."""
 
-    def __init__(self, address, layout, options, log, tries_link):
+    def __init__(self, address, layout, options, log, name, tries_link):
         self._address, self.layout, self._options, self._log = address, layout, options, log
-        self._tries_link, self.lost_by_link = tries_link, False
+        self._name, self._tries_link, self.lost_by_link = name, tries_link, False
         self._lock, self.channel = threading.Lock(), None
-        self._failed_at, self._failure = None, None
+        self._failed_at, self._failure, self._kind = None, None, None
         self._ids, self._answers = itertools.count(1), {}
 
     def is_replaceable(self):
@@ -74,7 +80,7 @@ class Peer:
         with self._lock:
             if self._failed_at is not None:
                 # A connection that another thread has just lost can be made again.
-                raise (Unreachable if self.channel is None else ValueError)(self._failure)
+                raise Unreachable(self._failure) if self.channel is None else self._problem()
             if self.channel is not None:
                 return
             try:
@@ -84,7 +90,7 @@ class Peer:
                 raise Unreachable(self._failure) from error
             if self._failed_at is not None:  # closed meanwhile
                 self.channel.close()
-                raise ValueError(self._failure)
+                raise self._problem()
             threading.Thread(target=self._listen, name="snug.kv.answers", daemon=True).start()
 
     @contextlib.contextmanager
@@ -106,30 +112,36 @@ class Peer:
         try:
             self.tell(kind, id=id, **fields)
             yield id, wait
+        except Refused:
+            raise
+        except BaseException as problem:
+            self.fail(problem)  # the other side may wait for this one
+            if isinstance(problem, PROBLEMS):
+                raise self._problem() from problem
+            raise
         finally:
             self._answers.pop(id, None)
 
     def tell(self, kind, **fields):
         self.channel.connection.send_note(messages.pack(kind, **fields))
 
-    def finish(self, transfer, num_bytes):
-        """Waits for a transfer of this connection."""
-        try:
-            self.channel.finish(transfer, num_bytes)
-        except BaseException as error:
-            self.fail(error)
-            raise
-
     def fail(self, why):
+        """The first reason counts: the others follow from it."""
         if self._failed_at is None:
-            self._failure, self._failed_at = str(why) or "the connection ended", time.monotonic()
+            is_end = isinstance(why, SnugError) and why.code == PEER
+            self._failure, self._kind = str(why) or "the connection ended", (
+                Ended if is_end else ValueError)
+            self._failed_at = time.monotonic()
         if self.channel is not None:
             self.channel.close()
         for answer in list(self._answers.values()):
-            _settle(answer, ValueError(self._failure))
+            _settle(answer, self._problem())
 
     def close(self):
         self.fail("closed")
+
+    def _problem(self):
+        return self._kind(self._failure)
 
     def _open(self):
         connection = wire.connect(self._address, **self._options.of_wire())
@@ -138,7 +150,7 @@ class Peer:
             gpu = self._options.device is not None and self._options.link and self._tries_link
             connection.send_note(messages.pack(
                 "hello", version=messages.VERSION, layout=self.layout.fingerprint,
-                host=host_name(), gpu=int(gpu)))
+                sender=self._name, host=host_name(), gpu=int(gpu)))
             kind, fields = messages.unpack(connection.recv_note(self._options.timeout))
             if kind == "no":
                 raise ValueError(fields["why"])

@@ -1,15 +1,15 @@
 """The prefill worker's side where it is told where to write: pushes pages to the decode worker."""
 
 import time
-import uuid
 from typing import NamedTuple
 
 import numpy
 
 from .messages import MAX_SEGMENTS
-from .peer import PROBLEMS, Peers, Refused, Unreachable
+from .peer import PROBLEMS, Ended, Peers, Refused, Unreachable
 
-_ATTEMPTS = 3  # after a damaged or lost connection; another one may be better
+_ATTEMPTS = 3  # after damage; another connection may be better
+_MAX_PAUSE = 1.0
 
 
 class PushError(Exception):
@@ -32,7 +32,7 @@ class Pages(NamedTuple):
 class PagePusher:
     def __init__(self, memory, options, record, log):
         self._timeout, self._record, self._log = options.timeout, record, log
-        self._peers, self._name = Peers(memory, options, log), uuid.uuid4().hex
+        self._peers = Peers(memory, options, log)
 
     def push(self, address, pages):
         """Returns when the pages are in their places. Pages that were damaged or lost on the way
@@ -46,8 +46,8 @@ class PagePusher:
         self._peers.close()
 
     def _push(self, address, pages):
-        start = time.monotonic()
-        for attempt in range(1, _ATTEMPTS + 1):
+        start, num_failed, pause = time.monotonic(), 0, 0.01
+        while True:
             try:
                 self._record(self._send(self._peers.connected(address), pages))
                 return
@@ -56,15 +56,18 @@ class PagePusher:
             except Refused as problem:
                 raise PushError(f"{address} refused KV pages: {problem}") from problem
             except PROBLEMS as problem:
-                text = f"KV pages to {address}: {problem or 'no answer in time'}"
-                if attempt == _ATTEMPTS or time.monotonic() - start > self._timeout:
+                num_failed += not isinstance(problem, Ended)
+                text = f"KV pages to {address}: {problem}"
+                if num_failed == _ATTEMPTS or time.monotonic() - start > self._timeout:
                     raise PushError(text) from problem
                 self._log(f"{text}; sent again")
+                time.sleep(pause)
+                pause = min(2 * pause, _MAX_PAUSE)
 
     def _send(self, peer, pages):
-        with peer.ask("place", sender=self._name, request=pages.request, area=pages.area,
+        with peer.ask("place", request=pages.request, area=pages.area,
                       segments=pages.targets.tolist()) as (id, wait):
             wait()
             send = peer.channel.send_host_bytes if pages.is_host else peer.channel.send
-            peer.finish(send(id, pages.sources), int(pages.sources[:, 1].sum()))
+            peer.channel.finish(send(id, pages.sources), int(pages.sources[:, 1].sum()))
         return peer.channel.take_moved(is_sender=True)

@@ -78,6 +78,7 @@ class Server:
             self._refuse(channel, 0, why)
             channel.connection.recv_note(self._options.timeout)  # it hangs up
             return False
+        self._replace_lost(channel, hello["sender"])
         link = (self._options.link and self._options.device is not None and hello["gpu"] == 1
                 and hello["host"] == host_name())
         channel.connection.send_note(messages.pack("welcome", link=int(link)))
@@ -85,8 +86,19 @@ class Server:
             self._log("no GPU link to a worker of this host: pages travel through the host")
         return True
 
+    def _replace_lost(self, channel, sender):
+        """Before it is welcome: who connects again has lost its last connection, which may look
+        alive here for long."""
+        channel.sender = sender
+        with self._lock:
+            lost = [other for other in self._channels
+                    if other is not channel and other.sender == sender]
+        for other in lost:
+            other.close()
+
     def _refuse(self, channel, id, why):
-        channel.connection.send_note(messages.pack("no", id=id, why=why))
+        channel.connection.send_note(messages.pack("no", id=id,
+                                                   why=why[:messages.MAX_TEXT]))
 
 
 class PageServer(Server):
