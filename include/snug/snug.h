@@ -337,7 +337,8 @@ SNUG_API int snug_wire_recv_note(snug_wire_connection* connection, int64_t patie
 SNUG_API int snug_wire_stats_of(const snug_wire_connection* connection, snug_wire_stats* stats,
                                 snug_status* status);
 
-/* Freeing a connection fails its unfinished transfers. Freeing a transfer does not stop it. */
+/* Closing or freeing a connection fails what waits on it. Freeing a transfer does not stop it. */
+SNUG_API void snug_wire_connection_close(snug_wire_connection* connection);
 SNUG_API void snug_wire_connection_free(snug_wire_connection* connection);
 SNUG_API void snug_wire_listener_free(snug_wire_listener* listener);
 SNUG_API void snug_wire_transfer_free(snug_wire_transfer* transfer);

@@ -186,6 +186,7 @@ WIRE = {
     "snug_wire_send_note": (c_int, [_P, _P, _N, _S]),
     "snug_wire_recv_note": (c_int, [_P, c_int64, _P, _N, _PN, _S]),
     "snug_wire_stats_of": (c_int, [_P, POINTER(WireStats), _S]),
+    "snug_wire_connection_close": (None, [_P]),
     "snug_wire_connection_free": (None, [_P]),
     "snug_wire_listener_free": (None, [_P]),
     "snug_wire_transfer_free": (None, [_P]),

@@ -56,13 +56,13 @@ class _Waiting(Handle):
             start = time.monotonic()
             left = _SLICE if deadline is None else min(_SLICE, max(0, deadline - start))
             code = call(round(1000 * left))
+            if code and self._is_closed:
+                raise ValueError("closed")
             now = time.monotonic()
             is_over = deadline is not None and now >= deadline
             # A timeout before the slice is over is the connection's: it is lost.
             if code != TIMEOUT or now - start < left / 2 or is_over:
                 return code
-            if self._is_closed:
-                raise ValueError("closed")
 
 
 class Transfer(_Waiting):
@@ -118,6 +118,16 @@ def _free_abandoned():
 class Connection(_Waiting):
     def __init__(self, pointer):
         super().__init__(pointer, library.snug_wire_connection_free)
+        self._end = library.snug_wire_connection_close
+
+    def close(self):
+        """Calls of other threads that wait on this connection end at once."""
+        try:
+            with self._use() as pointer:
+                super().close()
+                self._end(pointer)
+        except ValueError:  # closed, or of another process
+            super().close()
 
     def send(self, tag, data, dtype=None):
         """dtype: by default that of GPU tensors, and "bytes" for everything else."""

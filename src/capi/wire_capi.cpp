@@ -154,6 +154,10 @@ int snug_wire_stats_of(const snug_wire_connection* connection, snug_wire_stats* 
   });
 }
 
+void snug_wire_connection_close(snug_wire_connection* connection) {
+  if (connection != nullptr) connection->connection.close();
+}
+
 void snug_wire_connection_free(snug_wire_connection* connection) { delete connection; }
 void snug_wire_listener_free(snug_wire_listener* listener) { delete listener; }
 void snug_wire_transfer_free(snug_wire_transfer* transfer) { delete transfer; }

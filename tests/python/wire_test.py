@@ -101,6 +101,26 @@ class Wire(unittest.TestCase):
             thread.join(30)
         self.assertEqual(len(ended), len(calls))
 
+    def test_closing_waits_for_nobody(self):
+        """Calls that wait end at once, not after their slice."""
+        with mock.patch.object(snug.wire, "_SLICE", 60):
+            def wait():
+                with self.assertRaisesRegex(ValueError, "closed"):
+                    self.near.recv_note(60)
+                ended.append(time.monotonic())
+
+            ended = []
+            threads = [threading.Thread(target=wait) for _ in range(2)]
+            for thread in threads:
+                thread.start()
+            time.sleep(0.05)
+            start = time.monotonic()
+            self.near.close()
+            for thread in threads:
+                thread.join(50)
+        self.assertEqual(len(ended), 2)
+        self.assertLess(max(ended) - start, 20)
+
     def test_a_deadline_that_has_passed(self):
         with self.assertRaises(TimeoutError):
             self.near.send(1, b"nobody asked for this").wait(-0.001)

@@ -90,6 +90,11 @@ int main(void) {
   CHECK(snug_wire_connect("nonsense", NULL, NULL, &a, &status) == SNUG_USAGE);
   CHECK(snug_wire_wait(NULL, 0, NULL) == SNUG_USAGE);
   CHECK(check_stop() == 0);
+  snug_wire_connection_close(a);
+  snug_wire_connection_close(a);
+  snug_wire_connection_close(NULL);
+  CHECK(snug_wire_recv_note(a, 60000, note, sizeof note, &num_bytes, &status) == SNUG_PEER);
+  CHECK(snug_wire_recv_note(b, 60000, note, sizeof note, &num_bytes, &status) == SNUG_PEER);
   snug_wire_transfer_free(sent);
   snug_wire_transfer_free(received);
   snug_wire_connection_free(a);
