@@ -44,10 +44,12 @@ class Engine:
 class Manager:
     """As much of MooncakeKVManager as matters here."""
 
+    local_ip = "127.0.0.1"
+
     def __init__(self, args, mode, server_args=None):
         self.kv_args, self.disaggregation_mode = args, named(mode)
         self.server_args, self.dcp_size = server_args, 1
-        self.local_ip, self.request_status, self.failures = "127.0.0.1", {}, []
+        self.request_status, self.failures = {}, []
         self.mail, self.chunks, self.results = queue.Queue(), queue.Queue(), queue.Queue()
         self.init_engine()
         self.receive = self._make_worker_recv(None)

@@ -16,7 +16,7 @@ except ImportError:
     print("skipped: needs numpy")
     sys.exit(77)
 
-from sglang_fakes import (CLASSES, NOTE, PAGE, Cache, HookRegistry, KVPoll, Manager, named,
+from sglang_fakes import (CLASSES, NOTE, PAGE, Cache, Engine, HookRegistry, KVPoll, Manager, named,
                           original)
 from snug.sglang import kv_engine, kv_manager, kv_options, kv_transfer, plugin
 
@@ -279,6 +279,22 @@ class Transfers(unittest.TestCase):
             self.expect(decode, 1, [1], None)
             decode.update_status(1, KVPoll.Success)
             self.assertEqual(decode.request_status, {1: KVPoll.Success})
+
+    def test_a_prefill_instance_without_a_token(self):
+        """It leaves all to SGLang at its start, instead of failing every request."""
+        for local_ip, options, what in (("0.0.0.0", {}, "token"),
+                                        ("127.0.0.1", {"lanes": 99}, "lanes")):
+            hooks = kv_transfer.Hooks(kv_options.KvOptions(**options))
+            hooks.see(lambda pool: None, self.there)
+            made = hooks.choose(original, named("mooncake"), named("manager"))
+            with unittest.mock.patch.dict(os.environ), \
+                    unittest.mock.patch.object(Manager, "local_ip", local_ip), \
+                    self.assertLogs(LOGGER, "WARNING") as log:
+                os.environ.pop("SNUG_TOKEN", None)
+                prefill = made(self.there.args(), "prefill")
+            self.assertEqual(len(log.output), 1)
+            self.assertRegex(log.output[0], f"KV travels by SGLang's own transfer: .*{what}")
+            self.assertIsInstance(prefill.engine, Engine)
 
     def test_reasons(self):
         manager = types.SimpleNamespace(kv_args=self.here.args(), server_args=None, dcp_size=1)

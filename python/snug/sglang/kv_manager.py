@@ -3,6 +3,7 @@ SGLang's own; only bytes travel in another way. Nothing here imports SGLang: kv_
 
 import os
 
+from .. import wire
 from ..kv.areas import Area
 from ..kv.channel import Options, check_options
 from ..kv.frames import dtype_name
@@ -10,7 +11,7 @@ from ..kv.inbox import PageInbox
 from ..kv.push import PagePusher
 from .._library import has_link, no_cuda
 from .kv_engine import PushEngine, RoomExecutor, RoomQueue, offer_of
-from .kv_options import announced, listening
+from .kv_options import address_of, announced, listening
 
 _COMPRESSED = ("bf16", "f16", "f32")  # FP8 and packed integers hardly shrink: they travel raw
 _HOST_AREAS = ("metadata",)
@@ -53,6 +54,8 @@ class ManagerPart:
             insecure=chosen.insecure, lanes=chosen.lanes, link=chosen.link,
             device=args.gpu_id if str(cache.device).startswith("cuda") else None))
         if self.disaggregation_mode.value == "prefill":
+            # What cannot listen, without a token for instance, cannot connect either.
+            wire.listen(address_of(self.local_ip), **options.of_wire()).close()
             self._pusher = PagePusher(memory, options, lambda moved: self.engine.record(moved),
                                       self.snug.log.warning)
             self.engine = PushEngine(

@@ -44,19 +44,19 @@ def read(environment=os.environ):
 
 
 def listening(options, local_ip, worker):
-    return _joined(options.host or local_ip, options.port + worker if options.port else 0)
+    return address_of(options.host or local_ip, options.port + worker if options.port else 0)
 
 
 def announced(options, bound, local_ip, worker):
     """The address that peers are told of a listener that is bound to `bound`."""
     if options.announce:
         host, port = _split(options.announce)
-        return _joined(host, port + worker)
+        return address_of(host, port + worker)
     host, _, port = bound.rpartition(":")
-    return _joined(local_ip if host in _ALL_ADDRESSES else host, port)
+    return address_of(local_ip if host in _ALL_ADDRESSES else host, port)
 
 
-def _joined(host, port):
+def address_of(host, port=0):
     return f"[{host}]:{port}" if ":" in host and host[0] != "[" else f"{host}:{port}"
 
 
