@@ -46,6 +46,14 @@ class Pages(unittest.TestCase):
         layout = CacheLayout({"layer": cache}, 8, 8, "bf16")
         self.assertEqual(layout.table([3]).tolist(), [[cache.data_ptr() + 3 * 64, 64]])
 
+    def test_layers_that_share_a_cache(self):
+        own = numpy.zeros((8, 4, 4), numpy.uint16)
+        made = {"layer0": Cache(own), "layer1": Cache(own), "layer2": Cache(own.copy())}
+        layout = CacheLayout(made, 8, 4, "bf16")
+        self.assertEqual(layout.block_bytes, 2 * 32)
+        self.assertEqual(layout.table([3]).tolist(), [
+            [made[name].data_ptr() + 3 * 32, 32] for name in ("layer0", "layer2")])
+
     def test_layouts_differ(self):
         plain = numpy.zeros((8, 4, 4, 2), numpy.uint16)
         turned = plain.transpose(0, 2, 1, 3)

@@ -12,7 +12,7 @@ class CacheLayout:
 
     A cache is a tensor, or anything else with data_ptr(), shape, stride() and element_size(),
     one of whose first two dimensions counts blocks. Where a kernel's blocks are smaller than the
-    engine's, a block is several of them in a row.
+    engine's, a block is several of them in a row. A cache that several layers share counts once.
     """
 
     def __init__(self, caches, num_blocks, block_tokens, dtype, beside=""):
@@ -20,7 +20,12 @@ class CacheLayout:
             raise ValueError("there is no KV cache to transfer")
         self.num_blocks, self.dtype = num_blocks, dtype
         bases, page_bytes, strides, shapes = [], [], [], []
+        seen = set()
         for name, cache in caches.items():
+            place = cache.data_ptr(), tuple(cache.shape), tuple(cache.stride())
+            if place in seen:  # layers that share a cache
+                continue
+            seen.add(place)
             page = _page_of(name, cache, num_blocks)
             shapes.append([page.num_bytes, len(page.starts), *page.signature])
             for start in page.starts:
@@ -31,7 +36,7 @@ class CacheLayout:
             numpy.array(column, numpy.uint64)[:, None] for column in (bases, page_bytes, strides))
         self.block_bytes = sum(page_bytes)
         told = json.dumps([dtype, block_tokens, shapes])
-        self.fingerprint = (f"{len(caches)} layers, {block_tokens} tokens a block, "
+        self.fingerprint = (f"{len(shapes)} caches, {block_tokens} tokens a block, "
                             f"{self.block_bytes} bytes a block, {dtype}, {beside}, "
                             f"{hashlib.sha256(told.encode()).hexdigest()[:16]}")
 
