@@ -99,6 +99,18 @@ class Worker(unittest.TestCase):
                     self.assertEqual(self.load(decode, workers), {3, 4, 5}, rank)
                     self.assertFalse(kept.array.any(), rank)
 
+    def test_options(self):
+        """Nothing is taken for what it is not: encryption would be off with "false"."""
+        for option, what in (({"insecure": "false"}, "insecure of SnugConnector is a bool"),
+                             ({"link": 0}, "link of"), ({"port": "7000"}, "port of"),
+                             ({"timeout": "30"}, "timeout of"), ({"lanes": 17}, "0 to 16"),
+                             ({"hold_seconds": -1}, "hold_seconds"), ({"mode": "fast"}, "mode"),
+                             ({"hold_seconds": float("nan")}, "hold_seconds"),
+                             ({"ports": 1}, "no option ports; it has host, port, hold")):
+            with self.subTest(option), self.assertRaisesRegex(ValueError, what):
+                module.WorkerSide(option, ALONE, "auto")
+        module.WorkerSide({"hold_seconds": 5, "link": False, "lanes": 2}, ALONE, "auto")
+
     def test_formats_that_torch_does_not_name(self):
         """vLLM keeps FP8 of either format as integers, and "fp8" is one of them."""
         for there, here, dtype, fits in (("fp8_e4m3", "fp8_e5m2", "uint8", False),

@@ -2,6 +2,7 @@
 
 tests/doors/sglang_pd_trial.py has the tests with real engines (make doors-test)."""
 
+import json
 import os
 import subprocess
 import sys
@@ -18,9 +19,18 @@ except ImportError:
 
 from sglang_fakes import (CLASSES, NOTE, PAGE, Cache, Engine, HookRegistry, KVPoll, Manager, named,
                           original)
+from snug.kv.channel import Options
 from snug.sglang import kv_engine, kv_manager, kv_options, kv_transfer, plugin
 
 LOGGER = "sglang.srt.plugins.snug"
+
+
+def read(text):
+    return kv_options.read({kv_options.VARIABLE: text})
+
+
+def hooks_with(**options):
+    return kv_transfer.Hooks(*read(json.dumps(options)))
 
 
 class Registering(unittest.TestCase):
@@ -61,7 +71,7 @@ class Registering(unittest.TestCase):
 
 class Choosing(unittest.TestCase):
     def setUp(self):
-        self.hooks = kv_transfer.Hooks(kv_options.KvOptions())
+        self.hooks = hooks_with()
         modules = {"sglang.srt.disaggregation.base.conn": types.SimpleNamespace(KVPoll=KVPoll)}
         patch = unittest.mock.patch.dict(sys.modules, modules)
         patch.start()
@@ -102,34 +112,34 @@ class Choosing(unittest.TestCase):
 
 
 class Parsing(unittest.TestCase):
-    def read(self, text):
-        return kv_options.read({kv_options.VARIABLE: text})
-
     def test_options(self):
         self.assertIsNone(kv_options.read({}))
-        self.assertEqual(self.read("1"), kv_options.KvOptions())
-        options = self.read('{"timeout": 5, "port": 9000, "announce": "gate:7000"}')
-        self.assertEqual((options.timeout, options.port, options.mode), (5, 9000, "auto"))
-        self.assertEqual(kv_options.announced(options, "0.0.0.0:9003", "10.0.0.1", 3), "gate:7003")
-        self.assertEqual(kv_options.announced(self.read("1"), "0.0.0.0:9003", "10.0.0.1", 3),
+        plain, options = read("1")
+        self.assertEqual((plain, options), (kv_options.KvOptions(), Options()))
+        chosen, options = read('{"timeout": 5, "port": 9000, "announce": "gate:7000"}')
+        self.assertEqual((options.timeout, chosen.port, options.mode), (5, 9000, "auto"))
+        self.assertEqual(kv_options.announced(chosen, "0.0.0.0:9003", "10.0.0.1", 3), "gate:7003")
+        self.assertEqual(kv_options.announced(plain, "0.0.0.0:9003", "10.0.0.1", 3),
                          "10.0.0.1:9003")
-        self.assertEqual(kv_options.listening(options, "10.0.0.1", 3), "10.0.0.1:9003")
-        self.assertEqual(kv_options.listening(self.read('{"host": "0.0.0.0"}'), "10.0.0.1", 3),
+        self.assertEqual(kv_options.listening(chosen, "10.0.0.1", 3), "10.0.0.1:9003")
+        self.assertEqual(kv_options.listening(kv_options.KvOptions(host="0.0.0.0"), "10.0.0.1", 3),
                          "0.0.0.0:0")
-        self.assertEqual(kv_options.listening(self.read("1"), "fd00::1", 3), "[fd00::1]:0")
-        self.assertEqual(kv_options.announced(self.read("1"), "[::]:9003", "fd00::1", 3),
+        self.assertEqual(kv_options.listening(plain, "fd00::1", 3), "[fd00::1]:0")
+        self.assertEqual(kv_options.announced(plain, "[::]:9003", "fd00::1", 3),
                          "[fd00::1]:9003")
         for bound in ("192.168.7.1:9003", "[fd00::2]:9003"):  # of another network, by `host`
-            self.assertEqual(kv_options.announced(self.read("1"), bound, "10.0.0.1", 3), bound)
+            self.assertEqual(kv_options.announced(plain, bound, "10.0.0.1", 3), bound)
 
     def test_bad_values(self):
         for text, what in (("yes", "1, 0 or an object"), ("[]", "1, 0 or an object"),
                            ('{"ports": 1}', "no option ports; it has host, port"),
                            ('{"port": "1"}', "port of SNUG_SGLANG_KV is a int"),
-                           ('{"insecure": 1}', "insecure of"), ('{"port": true}', "port of"),
+                           ('{"insecure": "false"}', "insecure of"), ('{"lanes": 99}', "0 to 16"),
+                           ('{"mode": "fast"}', "unknown mode"), ('{"device": 1}', "no option"),
+                           ('{"port": true}', "port of"),
                            ('{"announce": "gate"}', "HOST:PORT, not 'gate'")):
             with self.assertRaisesRegex(ValueError, what):
-                self.read(text)
+                read(text)
 
     def test_registrations(self):
         plain = [b"None", b"h", b"1", b"s:1", b"more"]
@@ -150,7 +160,7 @@ class Transfers(unittest.TestCase):
         self.there, self.here = Cache(1), Cache(0)
 
     def manager(self, mode, cache, **options):
-        hooks = kv_transfer.Hooks(kv_options.KvOptions(timeout=10, **options))
+        hooks = hooks_with(timeout=10, **options)
         self.assertEqual(hooks.see(lambda pool: ("seen", pool), cache), ("seen", cache))
         manager = hooks.choose(original, named("mooncake"), named("manager"))(cache.args(), mode)
         self.addCleanup(manager.teardown)
@@ -267,7 +277,7 @@ class Transfers(unittest.TestCase):
                                      (object(), {}, "of which type its KV cache is"),
                                      (self.here, {"host": "0.0.0.0"}, "token")):
             args = self.here.args()
-            hooks = kv_transfer.Hooks(kv_options.KvOptions(**options))
+            hooks = hooks_with(**options)
             hooks.see(lambda pool: None, cache)
             made = hooks.choose(original, named("mooncake"), named("manager"))
             with unittest.mock.patch.dict(os.environ), self.assertLogs(LOGGER, "WARNING") as log:
@@ -282,19 +292,17 @@ class Transfers(unittest.TestCase):
 
     def test_a_prefill_instance_without_a_token(self):
         """It leaves all to SGLang at its start, instead of failing every request."""
-        for local_ip, options, what in (("0.0.0.0", {}, "token"),
-                                        ("127.0.0.1", {"lanes": 99}, "lanes")):
-            hooks = kv_transfer.Hooks(kv_options.KvOptions(**options))
-            hooks.see(lambda pool: None, self.there)
-            made = hooks.choose(original, named("mooncake"), named("manager"))
-            with unittest.mock.patch.dict(os.environ), \
-                    unittest.mock.patch.object(Manager, "local_ip", local_ip), \
-                    self.assertLogs(LOGGER, "WARNING") as log:
-                os.environ.pop("SNUG_TOKEN", None)
-                prefill = made(self.there.args(), "prefill")
-            self.assertEqual(len(log.output), 1)
-            self.assertRegex(log.output[0], f"KV travels by SGLang's own transfer: .*{what}")
-            self.assertIsInstance(prefill.engine, Engine)
+        hooks = hooks_with()
+        hooks.see(lambda pool: None, self.there)
+        made = hooks.choose(original, named("mooncake"), named("manager"))
+        with unittest.mock.patch.dict(os.environ), \
+                unittest.mock.patch.object(Manager, "local_ip", "0.0.0.0"), \
+                self.assertLogs(LOGGER, "WARNING") as log:
+            os.environ.pop("SNUG_TOKEN", None)
+            prefill = made(self.there.args(), "prefill")
+        self.assertEqual(len(log.output), 1)
+        self.assertRegex(log.output[0], "KV travels by SGLang's own transfer: .*token")
+        self.assertIsInstance(prefill.engine, Engine)
 
     def test_reasons(self):
         manager = types.SimpleNamespace(kv_args=self.here.args(), server_args=None, dcp_size=1)
@@ -324,7 +332,7 @@ class Transfers(unittest.TestCase):
 
 
 def kv_transfer_receiver(decode, room):
-    hooks = kv_transfer.Hooks(kv_options.KvOptions())
+    hooks = hooks_with()
     return hooks.choose(original, named("mooncake"), named("receiver"))(decode, room)
 
 

@@ -7,8 +7,10 @@ from ctypes import POINTER, c_void_p, cast
 from typing import NamedTuple, Optional
 
 from .. import wire
-from .._library import DTYPES, Segment, SnugError, library, milliseconds_of, number_of
+from .._library import (DTYPES, Segment, SnugError, library, milliseconds_of, number_of,
+                        whole)
 
+_COMPRESSED = ("bf16", "f16", "f32")  # FP8 and packed integers hardly shrink: they travel raw
 BYTES_PER_SECOND = 20e6  # the least that a transfer is given time for, as on all of the wire
 
 
@@ -19,6 +21,9 @@ class Options(NamedTuple):
     lanes: int = 0
     link: bool = True         # GPU memory to GPU memory, where both are on one host
     device: Optional[int] = None  # the GPU that the pages are on; None: host memory
+
+    def of_pages(self, dtype, device):
+        return self._replace(mode=self.mode if dtype in _COMPRESSED else "raw", device=device)
 
     def of_wire(self):
         return {"mode": self.mode, "timeout": self.timeout, "insecure": self.insecure,
@@ -128,7 +133,20 @@ def host_name():
         return ""
 
 
-def check_options(options):
+def read_options(given, door, what):
+    """What a user has chosen: (`door`, Options), where `door` is a NamedTuple of the options that
+    only one door has. Values have the types of the defaults: "false" would be true."""
+    known = {**door._field_defaults, **Options._field_defaults}
+    del known["device"]  # the engine chooses it
+    for name, value in given.items():
+        if name not in known:
+            raise ValueError(f"{what} has no option {name}; it has {', '.join(known)}")
+        wanted = type(known[name])
+        if type(value) is not wanted and not (wanted is float and type(value) is int):
+            raise ValueError(f"{name} of {what} is a {wanted.__name__}, not {value!r}")
+    of_door, options = (kind(**{name: given[name] for name in kind._fields if name in given})
+                        for kind in (door, Options))
     number_of(wire.MODES, options.mode, "mode")
     milliseconds_of(options.timeout)
-    return options
+    whole(options.lanes, "lanes", 0, 16)
+    return of_door, options

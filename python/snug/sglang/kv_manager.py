@@ -5,7 +5,6 @@ import os
 
 from .. import wire
 from ..kv.areas import Area
-from ..kv.channel import Options, check_options
 from ..kv.frames import dtype_name
 from ..kv.inbox import PageInbox
 from ..kv.push import PagePusher
@@ -13,7 +12,6 @@ from .._library import has_link, no_cuda
 from .kv_engine import PushEngine, RoomExecutor, RoomQueue, offer_of
 from .kv_options import address_of, announced, listening
 
-_COMPRESSED = ("bf16", "f16", "f32")  # FP8 and packed integers hardly shrink: they travel raw
 _HOST_AREAS = ("metadata",)
 _YES = ("1", "true", "yes", "y")  # SGLang's
 
@@ -29,8 +27,8 @@ class Memory:
 
 
 class ManagerPart:
-    """To be put before MooncakeKVManager. `snug` has options, log, failed and success (KVPoll's),
-    and cache(), the pool whose buffers SGLang transfers."""
+    """To be put before MooncakeKVManager. `snug` has what the user has chosen (chosen and options),
+    log, failed and success (KVPoll's), and cache(), the pool whose buffers SGLang transfers."""
 
     _inbox, _pusher = None, None
 
@@ -48,11 +46,9 @@ class ManagerPart:
             raise ValueError(why)
         dtype = dtype_name([cache.store_dtype])
         memory, areas = Memory(dtype, cache), _areas(args)
-        chosen = self.snug.options
-        options = check_options(Options(
-            mode=chosen.mode if dtype in _COMPRESSED else "raw", timeout=chosen.timeout,
-            insecure=chosen.insecure, lanes=chosen.lanes, link=chosen.link,
-            device=args.gpu_id if str(cache.device).startswith("cuda") else None))
+        chosen = self.snug.chosen
+        options = self.snug.options.of_pages(
+            dtype, args.gpu_id if str(cache.device).startswith("cuda") else None)
         if self.disaggregation_mode.value == "prefill":
             # What cannot listen, without a token for instance, cannot connect either.
             wire.listen(address_of(self.local_ip), **options.of_wire()).close()
@@ -100,7 +96,7 @@ class ManagerPart:
         message = super().build_receiver_registration_message()
         if self._inbox is None:
             return message
-        return [*message, offer_of(announced(self.snug.options, self._inbox.address, self.local_ip,
+        return [*message, offer_of(announced(self.snug.chosen, self._inbox.address, self.local_ip,
                                              self.kv_args.gpu_id))]
 
     def build_receiver_metadata_message(self, **named):

@@ -9,18 +9,15 @@ _ALL_ADDRESSES = ("0.0.0.0", "[::]")  # of this host; SGLang knows one that peer
 
 
 class KvOptions(NamedTuple):
-    host: str = ""            # where a decode instance listens; by default SGLang's own address
-    port: int = 0             # worker n takes port + n; 0: any
-    announce: str = ""        # HOST:PORT that prefill instances reach instead, worker n + n
-    mode: str = "auto"        # of snug.wire: raw, fixed, entropy or auto
-    timeout: float = 30.0     # seconds of silence, after which a peer counts as lost
-    insecure: bool = False    # no token, no encryption, any user
-    lanes: int = 0
-    link: bool = True         # GPU memory to GPU memory, where both are on one host
+    """Beside those of all doors, snug.kv.channel's."""
+    host: str = ""      # where a decode instance listens; by default SGLang's own address
+    port: int = 0       # worker n takes port + n; 0: any
+    announce: str = ""  # HOST:PORT that prefill instances reach instead, worker n + n
 
 
 def read(environment=os.environ):
-    """None where nobody asks for it. "1" takes it as it is, an object of JSON changes options."""
+    """(KvOptions, Options), or None where nobody asks for it. "1" takes them as they are, an object
+    of JSON changes some."""
     text = environment.get(VARIABLE, "").strip()
     if text in ("", "0"):
         return None
@@ -30,27 +27,21 @@ def read(environment=os.environ):
         given = None
     if not isinstance(given, dict):
         raise ValueError(f"{VARIABLE} is 1, 0 or an object of JSON, not {text!r}")
-    for name, value in given.items():
-        if name not in KvOptions._fields:
-            raise ValueError(f"{VARIABLE} has no option {name}; it has "
-                             f"{', '.join(KvOptions._fields)}")
-        wanted = type(KvOptions._field_defaults[name])
-        if type(value) is not wanted and not (wanted is float and type(value) is int):
-            raise ValueError(f"{name} of {VARIABLE} is a {wanted.__name__}, not {value!r}")
-    options = KvOptions(**given)
-    if options.announce:
-        _split(options.announce)
-    return options
+    from ..kv.channel import read_options  # only where it is asked for
+    chosen, options = read_options(given, KvOptions, VARIABLE)
+    if chosen.announce:
+        _split(chosen.announce)
+    return chosen, options
 
 
-def listening(options, local_ip, worker):
-    return address_of(options.host or local_ip, options.port + worker if options.port else 0)
+def listening(chosen, local_ip, worker):
+    return address_of(chosen.host or local_ip, chosen.port + worker if chosen.port else 0)
 
 
-def announced(options, bound, local_ip, worker):
+def announced(chosen, bound, local_ip, worker):
     """The address that peers are told of a listener that is bound to `bound`."""
-    if options.announce:
-        host, port = _split(options.announce)
+    if chosen.announce:
+        host, port = _split(chosen.announce)
         return address_of(host, port + worker)
     host, _, port = bound.rpartition(":")
     return address_of(local_ip if host in _ALL_ADDRESSES else host, port)

@@ -25,19 +25,19 @@ _NEEDED = {
 
 
 def register():
-    options = kv_options.read()
-    if options is None:
+    found = kv_options.read()
+    if found is None:
         return
     registry = importlib.import_module("sglang.srt.plugins.hook_registry")
-    hooks = Hooks(options)
+    hooks = Hooks(*found)
     around = registry.HookType.AROUND
     registry.HookRegistry.register(_UTILS + "get_kv_class", hooks.choose, around)
     registry.HookRegistry.register(_UTILS + "get_kv_transfer_buf_infos", hooks.see, around)
 
 
 class Hooks:
-    def __init__(self, options):
-        self._options, self._cache = options, None
+    def __init__(self, chosen, options):
+        self._chosen, self._options, self._cache = chosen, options, None
         self._with_snug = functools.cache(self._subclass)
 
     def see(self, original, pool):
@@ -70,8 +70,9 @@ class Hooks:
         if kind == "receiver":
             return type("SnugKVReceiver", (kv_manager.ReceiverPart, found), {})
         poll = importlib.import_module("sglang.srt.disaggregation.base.conn").KVPoll
-        setup = types.SimpleNamespace(options=self._options, log=_log, cache=lambda: self._cache,
-                                      failed=poll.Failed, success=poll.Success)
+        setup = types.SimpleNamespace(chosen=self._chosen, options=self._options, log=_log,
+                                      cache=lambda: self._cache, failed=poll.Failed,
+                                      success=poll.Success)
         return type("SnugKVManager", (kv_manager.ManagerPart, found), {"snug": setup})
 
 

@@ -7,7 +7,8 @@ from typing import NamedTuple
 import torch
 from vllm.logger import init_logger
 
-from ..kv.channel import Options, check_options
+from .._library import milliseconds_of
+from ..kv.channel import read_options
 from ..kv.client import PageClient, PullError
 from ..kv.frames import dtype_name
 from ..kv.held import HeldRequests
@@ -17,9 +18,15 @@ from .kv_stats import SnugStats
 
 logger = init_logger(f"vllm.{__name__}")  # vLLM shows what is below its own name
 _MAX_LOADS = 8
-_COMPRESSED = ("bf16", "f16", "f32")  # FP8 and packed integers hardly shrink: they travel raw
+_OPAQUE = ("bytes", "i8")  # what such caches hold has a name in vLLM only
 _ALIASES = {"fp8": "fp8_e4m3"}  # vLLM's
-_OPTIONS = {"host", "port", "mode", "timeout", "hold_seconds", "insecure", "lanes", "link"}
+
+
+class KvOptions(NamedTuple):
+    """Beside those of all doors, snug.kv.channel's."""
+    host: str = "127.0.0.1"      # where a prefill worker listens
+    port: int = 0                # worker n takes port + n; 0: any
+    hold_seconds: float = 120.0  # how long pages wait for a decode instance
 
 
 class Rank(NamedTuple):
@@ -46,18 +53,11 @@ class WorkerSide:
     """`cache_dtype` is vLLM's name for what the caches hold, as --kv-cache-dtype has it."""
 
     def __init__(self, extra, rank, cache_dtype):
-        unknown = set(extra) - _OPTIONS
-        if unknown:
-            raise ValueError(f"SnugConnector has no option {', '.join(sorted(unknown))}; it has "
-                             f"{', '.join(sorted(_OPTIONS))}")
+        chosen, self._options = read_options(extra, KvOptions, "SnugConnector")
+        milliseconds_of(chosen.hold_seconds, "hold_seconds")
         self._rank, self._cache_dtype = rank, _ALIASES.get(cache_dtype, cache_dtype)
-        port = int(extra.get("port", 0))
-        self._address = f"{extra.get('host', '127.0.0.1')}:{port + rank.number if port else 0}"
-        self._hold_seconds = float(extra.get("hold_seconds", 120))
-        self._options = check_options(Options(
-            mode=extra.get("mode", "auto"), timeout=float(extra.get("timeout", 30)),
-            insecure=bool(extra.get("insecure", False)), lanes=int(extra.get("lanes", 0)),
-            link=bool(extra.get("link", True))))
+        self._address = f"{chosen.host}:{chosen.port + rank.number if chosen.port else 0}"
+        self._hold_seconds = chosen.hold_seconds
         self._held, self._server, self._client = HeldRequests(), None, None
         self._loads = ThreadPoolExecutor(_MAX_LOADS, "snug.kv.load")
         self._lock = threading.Lock()
@@ -71,13 +71,11 @@ class WorkerSide:
                              f"caches, not {sorted(map(str, kinds))}")
         dtype = dtype_name([tensor.dtype])
         # Pages that look the same can be of other heads, where their workers are more or fewer, and
-        # of another format, if torch does not name it: vLLM keeps all kinds of FP8 as integers.
-        beside = str(self._rank) if dtype in _COMPRESSED else f"{self._cache_dtype}, {self._rank}"
+        # of another format, if torch does not name it: vLLM keeps all kinds of FP8 as bytes.
+        beside = f"{self._cache_dtype}, {self._rank}" if dtype in _OPAQUE else str(self._rank)
         layout = CacheLayout(caches, num_blocks, block_tokens, dtype, beside)
         layout.caches = caches  # keeps the memory as long as a transfer uses the layout
-        options = self._options._replace(
-            device=tensor.device.index if tensor.is_cuda else None,
-            mode=self._options.mode if dtype in _COMPRESSED else "raw")
+        options = self._options.of_pages(dtype, tensor.device.index if tensor.is_cuda else None)
         if is_producer:
             self._server = PageServer(self._address, layout, self._held, options,
                                       lambda *what: self._record(True, *what), logger.warning)
