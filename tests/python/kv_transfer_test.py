@@ -15,7 +15,7 @@ except ImportError:
 
 from kv_caches import Cache
 from kv_proxy import Proxy
-from snug.kv.channel import Options
+from snug.kv.channel import Channel, Options
 from snug.kv.client import PageClient, PullError
 from snug.kv.held import HeldRequests
 from snug.kv.pages import CacheLayout
@@ -165,6 +165,26 @@ class Transfers(unittest.TestCase):
                 for name in names:
                     threads.submit(client.drop, self.server.address, name)
         self.assertEqual(self.held.take_ended(), names)
+
+    def test_errors_that_nobody_expected(self):
+        """Such as torch's. Both sides count a failure at once, and the log says what it was."""
+        client, log = self.client(), []
+        self.server._log = log.append
+        for side, expected in (("send", PullError), ("receive", RuntimeError)):
+            with self.subTest(side):
+                self.records.clear()
+                self.held.hold(side, [3], 60)
+                start = time.monotonic()
+                with unittest.mock.patch.object(Channel, side, side_effect=RuntimeError("no GPU")):
+                    with self.assertRaises(expected):
+                        client.pull(self.server.address, side, 0, [0])
+                self.wait_ended(side)
+                while len(self.records) < 2:
+                    time.sleep(0.01)
+                self.assertLess(time.monotonic() - start, 15)
+                self.assertEqual([(moved, error is None) for moved, _, error in self.records],
+                                 [(None, False)] * 2)
+        self.assertIn("pages of a request were not sent: no GPU", log)
 
     def test_other_caches_are_refused(self):
         for client in (self.client(tokens=16), self.client(caches(False, num_layers=1))):

@@ -23,6 +23,9 @@ class PageClient:
         except PROBLEMS as problem:
             error = PullError(f"KV pages from {address}: {problem}")
             raise error from problem
+        except BaseException as problem:
+            error = problem
+            raise
         finally:
             self._record(moved, time.monotonic() - start, error)
 

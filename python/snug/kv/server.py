@@ -131,18 +131,20 @@ class PageServer(Server):
                 self._refuse(channel, id, "the request is not held (any more)")
             elif count == 0 or first + count > len(blocks):
                 why = f"the request has {len(blocks)} blocks"
+                error = f"{why}, and {count} from number {first} on were asked for"
                 self._refuse(channel, id, why)
-                raise ValueError(f"{why}, and {count} from number {first} on were asked for")
             else:
                 num_bytes = count * self._layout.block_bytes
                 channel.connection.send_note(messages.pack("send", id=id, bytes=num_bytes))
                 table = self._layout.table(blocks[first:first + count])
                 channel.finish(channel.send(id, table), num_bytes)
                 moved = channel.take_moved(is_sender=True)
-        except (SnugError, ValueError) as problem:
+        except Exception as problem:  # of any kind, such as torch's: the executor would keep it
             error = problem
-            self._log(f"pages of a request were not sent: {problem}")
+            channel.close()
         finally:
+            if error is not None:
+                self._log(f"pages of a request were not sent: {error}")
             if blocks is not None:
                 self._held.give_back(request)
                 self._record(moved, time.monotonic() - start, error)
