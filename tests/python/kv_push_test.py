@@ -134,6 +134,32 @@ class Pushes(PushTest):
         self.push("r", [(5, 1)])
         self.assert_moved([(5, 1)])
 
+    def test_a_peer_that_asks_and_asks(self):
+        """What waits takes memory: its connection ends."""
+        self.inbox.expect("r", pages=range(NUM_PAGES))
+        table = self.pages("r", [(i, i) for i in range(NUM_PAGES)]).targets[:65].tolist()
+
+        def place(connection, some):
+            for segment in some:
+                connection.send_note(messages.pack("place", id=1, request="r", area="pages",
+                                                   segments=[segment]))
+
+        with self.connected() as connection:
+            place(connection, table[:40])
+            for _ in range(32):
+                self.assertEqual(messages.unpack(connection.recv_note(10))[0], "go")
+            with self.assertRaisesRegex(SnugError, "closed"):
+                place(connection, table[40:])
+                connection.recv_note(10)
+        self.assertIn("a prefill worker sends over 64 times at once", self.log)
+        self.inbox.cancel("r")
+        self.assertFalse(self.here.any())
+
+    def test_more_threads_than_a_connection_serves(self):
+        with unittest.mock.patch("snug.kv.inbox._MAX_OPEN", 40):
+            self.test_many_at_once()
+        self.assertEqual(self.log, [])
+
     def test_an_error_that_nobody_expected(self):
         """The peer is told at once, and the log says what it was."""
         self.inbox.expect("r", pages=[1])

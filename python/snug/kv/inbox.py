@@ -14,6 +14,7 @@ from .areas import item_numbers, overlap
 from .server import Server
 
 _MAX_TRANSFERS = 32
+_MAX_OPEN = 64  # of one connection, whether they transfer or wait; notes take up to 1 MiB each
 
 
 class _Incoming:
@@ -29,6 +30,7 @@ class PageInbox(Server):
     def __init__(self, address, memory, areas, host_areas, options, log):
         self._areas, self._host_areas = areas, host_areas
         self._awaited, self._incoming, self._changed = {}, [], threading.Condition()
+        self._open = []  # the channel of every question that was not dealt with
         self._transfers = ThreadPoolExecutor(_MAX_TRANSFERS, "snug.kv.inbox")
         super().__init__(address, memory, options, log)
 
@@ -70,6 +72,10 @@ class PageInbox(Server):
     def _answer(self, channel, kind, fields):
         if kind != "place":
             raise messages.BadMessage(f"a prefill worker sent {kind}, which is ours to send")
+        with self._changed:
+            if self._open.count(channel) == _MAX_OPEN:
+                raise messages.BadMessage(f"a prefill worker sends over {_MAX_OPEN} times at once")
+            self._open.append(channel)
         self._transfers.submit(self._take, channel, **fields)
 
     def _take(self, channel, id, request, area, segments):
@@ -95,8 +101,9 @@ class PageInbox(Server):
             else:
                 channel.close()
         finally:
-            if incoming is not None:
-                with self._changed:
+            with self._changed:
+                self._open.remove(channel)
+                if incoming is not None:
                     self._incoming.remove(incoming)
                     self._changed.notify_all()
 

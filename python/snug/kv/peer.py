@@ -15,6 +15,7 @@ from .channel import Channel, host_name
 
 PROBLEMS = (SnugError, ValueError, FutureTimeout)  # what talking to a peer can raise
 _PAUSE_SECONDS = 2.0  # after a failed connection: requests fail at once instead of waiting again
+_MAX_ASKED = 32  # at once; the other side ends the connection at 64
 _ANSWERS = ("send", "dropped", "go", "no")
 
 
@@ -71,6 +72,7 @@ class Peer:
         self._lock, self.channel = threading.Lock(), None
         self._failed_at, self._failure, self._kind = None, None, None
         self._ids, self._answers = itertools.count(1), {}
+        self._turns = threading.BoundedSemaphore(_MAX_ASKED)
 
     def is_replaceable(self):
         return self._failed_at is not None and (
@@ -97,7 +99,6 @@ class Peer:
     def ask(self, kind, **fields):
         """Gives a function that waits for the answer's fields, and the id of both."""
         id, answer = next(self._ids), Future()
-        self._answers[id] = answer
 
         def wait():
             try:
@@ -109,18 +110,20 @@ class Peer:
                 raise Refused(fields["why"])
             return fields
 
-        try:
-            self.tell(kind, id=id, **fields)
-            yield id, wait
-        except Refused:
-            raise
-        except BaseException as problem:
-            self.fail(problem)  # the other side may wait for this one
-            if isinstance(problem, PROBLEMS):
-                raise self._problem() from problem
-            raise
-        finally:
-            self._answers.pop(id, None)
+        with self._turns:
+            self._answers[id] = answer
+            try:
+                self.tell(kind, id=id, **fields)
+                yield id, wait
+            except Refused:
+                raise
+            except BaseException as problem:
+                self.fail(problem)  # the other side may wait for this one
+                if isinstance(problem, PROBLEMS):
+                    raise self._problem() from problem
+                raise
+            finally:
+                self._answers.pop(id, None)
 
     def tell(self, kind, **fields):
         self.channel.connection.send_note(messages.pack(kind, **fields))
