@@ -156,7 +156,14 @@ class Pushes(PushTest):
         self.assertFalse(self.here.any())
 
     def test_more_threads_than_a_connection_serves(self):
-        with unittest.mock.patch("snug.kv.inbox._MAX_OPEN", 40):
+        receive = Channel.receive
+
+        def receive_late(*arguments):
+            time.sleep(0.05)
+            return receive(*arguments)
+
+        with unittest.mock.patch("snug.kv.inbox._MAX_OPEN", 40), \
+                unittest.mock.patch.object(Channel, "receive", receive_late):
             self.test_many_at_once()
         self.assertEqual(self.log, [])
 
