@@ -99,6 +99,12 @@ class Worker(unittest.TestCase):
                     self.assertEqual(self.load(decode, workers), {3, 4, 5}, rank)
                     self.assertFalse(kept.array.any(), rank)
 
+    def test_a_port_of_each_worker(self):
+        """Of two engines of one host with pipeline and tensor parallelism of 2 and 3."""
+        ports = [module.WorkerSide({"port": 7000}, module.Rank(p, t, 2, 3, engine), "auto")._address
+                 for engine in range(2) for p in range(2) for t in range(3)]
+        self.assertEqual(ports, [f"127.0.0.1:{7000 + n}" for n in range(12)])
+
     def test_options(self):
         """Nothing is taken for what it is not: encryption would be off with "false"."""
         for option, what in (({"insecure": "false"}, "insecure of SnugConnector is a bool"),

@@ -64,7 +64,7 @@ class SnugConnector(KVConnectorBase_V1, SupportsHMA):
         if role == KVConnectorRole.SCHEDULER:
             self._scheduler = SchedulerSide(self._block_tokens, self._is_producer)
         else:
-            self._worker = WorkerSide(config.kv_connector_extra_config, _rank(),
+            self._worker = WorkerSide(config.kv_connector_extra_config, _rank(parallel),
                                       vllm_config.cache_config.cache_dtype)
 
     # ---- scheduler ----
@@ -142,6 +142,7 @@ def _is_full_attention(spec):
     return isinstance(spec, FullAttentionSpec)
 
 
-def _rank():
+def _rank(parallel):
     pp, tp = parallel_state.get_pp_group(), parallel_state.get_tp_group()
-    return Rank(pp.rank_in_group, tp.rank_in_group, pp.world_size, tp.world_size)
+    return Rank(pp.rank_in_group, tp.rank_in_group, pp.world_size, tp.world_size,
+                parallel.data_parallel_rank_local or 0)

@@ -30,11 +30,13 @@ class KvOptions(NamedTuple):
 
 
 class Rank(NamedTuple):
-    """Of a worker, among those of its pipeline and of its tensor groups."""
+    """Of a worker: in its pipeline and tensor groups, and of its engine among those of data
+    parallelism on this host."""
     pipeline: int
     tensor: int
     num_pipeline: int
     num_tensor: int
+    engine: int = 0
 
     @property
     def name(self):
@@ -42,7 +44,8 @@ class Rank(NamedTuple):
 
     @property
     def number(self):
-        return self.pipeline * self.num_tensor + self.tensor
+        """Among all workers of this host, for ports."""
+        return (self.engine * self.num_pipeline + self.pipeline) * self.num_tensor + self.tensor
 
     def __str__(self):
         return (f"pipeline rank {self.pipeline} of {self.num_pipeline}, tensor rank {self.tensor} "
