@@ -184,6 +184,11 @@ class Scheduler(unittest.TestCase):
             with self.subTest(name, value=value):
                 self.assert_computes(self.request("d", 40, {**self.handed(), name: value}))
 
+    def test_a_long_name(self):
+        params = {**self.handed(), "remote_request_id": "r" * messages.MAX_TEXT}
+        self.assertEqual(self.decode.num_new_matched_tokens(self.request("d", 40, params), 0),
+                         (40, True))
+
     def test_another_prompt(self):
         request = self.request("d", 40, self.handed())
         request.prompt_token_ids[7] += 1

@@ -108,7 +108,8 @@ class Choosing(unittest.TestCase):
         with self.assertLogs(LOGGER, "WARNING") as log:
             found = self.choose("manager", original=lambda *_: Older)
         self.assertIs(found, Older)
-        self.assertIn("lacks transfer_worker, parameters of update_status", log.output[0])
+        self.assertIn(f"(tested: {plugin.TESTED}), which lacks transfer_worker, parameters of "
+                      "update_status", log.output[0])
 
 
 class Parsing(unittest.TestCase):

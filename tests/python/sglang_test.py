@@ -119,7 +119,7 @@ class Registration(unittest.TestCase):
 
     def test_another_sglang(self):
         text = self.refused(f"{CONFIG}.get_config", f"{READERS}.{READER_NAMES[2]}")
-        self.assertIn(f"SGLang 9.9 (tested: {weights.TESTED}) lacks {CONFIG}.get_config, "
+        self.assertIn(f"SGLang 9.9 (tested: {plugin.TESTED}) lacks {CONFIG}.get_config, "
                       f"{READERS}.{READER_NAMES[2]}: install a newer snug-llm", text)
         self.assertNotIn("hook_registry", text)
 

@@ -7,8 +7,8 @@ import types
 
 from .._names import missing_parameters
 from . import kv_options
+from .plugin import TESTED
 
-TESTED = ("0.5.23",)
 _UTILS = "sglang.srt.disaggregation.utils."
 _log = logging.getLogger("sglang.srt.plugins.snug")  # SGLang shows what is below its own name
 # Methods that are overridden or called, and the parameters that they must have.
@@ -57,7 +57,7 @@ class Hooks:
         if backend != "mooncake":
             why = f"Snug works with --disaggregation-transfer-backend mooncake, not {backend}"
         elif lacks:
-            why = (f"Snug does not fit this SGLang (tested: {', '.join(TESTED)}), which lacks "
+            why = (f"Snug does not fit this SGLang (tested: {TESTED}), which lacks "
                    f"{', '.join(lacks)}: install a newer snug-llm")
         else:
             return self._add(found, kind)

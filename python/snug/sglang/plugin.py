@@ -3,6 +3,8 @@
 import importlib
 import logging
 
+TESTED = "0.5.23"
+
 # SGLang shows the log lines of its own name space.
 _log = logging.getLogger("sglang.srt.plugins.snug")
 _PARTS = {"weights": "compressed models cannot be served",

@@ -11,8 +11,7 @@ import logging
 from .. import _library
 from .._mark import FORMAT, check_format, is_marked
 from ..checkpoint import is_compressed
-
-TESTED = "0.5.23"
+from .plugin import TESTED
 
 _CONFIG = "sglang.srt.utils.hf_transformers.config", "get_config"
 # Functions that yield (name, tensor) of files, their first argument.

@@ -14,8 +14,9 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadat
 from vllm.logger import init_logger
 from vllm.v1.request import RequestStatus
 
+from ..kv.messages import MAX_TEXT
+
 logger = init_logger(f"vllm.{__name__}")  # vLLM shows what is below its own name
-_MAX_NAME = 1024  # of a request; snug.kv.messages refuses longer texts
 
 
 class Source(NamedTuple):
@@ -115,7 +116,7 @@ def _parse(request):
     params = request.kv_transfer_params
     name, workers, num_tokens, prompt = (params.get(key) for key in (
         "remote_request_id", "remote_workers", "remote_num_tokens", "remote_prompt"))
-    is_sound = (isinstance(name, str) and len(name) <= _MAX_NAME and type(num_tokens) is int
+    is_sound = (isinstance(name, str) and len(name) <= MAX_TEXT and type(num_tokens) is int
                 and num_tokens >= 0 and isinstance(workers, dict)
                 and all(isinstance(text, str) for pair in workers.items() for text in pair))
     if not is_sound:
