@@ -170,8 +170,10 @@ class Faults(PushTest):
     def test_a_connection_that_another_thread_has_just_lost(self):
         """It is made again. Only what was never there is nowhere: SGLang would give up the whole
         decode instance."""
-        self.inbox.expect("r", pages=[1, 2])
-        self.push("r", [(0, 1)])
+        for request, page in (("first", 1), ("second", 2)):
+            self.inbox.expect(request, pages=[page])
+        self.push("first", [(0, 1)])
+        self.inbox.finish("first")
         connect = peer.Peer.connect
 
         def lose_once(self):
@@ -180,7 +182,7 @@ class Faults(PushTest):
             connect(self)
 
         with unittest.mock.patch.object(peer.Peer, "connect", lose_once):
-            self.push("r", [(0, 2)])
+            self.push("second", [(0, 2)])
         self.assert_moved([(0, 1), (0, 2)])
         self.assertEqual(len(self.log), 1)
         self.assertIn("another transfer was damaged; sent again", self.log[0])
