@@ -7,8 +7,7 @@ from ctypes import POINTER, c_void_p, cast
 from typing import NamedTuple, Optional
 
 from .. import wire
-from .._library import (DTYPES, Segment, SnugError, library, milliseconds_of, number_of,
-                        whole)
+from .._library import DTYPES, Segment, SnugError, library, milliseconds_of, number_of, whole
 
 _COMPRESSED = ("bf16", "f16", "f32")  # FP8 and packed integers hardly shrink: they travel raw
 BYTES_PER_SECOND = 20e6  # the least that a transfer is given time for, as on all of the wire

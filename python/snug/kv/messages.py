@@ -23,8 +23,8 @@ A prefill worker connects to push pages (push.py, inbox.py):
 `id` is the tag of the wire's message. Who pulls counts blocks from the start of the request, so
 that it can name no page of another request. Who pushes names addresses, (address, bytes) each, and
 the decode worker takes those that await pages of this request. `sender` names who connects: its
-next connection means that the last one is lost. Everything is answered, and little is asked at once:
-a connection ends if more than 64 notes wait to be read, or more than 64 transfers to be made.
+next connection means that the last one is lost. Everything is answered, and little is asked at
+once: a connection ends if more than 64 notes wait to be read, or more than 64 transfers to be made.
 """
 
 import json

@@ -97,8 +97,7 @@ class Server:
             other.close()
 
     def _refuse(self, channel, id, why):
-        channel.connection.send_note(messages.pack("no", id=id,
-                                                   why=why[:messages.MAX_TEXT]))
+        channel.connection.send_note(messages.pack("no", id=id, why=why[:messages.MAX_TEXT]))
 
 
 class PageServer(Server):
