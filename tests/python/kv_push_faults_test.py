@@ -56,6 +56,17 @@ class Faults(PushTest):
             self.push("again", [(1, 40)], proxy.address)
         self.assert_moved([(1, 40)])
 
+    def test_the_first_reason_counts(self):
+        """Not that the connection is closed, which follows from it."""
+        close = Channel.close
+
+        def close_slowly(channel):
+            close(channel)
+            time.sleep(0.1)
+
+        with unittest.mock.patch.object(Channel, "close", close_slowly):
+            self.test_what_is_always_damaged()
+
     def test_a_peer_that_falls_silent(self):
         self.options = self.options._replace(timeout=2.0)
         self.start()
@@ -102,6 +113,14 @@ class Faults(PushTest):
         self.inbox.finish("r")
         self.assert_moved(pairs)
 
+    def asked(self, pusher):
+        """Its only connection, as soon as it waits for an answer."""
+        while True:
+            for lost in list(pusher._peers._peers.values()):
+                if lost._answers:
+                    return lost
+            time.sleep(0.01)
+
     def test_what_waited_on_a_lost_connection(self):
         """It does not end what is sent again."""
         for turn in range(4):
@@ -115,8 +134,8 @@ class Faults(PushTest):
                                              segments=pages.targets.tolist()))
                 self.assertEqual(messages.unpack(rank.recv_note(10))[0], "go")
                 pushing = thread.submit(other.push, self.inbox.address, pages)
-                time.sleep(0.1)  # until both wait for the first rank, in most runs
-                lost, = other._peers._peers.values()
+                lost = self.asked(other)
+                time.sleep(0.1)  # until it waits for the first rank there, in most runs
                 with unittest.mock.patch.object(lost.channel, "close"):
                     lost.fail("lost")  # of which the other side sees nothing
                 time.sleep(0.1)

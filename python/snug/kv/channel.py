@@ -72,11 +72,13 @@ class Channel:
     def receive_host_bytes(self, tag, table):
         return self._start(library.snug_wire_recv, self.connection, (tag,), table)
 
-    def finish(self, transfer, num_bytes):
-        """Waits for a transfer. After an error nobody touches its pages any more."""
+    def finish(self, transfer, num_bytes, tell=lambda error: None):
+        """Waits for a transfer. After an error nobody touches its pages any more; `tell` hears of it
+        before all else on this channel ends."""
         try:
             transfer.wait(self._options.timeout + num_bytes / BYTES_PER_SECOND)
-        except BaseException:
+        except BaseException as error:
+            tell(error)
             self.close()
             while not transfer.done():
                 time.sleep(0.001)

@@ -49,5 +49,5 @@ class PageClient:
                 raise ValueError(f"the peer offers {offered} bytes for {num_bytes}")
             if ready is not None:
                 ready()
-            peer.channel.finish(peer.channel.receive(id, table), num_bytes)
+            peer.finish(peer.channel.receive(id, table), num_bytes)
         return peer.channel.take_moved(is_sender=False)

@@ -128,6 +128,10 @@ class Peer:
     def tell(self, kind, **fields):
         self.channel.connection.send_note(messages.pack(kind, **fields))
 
+    def finish(self, transfer, num_bytes):
+        """Waits for a transfer of this connection."""
+        self.channel.finish(transfer, num_bytes, self.fail)
+
     def fail(self, why):
         """The first reason counts: the others follow from it."""
         if self._failed_at is None:

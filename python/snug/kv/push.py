@@ -69,5 +69,5 @@ class PagePusher:
                       segments=pages.targets.tolist()) as (id, wait):
             wait()
             send = peer.channel.send_host_bytes if pages.is_host else peer.channel.send
-            peer.channel.finish(send(id, pages.sources), int(pages.sources[:, 1].sum()))
+            peer.finish(send(id, pages.sources), int(pages.sources[:, 1].sum()))
         return peer.channel.take_moved(is_sender=True)
