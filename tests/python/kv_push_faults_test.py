@@ -58,13 +58,17 @@ class Faults(PushTest):
 
     def test_the_first_reason_counts(self):
         """Not that the connection is closed, which follows from it."""
-        close = Channel.close
+        close, next_note = Channel.close, Channel.next_note
 
         def close_slowly(channel):
             close(channel)
             time.sleep(0.1)
 
-        with unittest.mock.patch.object(Channel, "close", close_slowly):
+        def hear_late(channel):
+            time.sleep(0.03)
+            return next_note(channel)
+
+        with unittest.mock.patch.multiple(Channel, close=close_slowly, next_note=hear_late):
             self.test_what_is_always_damaged()
 
     def test_a_peer_that_falls_silent(self):
