@@ -84,6 +84,7 @@ class Worker(unittest.TestCase):
         self.assertEqual(self.load(decode, {"0,1": prefill.address}), set())
         self.assertTrue((here.array[:, 3:6] == 7).all())
         self.assertFalse(here.array[:, :3].any() or here.array[:, 6:].any())
+        self.assertEqual(self.load(decode, {}), {3, 4, 5})  # no worker at all
 
     def test_other_parallel_sizes_are_refused(self):
         """Where heads are repeated, pages of a rank look the same with other parallel sizes, and
