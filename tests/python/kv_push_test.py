@@ -162,7 +162,9 @@ class Pushes(PushTest):
             time.sleep(0.05)
             return receive(*arguments)
 
+        # 8 that are asked, and 32 that threads of the other side are about to forget.
         with unittest.mock.patch("snug.kv.inbox._MAX_OPEN", 40), \
+                unittest.mock.patch("snug.kv.peer._MAX_ASKED", 8), \
                 unittest.mock.patch.object(Channel, "receive", receive_late):
             self.test_many_at_once()
         self.assertEqual(self.log, [])
