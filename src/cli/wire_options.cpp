@@ -39,8 +39,8 @@ StoreResult<std::string> read_token(const std::string& file) {
 void add_wire_options(CLI::App& cmd, WireArgs& args) {
   auto* token =
       cmd.add_option("--token-file", args.token_file,
-                     "File with the secret of both sides; default: the variable SNUG_TOKEN,\n"
-                     "and on one host the secret of this user")
+                     "File with the token, the same on both sides; default: the variable\n"
+                     "SNUG_TOKEN, and on one host the secret of this user")
           ->type_name("FILE");
   cmd.add_flag("--insecure", args.insecure, "No token and no encryption, for trusted networks")
       ->excludes(token);
