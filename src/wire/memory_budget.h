@@ -5,7 +5,7 @@
 //   receive_buffers   what arrives, as it is and decoded; held while a chunk arrives
 //   send_buffers      what is sent, as it is and encoded; held while a chunk is sent
 //   workspaces        of encoders and decoders; held while a CPU works
-//   table_budget      offers, tables of chunks, hashes, notes, lists of files
+//   table_budget      offers, tables of chunks, hashes, notes, manifests
 //
 // A lane takes from one of the first two, all that a chunk needs at once, and then perhaps a
 // workspace, which nobody holds while it waits for a peer. Senders and receivers have separate
