@@ -44,6 +44,8 @@ struct FewRowsSmem {
   // The most stages that fit beside x.
   constexpr std::uint32_t stages(std::uint32_t max_smem, std::uint32_t m,
                                  std::uint32_t tiles) const {
+    // The longest rows take more bytes than 32 bits can count.
+    if (std::uint64_t{m} * tiles * kTileCols * 2 > max_smem) return 0;
     std::uint32_t stages = kMaxStages;
     while (stages > 0 && bytes(stages, m, tiles) > max_smem) --stages;
     return stages;

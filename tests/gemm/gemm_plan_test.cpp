@@ -63,6 +63,21 @@ TEST(GemmPlan, OfEveryShapeOnEveryGpuIsOneThatRuns) {
   EXPECT_EQ(complete_plan(kH200, {4096, most / 256, 8}, {}).plan.kernel, Kernel::kBatch);
 }
 
+// Sixteen rows of 2^27 columns have 2^32 bytes, of which 32 bits count none.
+TEST(GemmPlan, RowsOfXFitIntoSharedMemoryWhateverTheirLength) {
+  for (const Device* device : {&kH200, &kUnknownHopper})
+    for (std::uint64_t k = std::uint64_t{1} << 12; k <= std::uint64_t{1} << 31; k *= 2)
+      for (const std::uint64_t odd : {0, 1})
+        for (std::uint64_t m = 1; m <= gemm::kMaxFewRows; ++m) {
+          const Problem problem{64, k - odd, m};
+          const gemm::FewRowsFit fit = gemm::fit_few_rows(*device, problem, {});
+          if (fit.split_k == 0) continue;
+          const gemm::FewRowsSmem smem(gemm::few_rows_token_tiles(m), fit.warps, problem.kind);
+          const std::uint64_t rows = m * fit.max_split_tiles * gemm::kTileCols * 2;
+          EXPECT_LE(smem.rows(fit.stages) + rows, device->max_smem) << problem.k << ", m " << m;
+        }
+}
+
 TEST(GemmPlan, TheTableDecidesWhereItCan) {
   const Problem problem{640, 2048, 4};
   const CompletePlan ruled = auto_plan(kUnknownHopper, problem);
