@@ -124,8 +124,9 @@ bool batch_fits(const Plan& plan, std::uint64_t k) noexcept {
 
 CompletePlan complete_plan(const Device& device, const Problem& p, const Plan& wish) noexcept {
   if (wish.kernel != Kernel::kAuto) return filled_in(device, p, wish);
-  // Nothing to divide among SMs.
-  if (p.n == 0 || p.k == 0 || p.m == 0) return filled_in(device, p, {.kernel = Kernel::kGeneric});
+  // Nothing to divide among SMs, or more than linear() takes. choose() is asked for any numbers.
+  if (std::min({p.n, p.k, p.m}) == 0 || std::max({p.n, p.k, p.m}) >= kMaxDim)
+    return filled_in(device, p, {.kernel = Kernel::kGeneric});
   const auto entry = find_tuning(device.name, p.n, p.k, p.m);
   CompletePlan tuned;
   if (entry) {

@@ -48,7 +48,7 @@ TEST(GemmPlan, IsCompleteOnEveryGpu) {
 // of them, and linear() all that have a packed matrix.
 TEST(GemmPlan, OfEveryShapeOnEveryGpuIsOneThatRuns) {
   const Device two_sms{2, 9, 0, 232448, "The least Hopper"}, one_sm{1, 9, 0, 232448, "Not even"};
-  const std::uint64_t most = std::uint64_t{1} << 31;
+  const std::uint64_t most = (std::uint64_t{1} << 31) - 1;
   for (const Device* device : {&kH200, &two_sms, &one_sm, &kAmpere, &kWithBlas})
     for (const std::uint64_t n : {std::uint64_t{0}, std::uint64_t{1}, most / 256, most})
       for (const std::uint64_t k : {std::uint64_t{0}, std::uint64_t{1}, most / 4096, most})
@@ -59,6 +59,10 @@ TEST(GemmPlan, OfEveryShapeOnEveryGpuIsOneThatRuns) {
           EXPECT_EQ(c.plan.kernel == Kernel::kFewRows, c.fit.split_k != 0);
           EXPECT_TRUE(std::isfinite(c.gain));
         }
+  for (const std::uint64_t beyond : {most + 1, most * most, ~std::uint64_t{0}})
+    for (const Problem problem :
+         {Problem{beyond, 4096, 300}, {4096, beyond, 300}, {4096, 4096, beyond}})
+      EXPECT_EQ(complete_plan(kH200, problem, {}).plan.kernel, Kernel::kGeneric) << beyond;
   // The batch kernel is offered to few rows, too, where nothing faster fits.
   EXPECT_EQ(complete_plan(kH200, {4096, most / 256, 8}, {}).plan.kernel, Kernel::kBatch);
 }

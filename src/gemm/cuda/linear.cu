@@ -151,6 +151,7 @@ std::uint64_t plan_workspace_bytes(const Device& device, const Problem& problem,
 
 std::size_t linear_workspace_bytes(std::uint64_t n, std::uint64_t k, std::uint64_t max_m) noexcept {
   if (packed_bound(n, k, Kind::kFixed) == 0) return 0;
+  max_m = std::min(max_m, kMaxDim - 1);  // linear() takes no more
   const Device& device = current_device();
   std::uint64_t bytes = kCounterBytes;
   // Each of the few rows may have a plan of its own. Beyond them, needs grow with m within
