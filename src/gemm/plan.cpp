@@ -51,6 +51,14 @@ double predicted_us(const Device& device, const Problem& p, const CompletePlan& 
                                                 : few_rows_us(device, p, complete.fit);
 }
 
+float expected_gain(const Device& device, const Problem& p, const CompletePlan& complete) {
+  if (complete.plan.kernel == Kernel::kGeneric) return 0;
+  const double dense = dense_us(device, p);
+  return static_cast<float>(dense / (complete.plan.kernel == Kernel::kUnpack
+                                         ? dense + unpack_us(device, p)
+                                         : predicted_us(device, p, complete)));
+}
+
 // Calls f with the batch kernel's plans: for each number of tiles that m may be divided into, the
 // smallest; and only tiles that the cost model was fitted to. A plan is looked up where nothing may
 // throw, so nothing is allocated.
@@ -139,15 +147,16 @@ CompletePlan complete_plan(const Device& device, const Problem& p, const Plan& w
   const bool modelled =
       tuned.plan.kernel == Kernel::kFewRows || tuned.plan.kernel == Kernel::kBatch;
   // An entry was measured for the largest m of its bucket, and serves all few rows.
-  if (has_tuned && (!modelled || p.m <= kMaxFewRows || p.m == m_bucket(p.m))) return tuned;
+  if (has_tuned && (!modelled || p.m <= kMaxFewRows || p.m == m_bucket(p.m))) {
+    // Where it was measured, there may have been no cuBLAS or no room for the dense weights.
+    if (!tuned.measured) tuned.gain = expected_gain(device, p, tuned);
+    return tuned;
+  }
   if (!device.hopper() || (p.m >= kUnpackFrom && device.has_blas())) {
     const bool unpack = p.m >= (device.hopper() ? kUnpackFrom : 65) && device.has_blas();
     CompletePlan plan =
         filled_in(device, p, {.kernel = unpack ? Kernel::kUnpack : Kernel::kGeneric});
-    if (unpack) {
-      const double dense = dense_us(device, p);
-      plan.gain = static_cast<float>(dense / (dense + unpack_us(device, p)));
-    }
+    plan.gain = expected_gain(device, p, plan);
     return plan;
   }
   // For other m of its bucket the gain is not known, and another plan may be better, if the model
@@ -164,8 +173,7 @@ CompletePlan complete_plan(const Device& device, const Problem& p, const Plan& w
   offer({.kernel = Kernel::kFewRows});
   // With very long rows even eight of x do not fit into shared memory.
   if (p.m > kMaxFewRows / 2 || best_us == 0) for_each_batch_plan(device, p, offer);
-  if (!best.measured)
-    best.gain = static_cast<float>(dense_us(device, p) / predicted_us(device, p, best));
+  if (!best.measured) best.gain = expected_gain(device, p, best);
   return best;
 }
 

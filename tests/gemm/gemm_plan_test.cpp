@@ -116,6 +116,23 @@ TEST(GemmPlan, AMeasuredGainCountsForItsRowsOnly) {
   }
 }
 
+// Measured where cuBLAS could not be: policy speed must not take that for a gain of 0.
+TEST(GemmPlan, AGainThatWasNotMeasuredIsExpected) {
+  const std::string shape = "n=10240 k=2048 ", device = " gain=0 device=A Hopper of the test\n";
+  ASSERT_TRUE(
+      gemm::load_tuning(shape + "m=4 kernel=few_rows split_k=1 warps=8 strips=0 tile_m=0" + device +
+                        shape + "m=64 kernel=batch split_k=1 warps=0 strips=8 tile_m=64" + device +
+                        shape + "m=1 kernel=generic split_k=0 warps=0 strips=0 tile_m=0" + device)
+          .ok());
+  for (const std::uint64_t m : {4, 64}) {
+    const CompletePlan plan = auto_plan(kUnknownHopper, {10240, 2048, m});
+    EXPECT_EQ(plan.plan.kernel, m == 4 ? Kernel::kFewRows : Kernel::kBatch);
+    EXPECT_FALSE(plan.measured);
+    EXPECT_GT(plan.gain, 1) << m;
+  }
+  EXPECT_EQ(auto_plan(kUnknownHopper, {10240, 2048, 1}).gain, 0) << "has no model";
+}
+
 TEST(GemmPlan, RowsOfABucketShareTheirDivision) {
   for (const std::uint64_t k : {1000, 14336, 28672}) {
     const auto eight = complete_plan(kUnknownHopper, {4096, k, 8}, {});
