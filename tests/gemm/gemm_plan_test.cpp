@@ -157,6 +157,27 @@ TEST(GemmPlan, RaggedRowsCostWhatTheirTilesCost) {
       }
 }
 
+// Long rows of x need more parts of k than a list of a few has, or the batch kernel.
+TEST(GemmPlan, TuningMeasuresWhatIsTakenWithoutIt) {
+  for (const Device* device : {&kH200, &kUnknownHopper, &kAmpere, &kWithBlas})
+    for (const std::uint64_t k : {64, 4096, 25600, 131072, 1 << 20, 1 << 24})
+      for (const std::uint64_t m : {1, 8, 16, 32, 64, 512}) {
+        const Problem problem{4096, k, m};
+        const gemm::Plan taken = complete_plan(*device, problem, {}).plan;
+        const auto measured = gemm::candidates(*device, problem);
+        EXPECT_EQ(std::ranges::count_if(measured,
+                                        [&](const gemm::Plan& plan) {
+                                          return plan.kernel == taken.kernel &&
+                                                 plan.split_k == taken.split_k &&
+                                                 plan.warps == taken.warps &&
+                                                 plan.strips == taken.strips &&
+                                                 plan.tile_m == taken.tile_m;
+                                        }),
+                  1)
+            << device->name << ", k " << k << ", m " << m;
+      }
+}
+
 TEST(GemmPlan, ShapesThatDoNotFitAreRefused) {
   const Problem problem{4096, 4096, 8};
   for (const gemm::Plan& wish : {gemm::Plan{.kernel = Kernel::kFewRows, .split_k = 33},
