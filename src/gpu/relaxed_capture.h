@@ -6,7 +6,7 @@ namespace snug::cuda {
 
 // In its scope this thread may allocate and query events while it, or another thread, captures a
 // graph: by default such calls fail and break the capture. What is called must not belong to the
-// graph.
+// graph. A thread that has set no device begins to use device 0 here: set it before.
 class RelaxedCapture {
  public:
   RelaxedCapture() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }

@@ -52,9 +52,9 @@ struct Loader::Impl {
 StoreStatus Loader::Impl::load(const store::TensorFile& file,
                                std::span<const store::LoadTarget> targets, Stream stream) {
   const std::lock_guard lock(mutex);
-  const RelaxedCapture relaxed;
   const DeviceScope scope(device);
   if (scope.error() != cudaSuccess) return {from_cuda(scope.error())};
+  const RelaxedCapture relaxed;
   if (Status s = from_cuda({ready.ensure(), ready.record(stream)}); !s.ok()) return {s};
   store::LoadQueue queue(file, targets, piece_bytes);
   const int num_lanes = codec::thread_count(num_threads, queue.num_pieces());
@@ -64,9 +64,9 @@ StoreStatus Loader::Impl::load(const store::TensorFile& file,
   std::atomic<std::size_t> next_lane{0};
   return workers.run(num_lanes, [&] {
     LoadLane& lane = *lanes[next_lane.fetch_add(1)];
-    const RelaxedCapture relaxed_here;
     if (const cudaError_t error = cudaSetDevice(device); error != cudaSuccess)
       return StoreStatus{from_cuda(error)};
+    const RelaxedCapture relaxed_here;
     return work(file, queue, lane, workers);
   });
 }
