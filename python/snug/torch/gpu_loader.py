@@ -30,7 +30,9 @@ class GpuLoader(Handle):
             if tensor.device != self._device:
                 raise ValueError(f"{name} is on {tensor.device}, the loader on {self._device}")
         status = Status()
-        with self._use() as pointer, reader._use() as file, \
+        # The library would set the thread's own device again, which begins to use it: half a
+        # gigabyte of a GPU that the program may not want to touch. torch does not.
+        with torch.cuda.device(self._device), self._use() as pointer, reader._use() as file, \
                 reader.targets(tensors, TensorMemory) as targets:
             check(library.snug_cuda_loader_load(pointer, file, targets, len(targets),
                                                 stream_of(self._device.index), byref(status)),
