@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <utility>
 
+#include "gpu/relaxed_capture.h"
 #include "gpu/status.h"
 
 namespace snug::cuda {
@@ -34,6 +35,8 @@ class Memory {
 
  private:
   void release() {
+    if (data_ == nullptr) return;
+    const RelaxedCapture relaxed;  // the last owner may be any thread
     (void)(on_host_ ? cudaFreeHost(data_) : cudaFree(data_));
     data_ = nullptr;
     num_bytes_ = 0;

@@ -1,5 +1,6 @@
 // cuBLASLt for many rows of x, loaded at run time: Snug neither links nor needs it.
 #include "gemm/cuda/linear_host.h"
+#include "gpu/relaxed_capture.h"
 
 #if __has_include(<cublasLt.h>)
 #include <cublasLt.h>
@@ -61,8 +62,10 @@ cublasLtHandle_t handle() {
   int device = 0;
   if (cudaGetDevice(&device) != cudaSuccess || device < 0 || device >= 64) return nullptr;
   const std::lock_guard lock(mutex);
-  if (handles[device] == nullptr && blas().create(&handles[device]) != CUBLAS_STATUS_SUCCESS)
-    handles[device] = nullptr;
+  if (handles[device] == nullptr) {
+    const cuda::RelaxedCapture relaxed;  // the first product may be one of a graph
+    if (blas().create(&handles[device]) != CUBLAS_STATUS_SUCCESS) handles[device] = nullptr;
+  }
   return handles[device];
 }
 

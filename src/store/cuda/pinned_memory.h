@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <utility>
 
+#include "gpu/relaxed_capture.h"
+
 namespace snug::cuda {
 
 // In huge pages where the system has them: to pin these takes a fraction of the time that
@@ -48,7 +50,10 @@ class PinnedMemory {
   static constexpr unsigned kEverywhere = cudaHostRegisterPortable | cudaHostRegisterMapped;
 
   void release() {
-    if (data_ != nullptr) (void)cudaHostUnregister(data_);
+    if (data_ != nullptr) {
+      const RelaxedCapture relaxed;  // a loader may be destroyed by any thread
+      (void)cudaHostUnregister(data_);
+    }
     if (mapping_ != nullptr) ::munmap(mapping_, mapped_bytes_);
     data_ = mapping_ = nullptr;
     num_bytes_ = mapped_bytes_ = 0;
