@@ -5,6 +5,9 @@
 
 namespace snug::gemm {
 
+// Shared memory that a thread block can have on Hopper; the kernels fit with kMaxExperts.
+inline constexpr std::uint32_t kMaxBlockSmem = 227 * 1024;
+
 // Where the parts of every slot of a bank lie.
 struct BankParts {
   const std::uint8_t* data;

@@ -40,6 +40,9 @@ struct FewExpertRowsSmem {
   }
 };
 
+static_assert(FewExpertRowsSmem(Kind::kFixed, kMaxExperts, true, true).bytes(2) <= kMaxBlockSmem &&
+              FewExpertRowsSmem(Kind::kRaw, kMaxExperts, true, true).bytes(3) <= kMaxBlockSmem);
+
 __device__ __forceinline__ uint4 load_row(const uint4* p) {
   uint4 v;
   asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"

@@ -38,6 +38,7 @@ struct ManyExpertRows {
   static constexpr std::uint32_t smem_bytes(std::uint32_t experts) {
     return kActive + (experts + 1) * 16;
   }
+  static_assert(kActive + (kMaxExperts + 1) * 16 <= kMaxBlockSmem);
 
   const ExpertsProduct& p;
   std::uint32_t base, lane, warp;
