@@ -125,7 +125,8 @@ struct Plan {
 // Divides only as many tiles of y as balance the load; partial sums go through the workspace.
 inline constexpr std::int32_t kStreamK = -1;
 
-// Bytes of a workspace for every m <= max_m and every plan that kAuto may choose.
+// Bytes of a workspace for every m <= max_m and every plan that kAuto may choose. Ask again after
+// tune() or load_tuning(): other plans may need more.
 std::size_t linear_workspace_bytes(std::uint64_t n, std::uint64_t k, std::uint64_t max_m) noexcept;
 
 // Initialises a workspace; once, before its first linear().

@@ -248,7 +248,7 @@ SNUG_API int snug_gemm_apply_delta(const snug_gemm_matrix* matrix, const void* d
                                    void* stream, snug_status* status);
 
 /* A workspace of this size serves every m <= max_m. Initialise it once; then it serves one call
- * at a time (one stream). */
+ * at a time (one stream). Ask again after tuning or loading a table: other plans may need more. */
 SNUG_API size_t snug_gemm_linear_workspace_bytes(uint64_t n, uint64_t k, uint64_t max_m);
 SNUG_API int snug_gemm_init_workspace(void* workspace, size_t workspace_bytes, void* stream,
                                       snug_status* status);
