@@ -32,7 +32,7 @@ class CheckedWorker(WorkerSide):
         self._note("arrived", load.source.request, load.blocks)
 
     def _note(self, what, request, blocks):
-        line = {"what": what, "request": request, "worker": self._name, "blocks": len(blocks),
+        line = {"what": what, "request": request, "worker": self._rank.name, "blocks": len(blocks),
                 "hash": self._hash(blocks)}
         with open(f"{os.environ['KV_TRIAL_HASHES']}/{os.getpid()}", "a") as file:
             file.write(json.dumps(line) + "\n")

@@ -2,11 +2,15 @@
 
 import dataclasses
 import importlib
+import json
+import os
 import sys
+import tempfile
 import time
 import types
 import unittest
 import unittest.mock
+from pathlib import Path
 
 try:
     import numpy
@@ -17,6 +21,7 @@ except ImportError:
 from kv_caches import Cache
 
 BLOCKS, TOKENS = 8, 16
+DOORS = Path(__file__).parents[1] / "doors"
 
 
 @dataclasses.dataclass
@@ -41,6 +46,18 @@ def worker_module():
 
 
 module = worker_module()
+
+
+def checked_module():
+    """tests/doors/kv_checked.py over stand-ins and the module above."""
+    above = "vllm.v1.core.sched.scheduler".split(".")
+    names = [".".join(above[:i + 1]) for i in range(len(above))]
+    stubs = {name: types.ModuleType(name) for name in (*names, "snug.vllm.kv_connector", "torch")}
+    stubs[names[-1]].Scheduler = stubs["snug.vllm.kv_connector"].SnugConnector = object
+    stubs["snug.vllm.kv_worker"] = module
+    with (unittest.mock.patch.dict(sys.modules, stubs),
+          unittest.mock.patch.object(sys, "path", [str(DOORS), *sys.path])):
+        return importlib.import_module("kv_checked")
 
 
 def cache(value, dtype="bfloat16"):
@@ -85,6 +102,21 @@ class Worker(unittest.TestCase):
         self.assertTrue((here.array[:, 3:6] == 7).all())
         self.assertFalse(here.array[:, :3].any() or here.array[:, 6:].any())
         self.assertEqual(self.load(decode, {}), {3, 4, 5})  # no worker at all
+
+    def test_the_trial_notes_what_left_and_what_arrived(self):
+        """kv_vllm_trial.py compares both, with the worker in kv_checked.py."""
+        checked = checked_module().CheckedWorker
+        with (tempfile.TemporaryDirectory() as folder,
+              unittest.mock.patch.dict(os.environ, KV_TRIAL_HASHES=folder),
+              unittest.mock.patch.object(checked, "_hash", lambda _, blocks: blocks),
+              unittest.mock.patch.object(module, "WorkerSide", checked)):
+            prefill = self.prefill(ALONE, cache(7))
+            self.load(self.worker(ALONE, cache(0), False), {"0,0": prefill.address})
+            lines = Path(folder, str(os.getpid())).read_text().splitlines()
+        about = {"request": "r", "worker": "0,0", "blocks": 3}
+        self.assertEqual([json.loads(line) for line in lines],
+                         [{"what": "left", **about, "hash": [0, 1, 2]},
+                          {"what": "arrived", **about, "hash": [3, 4, 5]}])
 
     def test_other_parallel_sizes_are_refused(self):
         """Where heads are repeated, pages of a rank look the same with other parallel sizes, and
