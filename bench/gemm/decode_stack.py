@@ -100,7 +100,11 @@ class DenseFused(FusedLinear):
     def __init__(self, linears):
         torch.nn.Module.__init__(self)
         self.dense = torch.nn.Parameter(torch.cat([linear.weight.detach() for linear in linears]), False)
-        self.num_parts, self._last = len(linears), None
+        self.num_parts, self._last, self._num_partial = len(linears), None, 0
+
+    @property
+    def packed(self):  # what columns() looks at for new weights
+        return self.dense
 
     def forward(self, x):
         return F.linear(x, self.dense)
