@@ -72,7 +72,7 @@ class Transformers(unittest.TestCase):
             saved = dense_state_dict(model)
             self.assertEqual(saved.keys(), dense.keys())
             for name, weight in dense.items():
-                self.assertTrue(torch.equal(saved[name], weight.cpu()), name)
+                self.assertTrue(torch.equal(saved[name].cpu(), weight.cpu()), name)
             packed = [name for name, m in model.named_modules() if isinstance(m, CompressedExperts)]
             self.assertEqual(packed, [f"model.layers.{i}.mlp.experts" for i in range(2)])
             self.assertLess(report.num_bytes, report.dense_bytes)
