@@ -117,7 +117,7 @@ class TorchArrays:
         return own
 
     def memory(self, num_bytes):
-        return self._torch.empty(num_bytes, dtype=self._torch.uint8)
+        return self._torch.empty(num_bytes, dtype=self._torch.uint8, device="cpu")
 
     def load(self, reader, num_bytes):
         if self._gpu is None and self._device.type == "cuda" and has_loader:

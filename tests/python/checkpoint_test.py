@@ -110,6 +110,18 @@ class Same(unittest.TestCase):
     def test_torch_slices(self):
         self.check_slices("pt")
 
+    def test_torch_has_another_default_device(self):
+        count = 0
+        for theirs, file, _ in self.open_both("pt"):
+            for name in self.readable(theirs, "pt"):
+                part = file.get_slice(name)
+                if part.get_dtype() == "BF16" and part.get_shape() and part.get_shape()[0] > 1:
+                    with module("torch").device("meta"):
+                        row = part[1:2]
+                    self.assertEqual(raw_of(row), raw_of(theirs.get_slice(name)[1:2]), name)
+                    count += 1
+        self.assertGreater(count, 0)
+
     def test_load_file(self):
         theirs = module("safetensors.numpy").load_file(folder.root / "plain/model-1.safetensors")
         ours = snug.load_file(folder.root / "compressed/model-1.safetensors")

@@ -47,6 +47,11 @@ class Modules(unittest.TestCase):
         for limit in (7, 10, 100, 1000):
             self.assertIn("something else", why_not_experts(Bank(limit=limit)) or "", limit)
 
+    def test_torch_has_another_default_device(self):
+        bank = Bank()
+        with torch.device("meta"):
+            self.assertIsNone(why_not_experts(bank))
+
     def test_more_experts_than_a_bank_takes(self):
         model = nn.Sequential(Bank(513, 16, 16))
         report = snug.torch.compress_model(model)

@@ -64,7 +64,8 @@ def _computes_swiglu(module):
     experts, k, _ = w2.shape
     generator = torch.Generator(device="cpu").manual_seed(1)
     # Small rows tell activations apart; large ones show limits, such as clamp(gate, max=7).
-    x = torch.randn((4, k), generator=generator) * torch.tensor([[1], [1], [_LARGE], [_LARGE]])
+    x = torch.randn((4, k), generator=generator, dtype=torch.float32, device="cpu")
+    x[2:] *= _LARGE
     x, chosen = x.to(w2), [0, experts - 1] * 2
     ids = torch.tensor(chosen, device=w2.device)[:, None]
     weights = torch.tensor([[1.0], [0.5], [1.0], [0.5]], device=w2.device)
