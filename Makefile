@@ -42,7 +42,8 @@ python-test: setup  # all tests of the Python package, with torch: makes an envi
 	@$(CONFIGURE)
 	@$(COMPILE) --target snug_c snug-cli
 	@[ -n "$(PYTHON)" ] || python3 -m venv $(BUILD)/venv
-	@[ -n "$(PYTHON)" ] || $(BUILD)/venv/bin/pip install -q numpy safetensors transformers accelerate torch
+	@[ -n "$(PYTHON)" ] || $(BUILD)/venv/bin/pip install -q numpy safetensors ml_dtypes \
+	  transformers accelerate torch
 	@tests/python/run_tests.sh $(BUILD) $(or $(PYTHON),$(BUILD)/venv/bin/python)
 
 # Compressed models in a real vLLM, on the CPU. VLLM_VENV: an environment that has vLLM.
@@ -70,7 +71,7 @@ mutation-test: setup  # 100,000 mutated files under sanitizers; takes some ten m
 	@SNUG_MUTATIONS=100000 ASAN_OPTIONS=quarantine_size_mb=16:max_allocation_size_mb=256 \
 	  UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 build-asan/tests/store_mutation_test
 
-reader-test: build  # safe_open on 500 slices and 2,000 damaged files; needs numpy and safetensors
+reader-test: build  # safe_open: 500 slices, 2,000 damaged files; numpy, safetensors, ml_dtypes
 	@$(PYTHON_ENV) SNUG_TEST_SLICES=500 SNUG_TEST_DAMAGED=2000 \
 	  python3 tests/python/checkpoint_test.py
 
