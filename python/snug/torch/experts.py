@@ -66,7 +66,7 @@ def _experts_on_gpu(x, gate_up, down, ids, weights, experts, n, k, kind):
         size = library.snug_experts_workspace_bytes(byref(structs[0]), byref(structs[1]), top_k, m)
         workspace = torch.empty(size, dtype=torch.uint8, device=x.device)
         args = ExpertsArgs(x.data_ptr(), x.stride(0), m, ids.data_ptr(), weights.data_ptr(),
-                     y.data_ptr(), k, None, top_k, 0)
+                           y.data_ptr(), k, None, top_k, 0)
         check(library.snug_experts_layer(
             gate_up.data_ptr(), byref(structs[0]), down.data_ptr(), byref(structs[1]), byref(args),
             workspace.data_ptr(), size, None, stream_of(x.device.index), byref(status)), status)
