@@ -31,6 +31,7 @@ def caches(fill, num_blocks=64, num_layers=3):
     for layer in range(num_layers):
         cache = torch.zeros(num_blocks, 2, 16, 8, 128, dtype=torch.bfloat16, device="cuda")
         made[f"layer{layer}"] = cache.normal_() if fill else cache
+    torch.cuda.synchronize()  # the wire has streams of its own
     return made
 
 
@@ -66,9 +67,8 @@ class Pushes(unittest.TestCase):
     """Pages are on the GPU, metadata is in host memory, both on one connection."""
     dtype, fingerprint = "bf16", "pages of a test, bf16"
 
-    def moved(self, link):
-        there, here = caches(True).values(), caches(False).values()
-        notes = torch.zeros(4, 64, dtype=torch.uint8)
+    def pair(self, here, notes, link):
+        """The inbox of a decode worker that has pages `here`, and what pushes to it."""
         areas = {"pages": Area([page.data_ptr() for page in here], [64 * 65536] * 3, [65536] * 3),
                  "metadata": Area([notes.data_ptr()], [256], [64])}
         options = Options(device=0, link=link)
@@ -76,6 +76,12 @@ class Pushes(unittest.TestCase):
         pusher = PagePusher(self, options, lambda moved: None, print)
         self.addCleanup(inbox.close)
         self.addCleanup(pusher.close)
+        return inbox, pusher
+
+    def moved(self, link):
+        there, here = caches(True).values(), caches(False).values()
+        notes = torch.zeros(4, 64, dtype=torch.uint8)
+        inbox, pusher = self.pair(here, notes, link)
         order = torch.randperm(64).tolist()[:40]
         inbox.expect("r", pages=range(40), metadata=[2])
         tables = [numpy.array([[page.data_ptr() + block * 65536, 65536] for page in pages
@@ -92,6 +98,26 @@ class Pushes(unittest.TestCase):
                                         source[order].view(torch.int16)))
             self.assertFalse(page[40:].any())
         self.assertTrue(torch.equal(notes[2], note) and int(notes.sum()) == int(note.sum()))
+
+    def small_pieces(self, link):
+        """Some heads of each token, as between instances of other parallel sizes."""
+        there, here = caches(True).values(), caches(False).values()
+        inbox, pusher = self.pair(here, torch.zeros(4, 64, dtype=torch.uint8), link)
+        inbox.expect("r", pages=range(64))
+        parts = [page.view(-1, 2, 128)[:6000, 1] for page in (next(iter(there)), next(iter(here)))]
+        tables = [numpy.array([[part.data_ptr() + 512 * i, 256] for i in range(len(part))],
+                              numpy.uint64) for part in parts]
+        pusher.push(inbox.address, PushedPages("r", "pages", False, *tables))
+        inbox.finish("r")
+        self.assertTrue(torch.equal(*(part.view(torch.int16) for part in parts)))
+        self.assertEqual(sum(int(page.count_nonzero()) for page in here),
+                         int(parts[1].count_nonzero()))
+
+    def test_small_pieces_through_the_host(self):
+        self.small_pieces(link=False)
+
+    def test_small_pieces_over_a_link(self):
+        self.small_pieces(link=True)
 
     def test_through_the_host(self):
         self.moved(link=False)

@@ -30,7 +30,7 @@ once: a connection ends if more than 64 notes wait to be read, or more than 64 t
 import json
 
 VERSION = 2
-MAX_SEGMENTS = 1 << 14  # their note stays below the wire's 1 MiB
+MAX_SEGMENTS = 1 << 12  # a GPU link takes so many of any size; their note has 1 MiB at most
 MAX_TEXT = 4096
 _NUMBER, _TEXT, _SEGMENTS = "a whole number", "a text", "a list of segments"
 _FIELDS = {
