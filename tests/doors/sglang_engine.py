@@ -36,7 +36,7 @@ def main():
     llm = sglang.Engine(model_path=model, device="cpu", attention_backend="torch_native",
                         sampling_backend="pytorch", grammar_backend="none",
                         disable_overlap_schedule=True, disable_radix_cache=True, log_level="info",
-                        skip_tokenizer_init=True, mem_fraction_static=0.1, **options)
+                        skip_tokenizer_init=True, mem_fraction_static=0.5, **options)
 
     async def answer(job):
         result = await run(llm, job)

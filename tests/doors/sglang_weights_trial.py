@@ -22,7 +22,7 @@ SNUG = os.environ.get("SNUG_CLI", str(ROOT / "build" / "snug"))
 PROMPTS = [[(7 * i + 13 * j + 3) % 1000 for j in range(20 + 17 * i)] for i in range(4)]
 SAMPLING = {"temperature": 0, "max_new_tokens": 16, "ignore_eos": True}
 OPTIONS = dict(device="cpu", attention_backend="torch_native", sampling_backend="pytorch",
-               grammar_backend="none", disable_overlap_schedule=True, mem_fraction_static=0.1,
+               grammar_backend="none", disable_overlap_schedule=True, mem_fraction_static=0.5,
                max_total_tokens=4096, context_length=512, skip_tokenizer_init=True,
                log_level="info")
 # Some virtual machines announce AMX and do not have it.
