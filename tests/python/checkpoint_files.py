@@ -66,9 +66,6 @@ def random_index(rng, shape, framework):
     return index[0] if len(index) == 1 and rng.random() < 0.5 else tuple(index)
 
 
-@needs("safetensors", "numpy", "ml_dtypes")
-
-
 def every_dtype(rng):
     """Tensors of every dtype of the format, as (dtype, shape, bytes)."""
     tensors = {}

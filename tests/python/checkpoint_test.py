@@ -39,6 +39,7 @@ def tearDownModule():
     folder.close()
 
 
+@needs("safetensors", "numpy", "ml_dtypes")
 class Same(unittest.TestCase):
     """The same answers as safetensors', in value, dtype and shape."""
 
