@@ -8,11 +8,13 @@ import threading
 class Handle:
     """A C object. It is freed once, when it is closed and no call uses it any more.
 
-    A forked child cannot use it unless it survives a fork: threads stay with the parent.
+    A forked child cannot use it unless it survives a fork: threads stay with the parent. `scope`
+    is what it is freed in: on a thread that has used no GPU, freeing memory of another one would
+    begin to use GPU 0, which takes half a gigabyte there.
     """
 
-    def __init__(self, pointer, free, survives_fork=False):
-        self._pointer, self._free = pointer, free
+    def __init__(self, pointer, free, survives_fork=False, scope=contextlib.nullcontext()):
+        self._pointer, self._free, self._scope = pointer, free, scope
         self._owner = None if survives_fork else os.getpid()
         self._lock, self._num_users, self._is_closed = threading.Lock(), 0, False
 
@@ -65,4 +67,5 @@ class Handle:
 
     def _release(self):
         if self._is_ours():
-            self._free(self._pointer)
+            with self._scope:
+                self._free(self._pointer)

@@ -158,7 +158,7 @@ class Connection(_Waiting):
             with self._use() as pointer, torch.cuda.device(device):  # threads have their own
                 check(library.snug_link_open(pointer, *arguments, byref(link), byref(status)),
                       status)
-            return Link(link, device)
+            return Link(link, device, torch.cuda.device(device))
 
         return _interruptible(start)
 
@@ -187,8 +187,8 @@ class Connection(_Waiting):
 class Link(Handle):
     """GPU memory to GPU memory between two processes of one host."""
 
-    def __init__(self, pointer, device):
-        super().__init__(pointer, library.snug_link_free)
+    def __init__(self, pointer, device, scope):
+        super().__init__(pointer, library.snug_link_free, scope=scope)
         self._device = device
 
     def send(self, tag, tensors, dtype=None):

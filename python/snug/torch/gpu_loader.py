@@ -22,7 +22,8 @@ class GpuLoader(Handle):
         with torch.cuda.device(self._device):
             check(library.snug_cuda_loader_open(threads_of(threads), piece_bytes, byref(pointer),
                                                 byref(status)), status)
-        super().__init__(pointer, library.snug_cuda_loader_free)
+        super().__init__(pointer, library.snug_cuda_loader_free,
+                         scope=torch.cuda.device(self._device))
 
     def load(self, reader, tensors):
         """Fills tensors of bytes, given by name, that are on the device."""

@@ -171,7 +171,8 @@ bool before_kernel(void* stream_pointer) {
 void after_kernel(void* stream_pointer) {
   auto* const stream = static_cast<cudaStream_t>(stream_pointer);
   const std::lock_guard lock(launcher.mutex);
-  launch_mark(launcher.floor, stream);
+  if (launch_mark(launcher.floor, stream) != cudaSuccess)
+    (void)cudaGetLastError();  // not the program's
   if (capture_of(stream).status == cudaStreamCaptureStatusActive) join_capture(stream);
 }
 

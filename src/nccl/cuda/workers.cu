@@ -63,9 +63,10 @@ cudaError_t prepare_workers(GpuFloor* floor, cudaStream_t stream) {
   return cudaGetLastError();
 }
 
+// Launches beside the program's own work say what became of them alone: cudaGetLastError() would
+// take an error away that the program's calls left behind.
 cudaError_t launch_workers(WorkerBoard* board, GpuFloor* floor, std::byte* scratch, int num_sms,
                            unsigned launch_idx, bool may_linger, cudaStream_t stream) {
-  // Its own error alone, and none that the program's calls left behind.
   return launch_as_is(workers_kernel,
                       {.num_ctas = static_cast<std::uint64_t>(num_sms),
                        .num_threads = kThreads,
@@ -76,8 +77,8 @@ cudaError_t launch_workers(WorkerBoard* board, GpuFloor* floor, std::byte* scrat
 }
 
 cudaError_t launch_mark(GpuFloor* floor, cudaStream_t stream) {
-  mark_kernel<<<1, 1, 0, stream>>>(floor);
-  return cudaGetLastError();
+  return launch_as_is(mark_kernel,
+                      {.num_ctas = 1, .num_threads = 1, .smem_bytes = 0, .stream = stream}, floor);
 }
 
 }  // namespace snug::nccl
