@@ -32,6 +32,9 @@ class SnugError(Exception):
         super().__init__(text)
         self.code = code
 
+    def __reduce__(self):  # Exception's would call __init__ with the text alone
+        return type(self), (self.code, str(self)), self.__dict__
+
 
 class SnugTimeout(SnugError, TimeoutError):
     """The peer took longer than allowed."""
@@ -255,6 +258,18 @@ class Buffer:
             self.address = ctypes.addressof(self._owner)
 
 
+def has_memory(tensor):
+    """Whether the elements of a torch tensor are at its address. A DTensor has none: it stands for
+    several tensors."""
+    return tensor.numel() == 0 or tensor.data_ptr() != 0
+
+
+def check_memory(tensor, what="the tensor"):
+    if not has_memory(tensor):
+        raise TypeError(f"{what} is a {type(tensor).__name__} without memory of its own: give a "
+                        "plain tensor, such as full_tensor() of a DTensor")
+
+
 class TensorMemory:
     """The same of a contiguous torch tensor, on a CPU or GPU."""
 
@@ -263,6 +278,10 @@ class TensorMemory:
             raise ValueError("tensors must be on a CPU or an NVIDIA GPU")
         if not tensor.is_contiguous():
             raise ValueError("tensors must be contiguous")
+        if tensor.is_conj() or tensor.is_neg():  # of which the memory knows nothing
+            raise ValueError("the tensor is the conjugate or negative of its memory: give "
+                             "tensor.resolve_conj().resolve_neg()")
+        check_memory(tensor)
         self.address, self.num_bytes = tensor.data_ptr(), tensor.numel() * tensor.element_size()
         self._owner = tensor
 

@@ -59,9 +59,9 @@ class safe_open:
 
     def get_tensors(self):
         """All tensors by name, in the order of their data."""
-        tensors = {}
-        for reader in self._readers_in_use():
-            names = [name for name, owner in self._tensors.items() if owner is reader]
+        owners, tensors = self._open_tensors(), {}  # another thread may close the file meanwhile
+        for reader in dict.fromkeys(owners.values()):
+            names = [name for name, owner in owners.items() if owner is reader]
             tensors.update(_load(reader, names, self._arrays))
         return tensors
 
@@ -81,9 +81,6 @@ class safe_open:
         if group:
             yield from _load(reader, group, self._arrays).items()
 
-    def _readers_in_use(self):
-        return dict.fromkeys(self._open_tensors().values())
-
     def get_slice(self, name):
         """A TensorSlice: index it to read a part of the tensor."""
         return TensorSlice(self._reader_of(name), name, self._arrays)
@@ -96,6 +93,9 @@ class safe_open:
             raise SnugError(NOT_FOUND, f'not found: {self._filename}: no tensor "{name}"; keys() '
                                        "lists all names")
         return reader
+
+    def __reduce__(self):  # torch's DataLoader pickles what a dataset holds
+        raise TypeError("a safe_open cannot be copied or pickled: open the file again")
 
     def _open_tensors(self):
         if self._tensors is None:

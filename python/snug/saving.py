@@ -11,7 +11,8 @@ from ctypes import byref, c_int
 from typing import Callable, NamedTuple, Tuple
 
 from ._arrays import DTYPES, FILE_DTYPES, is_packed
-from ._library import CODECS, Status, check, has_store, library, number_of, threads_of
+from ._library import (CODECS, Status, check, check_memory, has_store, library, number_of,
+                       threads_of)
 
 _MAX_IN_MEMORY = 1 << 30
 _RANKS = {dtype: i for i, dtype in enumerate(DTYPES)}
@@ -92,6 +93,7 @@ def _torch_item(name, tensor):
         raise ValueError(f"{name} is sparse: save tensor.to_dense()")
     if tensor.device.type == "meta":
         raise ValueError(f"{name} is on the device meta: it has no data to save")
+    check_memory(tensor, name)
     dtype = _file_dtype(name, str(tensor.dtype).replace("torch.", ""))
     shape, num_bytes = tuple(tensor.shape), tensor.numel() * tensor.element_size()
     if is_packed(dtype):

@@ -164,7 +164,7 @@ class Connection(_Waiting):
 
     def send_note(self, note):
         """A short text or some bytes beside the tensors, at most 1 MiB."""
-        note = note.encode() if isinstance(note, str) else bytes(note)
+        note = note.encode() if isinstance(note, str) else bytes(memoryview(note))
         status = Status()
         with self._use() as pointer:
             check(library.snug_wire_send_note(pointer, note, len(note), byref(status)), status)
@@ -266,6 +266,8 @@ def _interruptible(call, stop=None):
 
 def _open(function, address, options, *more):
     pointer, status = c_void_p(), Status()
+    if not isinstance(address, str):
+        raise TypeError(f"an address is a str, not {type(address).__name__}")
     if "\0" in address:
         raise ValueError("an address has no NUL")
     check(function(address.encode(), byref(_options(**options)), *more, byref(pointer),

@@ -1,5 +1,6 @@
 """What snug.safe_open and snug.load_file answer to wrong arguments, files and packages."""
 
+import pickle
 import subprocess
 import sys
 import unittest
@@ -56,6 +57,8 @@ class Errors(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, 'device="cpu"'):
                 snug.safe_open(path, "np", device="cuda")
             with snug.safe_open(path, "np", backend="pread") as file:
+                with self.assertRaisesRegex(TypeError, "open the file again"):
+                    pickle.dumps(file)
                 with self.assertRaisesRegex(snug.SnugError, "nobody.*keys()") as caught:
                     file.get_tensor("nobody")
                 self.assertEqual(caught.exception.code, 9)

@@ -1,7 +1,9 @@
 """The package and the library are checked against each other when the library is loaded."""
 
+import copy
 import ctypes
 import os
+import pickle
 import re
 import shutil
 import subprocess
@@ -94,6 +96,15 @@ class Library(unittest.TestCase):
         self.assertEqual((_library.DTYPES["bf16"], len(_library.DTYPES)), (1, 13))
         self.assertEqual(_library.CODECS, {"raw": 0, "constant": 1, "fixed": 2, "entropy": 3})
         self.assertLessEqual(set(_library.TORCH_DTYPES.values()), set(_library.DTYPES))
+
+
+class Errors(unittest.TestCase):
+    def test_travel_between_processes(self):
+        for kind in (snug.SnugError, *_library._ERRORS.values()):
+            error = kind(5, "corrupt: here")
+            for other in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+                self.assertIs(type(other), kind)
+                self.assertEqual((other.code, str(other)), (5, "corrupt: here"))
 
 
 class FakeDriver:

@@ -57,6 +57,8 @@ class Wire(unittest.TestCase):
     def test_notes(self):
         self.near.send_note("hello")
         self.assertEqual(self.far.recv_note(10), b"hello")
+        with self.assertRaises(TypeError):
+            self.near.send_note(5)  # five zeros, for bytes()
 
     def test_a_note_is_waited_for(self):
         later = threading.Timer(0.2, lambda: self.near.send_note("at last"))
@@ -291,6 +293,8 @@ class Addresses(unittest.TestCase):
     def test_errors_say_what_to_do(self):
         with self.assertRaisesRegex(snug.SnugError, "HOST:PORT"):
             snug.wire.connect("nowhere")
+        with self.assertRaisesRegex(TypeError, "an address is a str"):
+            snug.wire.connect(7000)
         with self.assertRaises(snug.SnugError):
             snug.wire.listen("0.0.0.0:0")  # not loopback, and no token
 

@@ -15,7 +15,7 @@ import torch
 from .._library import DTYPES, CudaDeltaOptions, DeltaInfo, DeltaOptions, Status, check, library
 from .matrix import matrix_of, read_header
 from .on_gpu import bytes_of, require_cuda, run, stream_of
-from .tensors import DTYPE_NAMES
+from .tensors import DTYPE_NAMES, flat_of
 
 _LOG2_BLOCK = 13  # what GPUs read
 _HEADER_BYTES = 64
@@ -75,7 +75,7 @@ def delta_info(delta):
 
 def tensor_hash(tensor):
     """The 64-bit number by which deltas name a version of a tensor; equal on CPU and GPU."""
-    flat = tensor.detach().contiguous().view(-1)
+    flat = flat_of(tensor)
     num_bytes = flat.numel() * flat.element_size()
     if not flat.is_cuda:
         return library.snug_tensor_hash(flat.data_ptr(), num_bytes, 0)
@@ -121,7 +121,7 @@ def _run_on_gpu(what, raw_bytes, dtype, arguments, device, function=None):
 
 
 def _flat(tensor):
-    return _aligned(tensor.detach().contiguous().view(-1))
+    return _aligned(flat_of(tensor))
 
 
 def _aligned(tensor):

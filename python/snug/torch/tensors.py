@@ -7,7 +7,7 @@ import torch
 
 from .. import inspect
 from .._library import (CODECS, DTYPES, TORCH_DTYPES, CudaOptions, EncodeOptions, Status, check,
-                        library, number_of)
+                        check_memory, library, number_of)
 from .on_gpu import bytes_of, require_cuda, run
 
 DTYPE_NAMES = {getattr(torch, name): ours for name, ours in TORCH_DTYPES.items()}
@@ -23,7 +23,7 @@ def compress(tensor, codec="entropy"):
         raise TypeError(f"only tensors can be compressed here, not {type(tensor).__name__}")
     if tensor.is_meta:
         raise ValueError("the tensor is not loaded (it is on the meta device)")
-    tensor = tensor.detach().contiguous()
+    tensor = flat_of(tensor)
     dtype = DTYPE_NAMES.get(tensor.dtype)
     if dtype is None:
         raise TypeError(f"no compression for {tensor.dtype}")
@@ -40,6 +40,12 @@ def compress(tensor, codec="entropy"):
                                   byref(status)), status)
         num_bytes = num_bytes.value
     return frame[:num_bytes].clone()
+
+
+def flat_of(tensor):
+    """The elements of a tensor side by side, as they are in memory."""
+    check_memory(tensor)
+    return tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1)
 
 
 def decompress(frame, shape=None):
