@@ -128,8 +128,8 @@ StoreStatus copy_file(FileJob job, bool is_config, const std::string& from, cons
 void add_notes(FileJob job, const ConfigMark& config, std::vector<std::string>& notes) {
   if (job == FileJob::kCompress && config.state == ConfigState::kQuantized)
     notes.emplace_back(
-        "config.json has a quantization_config and stays as it is: transformers, vLLM and SGLang "
-        "cannot load this folder; snug.safe_open and snug mount read it");
+        "config.json has a quantization_config and stays as it is: vLLM, SGLang, snug.safe_open "
+        "and snug mount read this folder, transformers cannot load it");
   if (job != FileJob::kCompress && config.is_edited)
     notes.emplace_back(
         job == FileJob::kVerify

@@ -62,7 +62,7 @@ expect_in err "already compressed by Snug"
 expect_absent other.snug
 printf '{"quantization_config": {"quant_method": "awq"}}' >dir/config.json
 expect_code 0 "$SNUG" compress dir --force
-expect_in err "transformers, vLLM and SGLang cannot load this folder"
+expect_in err "transformers cannot load it"
 expect_same dir/config.json dir.snug/config.json
 rm dir/config.json dir/sub/config.json
 
