@@ -17,7 +17,7 @@ from .banks import (BankShape, bank_sums, check_bank, pack_experts, replace_expe
                     unpack_bank, unpack_expert, verify_bank)
 from .deltas import apply_delta
 from .linear import errors_name
-from .matrix import FIXED, _operators, multiply_dense
+from .matrix import FIXED, _operators, as_under_autocast, multiply_dense
 from .on_gpu import require_cuda, stream_of
 
 _operators.define("experts(Tensor x, Tensor gate_up, Tensor down, Tensor ids, Tensor weights, "
@@ -175,8 +175,9 @@ class CompressedExperts(nn.Module):
                 verify_bank(getattr(self, name), shape, getattr(self, name + "_sums"))
 
     def forward(self, hidden_states, top_k_index, top_k_weights):
-        return torch.ops.snug.experts(hidden_states, self.gate_up, self.down, top_k_index,
-                                      top_k_weights, self.num_experts, self.n, self.k, self.kind)
+        return torch.ops.snug.experts(as_under_autocast(hidden_states), self.gate_up, self.down,
+                                      top_k_index, top_k_weights, self.num_experts, self.n,
+                                      self.k, self.kind)
 
     def weights(self, device=None):
         """The exact w13 and w2, on the device of the layer or another."""

@@ -8,7 +8,8 @@ from torch import nn
 
 from .._library import CORRUPT, SnugError
 from .deltas import apply_delta, apply_to_packed
-from .matrix import FIXED, multiply, pack, read_header, strip_sums, verify, version_of
+from .matrix import (FIXED, as_under_autocast, multiply, pack, read_header, strip_sums, verify,
+                     version_of)
 from .on_gpu import stream_of
 
 
@@ -64,6 +65,7 @@ class CompressedLinear(nn.Module):
             _verify_copy(self.dense, self.dense_weight())
 
     def forward(self, x):
+        x = as_under_autocast(x)
         if x.dtype != torch.bfloat16 or x.shape[-1] != self.header.k:
             raise TypeError(f"expected BF16 with {self.header.k} features, "
                             f"got {x.dtype} of shape {tuple(x.shape)}")

@@ -127,6 +127,12 @@ def verify(packed, header, sums):
                              "their checksum; load it again from a copy that is intact")
 
 
+def as_under_autocast(x):
+    """x, or in BF16 where autocast casts the inputs of linear layers."""
+    is_cast = x.dtype in (torch.float32, torch.float16)
+    return x.bfloat16() if is_cast and torch.is_autocast_enabled(x.device.type) else x
+
+
 def multiply_dense(x, dense, bias=None):
     """The product in BF16, also where autocast would take another type for it."""
     if not torch.is_autocast_enabled(x.device.type):
