@@ -12,6 +12,7 @@ import argparse
 import torch
 import transformers
 
+import snug.transformers  # noqa: F401: reads MODEL if it is compressed
 from snug.vllm.trainer import HTTPClient, LLMClient, Trainer
 
 

@@ -1,6 +1,7 @@
 """Models of transformers are saved compressed, or plain and then without a mark in config.json."""
 
 import functools
+import inspect
 import os
 import re
 import tempfile
@@ -8,14 +9,23 @@ import tempfile
 from . import saving
 from ._library import CODECS, number_of, threads_of
 from ._mark import is_marked
+from .torch.model import dense_state_dict, has_compressed
 
 _WEIGHTS = r"model({0}(-\d{{5}}-of-\d{{5}})?\.safetensors|\.safetensors\.index{0}\.json)"
 
 
-def without_mark(save):
-    """model.save_pretrained, for models whose config was read from a compressed folder."""
+def as_plain(save):
+    """model.save_pretrained, for models whose config was read from a compressed folder, and for
+    those that compress_model has changed."""
+    signature = inspect.signature(save)
+
     @functools.wraps(save)
     def save_plain(model, *args, **kwargs):
+        given = signature.bind(model, *args, **kwargs).arguments
+        # A quantizer of Snug restores the weights itself.
+        if (given.get("state_dict") is None and getattr(model, "hf_quantizer", None) is None
+                and has_compressed(model)):
+            kwargs["state_dict"] = dense_state_dict(model)
         if not is_marked(model.config):
             return save(model, *args, **kwargs)
         mark = model.config.quantization_config

@@ -36,7 +36,7 @@ except (ImportError, AttributeError) as error:
 from ._arrays import DTYPES
 from ._mark import FORMAT, check_format
 from ._names import is_below
-from ._save_model import save_pretrained, without_mark
+from ._save_model import as_plain, save_pretrained
 from .checkpoint import is_compressed, safe_open
 from .torch.expert_modules import is_bank
 from .torch.model import (Report, compress_model, decompress_model, dense_state_dict,
@@ -241,12 +241,17 @@ class _Pack(ConversionOps):
 @functools.wraps(_load)
 def _load_through_quantizer(model, state_dict, checkpoint_files, load_config, *args, **kwargs):
     quantizer = load_config.hf_quantizer
-    load = quantizer.load if isinstance(quantizer, SnugQuantizer) else _load
-    # Elsewhere transformers compares shapes, and stops.
-    compares_no_shapes = quantizer is not None or load_config.ignore_mismatched_sizes
-    if load is _load and compares_no_shapes and any(map(is_compressed, checkpoint_files or ())):
-        raise ValueError("the folder is compressed, and the config that was given does not say so")
-    return load(model, state_dict, checkpoint_files, load_config, *args, **kwargs)
+    if not isinstance(quantizer, SnugQuantizer):
+        if not any(map(is_compressed, checkpoint_files or ())):
+            return _load(model, state_dict, checkpoint_files, load_config, *args, **kwargs)
+        if quantizer is not None:
+            method = quantizer.quantization_config.quant_method
+            raise ValueError(f"the folder is compressed, and {getattr(method, 'value', method)} "
+                             "reads plain files: restore it with `snug decompress`, or show it "
+                             "as plain with `snug mount`")
+        # The config that was given has no mark; that of a part of a model has none.
+        quantizer = SnugQuantizer(SnugConfig())
+    return quantizer.load(model, state_dict, checkpoint_files, load_config, *args, **kwargs)
 
 
 @functools.wraps(_load_state_dict)
@@ -260,11 +265,11 @@ def _load_dtypes(checkpoint_file, map_location="cpu", *args, **kwargs):
 
 # transformers lets quantizers change tensors, but not where they come from (it asks only that of
 # GGUF). So the first function asks Snug's quantizer. The second finds the dtypes of a file, if
-# config.json has none. Both do as before for all other files. The third takes the mark out of a
-# config whose model has not been loaded through the quantizer: what it writes is plain.
+# config.json has none. Both do as before for all other files. What the third writes is plain: it
+# takes the mark out of the config, and restores compressed layers.
 PreTrainedModel._load_pretrained_model = staticmethod(_load_through_quantizer)
 modeling_utils.load_state_dict = _load_dtypes
-PreTrainedModel.save_pretrained = without_mark(PreTrainedModel.save_pretrained)
+PreTrainedModel.save_pretrained = as_plain(PreTrainedModel.save_pretrained)
 
 
 def _is_safetensors(path):

@@ -146,6 +146,10 @@ class Models(unittest.TestCase):
         self.assertEqual(len(caught), 1)
         self.assertIn("fuse=False", str(caught[0].message))
 
+    def test_names_to_skip_are_a_list(self):
+        with self.assertRaisesRegex(TypeError, "skip is a list"):
+            snug.torch.compress_model(nn.Sequential(), skip="lm_head")
+
     def test_what_stays_dense_is_said(self):
         model = nn.Sequential(nn.Linear(64, 64), nn.Embedding(100, 64, dtype=torch.bfloat16),
                               nn.Linear(64, 100, bias=False, dtype=torch.bfloat16),

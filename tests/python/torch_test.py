@@ -13,6 +13,19 @@ from torch import nn
 
 import snug
 import snug.torch
+from snug._library import memory_of
+
+
+class Wrapper(torch.Tensor):
+    """A tensor that stands for others, as DTensor does: its address is 0."""
+
+    @staticmethod
+    def __new__(cls):
+        return torch.Tensor._make_wrapper_subclass(cls, (64, 64), dtype=torch.bfloat16)
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        return args[0]  # detach
 
 
 class Tensors(unittest.TestCase):
@@ -45,6 +58,29 @@ class Tensors(unittest.TestCase):
             with self.assertRaises(snug.SnugError):
                 snug.torch.decompress(frame)
 
+    def test_tensors_without_memory_are_refused(self):
+        values = Wrapper()
+        linears = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
+        for linear in linears:
+            linear.weight = nn.Parameter(Wrapper(), requires_grad=False)
+        for call in (snug.torch.compress, snug.torch.tensor_hash, memory_of,
+                     lambda values: snug.torch.delta(values, values),
+                     lambda values: snug.torch.save_file({"a": values, "b": values}, "none")):
+            with self.assertRaisesRegex(TypeError, "without memory of its own"):
+                call(values)
+        for layer in snug.torch.compress_model(linears).layers:
+            self.assertIn("without memory of its own", layer.kept_dense)
+
+    def test_negated_and_conjugated_views(self):
+        """Their memory holds other values."""
+        negated = torch.randn(300, dtype=torch.complex64).conj().imag
+        self.assertTrue(negated.is_neg())
+        plain = negated.resolve_neg()
+        frame = snug.torch.compress(negated)
+        self.assertTrue(torch.equal(snug.torch.decompress(frame), plain))
+        self.assertEqual(snug.torch.tensor_hash(negated), snug.torch.tensor_hash(plain))
+        with self.assertRaisesRegex(ValueError, "resolve_conj"):
+            memory_of(torch.zeros(3, dtype=torch.complex64).conj())
 
     def test_numpy_is_not_needed(self):
         subprocess.run([sys.executable, "-W", "ignore", "-c", """
@@ -178,6 +214,18 @@ class Linear(unittest.TestCase):
                     grads.append(leaf.grad)
                 torch.testing.assert_close(grads[0], grads[1], rtol=2e-2, atol=2e-2)
                 torch.testing.assert_close(linear.bias.grad, compressed.bias.grad)
+
+    def test_autocast_casts_inputs(self):
+        for device in DEVICES:
+            linear = nn.Linear(256, 128, dtype=torch.bfloat16, device=device)
+            compressed = snug.torch.CompressedLinear.from_linear(linear)
+            for dtype in (torch.float32, torch.float16):
+                x = bf16(7, 256, device=device, scale=1)
+                with self.assertRaisesRegex(TypeError, "expected BF16"):
+                    compressed(x.to(dtype))
+                with torch.autocast(device, dtype=torch.bfloat16):
+                    y = compressed(x.to(dtype))
+                self.assertTrue(same_bits(y, compressed(x)))
 
     def test_gradients_stay_bf16_under_autocast(self):
         for device in DEVICES:

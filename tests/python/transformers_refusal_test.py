@@ -4,11 +4,14 @@ import json
 import shutil
 import unittest
 import unittest.mock
+from pathlib import Path
+from types import SimpleNamespace
 
 # First: without torch or transformers it ends the test.
 from transformers_support import HAS_GPU, Case, load, models
 
-from transformers import AutoConfig
+from transformers import PreTrainedModel
+from transformers.modeling_utils import LoadStateDictConfig
 
 import snug
 from snug.transformers import SnugConfig, SnugQuantizer
@@ -64,12 +67,12 @@ class BadInput(Case):
         with self.assertRaisesRegex(ValueError, "newer snug-llm"):
             load(folder)
 
-    def test_a_config_without_the_mark(self):
-        config = AutoConfig.from_pretrained(models["llama"])
-        with self.assertRaises(RuntimeError):
-            load(models["llama.snug"], config=config)
-        with self.assertRaisesRegex(ValueError, "the folder is compressed"):
-            load(models["llama.snug"], config=config, ignore_mismatched_sizes=True)
+    def test_the_quantizer_of_another_method(self):
+        other = SimpleNamespace(quantization_config=SimpleNamespace(quant_method="other"))
+        load_config = LoadStateDictConfig(hf_quantizer=other)
+        files = sorted(str(path) for path in Path(models["llama.snug"]).glob("*.safetensors"))
+        with self.assertRaisesRegex(ValueError, "compressed, and other reads plain files"):
+            PreTrainedModel._load_pretrained_model(None, None, files, load_config)
 
     def test_other_entries_of_the_mark(self):
         config = SnugConfig.from_dict({"quant_method": "snug", "format": 1, "note": "of another"})

@@ -10,7 +10,7 @@ from pathlib import Path
 
 # First: without torch or transformers it ends the test.
 from transformers_support import (
-    HAS_GPU, IDS, Case, accelerate, load, logits, models, unregistered_load)
+    HAS_GPU, IDS, Case, accelerate, compress, load, logits, models, unregistered_load)
 
 import torch
 import transformers
@@ -20,6 +20,7 @@ import snug
 import snug.torch
 import snug.torch.dcp
 import snug.transformers
+from snug.torch.model import has_compressed
 from snug.transformers import SnugConfig
 
 
@@ -50,6 +51,25 @@ class Load(Case):
                 except TypeError:  # an option that this version lacks
                     continue
                 self.assert_same(load(models["llama.snug"], **options), dense)
+
+    def test_configs_without_the_mark(self):
+        dense = load(models["llama"])
+        for options in (dict(quantization_config=None), dict(ignore_mismatched_sizes=True),
+                        dict(config=AutoConfig.from_pretrained(models["llama"]))):
+            self.assert_same(load(models["llama.snug"], **options), dense)
+
+    def test_a_part_of_a_model(self):
+        """The configuration of its class is a part of that of the folder, and has no mark."""
+        sizes = dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2,
+                     num_attention_heads=4)
+        config = transformers.CLIPConfig(text_config=dict(sizes, vocab_size=600),
+                                         vision_config=dict(sizes, image_size=32, patch_size=8))
+        transformers.CLIPModel(config).bfloat16().save_pretrained(self.work / "clip")
+        compress(self.work / "clip", self.work / "clip.snug")
+        part, dense = (transformers.CLIPTextModel.from_pretrained(self.work / name)
+                       for name in ("clip.snug", "clip"))
+        for name, tensor in dense.named_parameters():
+            self.assertTrue(torch.equal(part.get_parameter(name), tensor), name)
 
     def test_dtype_of_the_files(self):
         """dtype="auto" looks at the first file if config.json has no dtype."""
@@ -126,6 +146,16 @@ class Save(Case):
             load(models[name + ".snug"]).save_pretrained(folder, max_shard_size="2MB")
             self.assertNotIn("quantization_config", (folder / "config.json").read_text())
             self.assert_same(load(folder), load(models[name]))
+
+    def test_a_model_with_compressed_layers(self):
+        for name in ("llama", "tied", "qwen_moe"):
+            model = load(models[name])
+            snug.torch.compress_model(model)
+            self.assertTrue(has_compressed(model))
+            model.save_pretrained(self.work / "plain")
+            self.assert_same(load(self.work / "plain"), load(models[name]))
+            snug.transformers.save_pretrained(model, self.work / "packed")
+            self.assert_same(load(self.work / "packed"), load(models[name]))
 
     def test_a_model_made_from_a_marked_config(self):
         config = AutoConfig.from_pretrained(models["llama.snug"])

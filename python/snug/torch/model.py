@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from .._library import whole
+from .._library import has_memory, whole
 from .._names import is_below
 from .._units import change
 from .choice import POLICIES, choose
@@ -20,6 +20,7 @@ from .matrix import FIXED, RAW, pack, read_header
 SIDE_BY_SIDE = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 # Modules whose k_proj and v_proj read another input than q_proj, and not at every step.
 _CROSS_ATTENTION = re.compile("cross_?att|encoder_attn|perceiver_?att")
+_COMPRESSED = CompressedLinear, FusedPart, CompressedExperts
 
 
 class Layer(NamedTuple):
@@ -70,6 +71,8 @@ def compress_model(model, policy="memory", batch=1, fuse=True, skip=()):
     if policy not in (*POLICIES, "twin"):
         raise ValueError(f"unknown policy {policy!r}; one of: {', '.join(POLICIES)}, twin")
     batch = whole(batch, "batch, the rows of a step,", 1, (1 << 40) - 1)
+    if isinstance(skip, str):
+        raise TypeError(f"skip is a list of names: [{skip!r}]")
     report = Report()
     if type(model) is nn.Linear:
         reason = "it is the model itself; use CompressedLinear.from_linear"
@@ -108,7 +111,7 @@ def decompress_model(model):
     for _, parent in _parents(model):
         for name in list(parent._modules):
             child = parent._modules[name]
-            if isinstance(child, (CompressedLinear, FusedPart, CompressedExperts)):
+            if isinstance(child, _COMPRESSED):
                 made = replaced.get(id(child), (child, None))[1]
                 if made is None:
                     made = child.decompress().train(child.training)
@@ -129,13 +132,17 @@ def verify_model(model):
                 module.verify()
 
 
+def has_compressed(model):
+    return any(isinstance(module, _COMPRESSED) for module in model.modules())
+
+
 def dense_state_dict(model):
     """The state_dict of the dense model: compressed layers are restored, in CPU memory."""
     state, keys_of, restored = model.state_dict(), defaultdict(list), {}
     for key in state:
         keys_of[key.rpartition(".")[0]].append(key)
     for name, module in model.named_modules(remove_duplicate=False):
-        if not isinstance(module, (CompressedLinear, FusedPart, CompressedExperts)):
+        if not isinstance(module, _COMPRESSED):
             continue
         for key in keys_of[name]:
             del state[key]
@@ -283,6 +290,8 @@ def _reason(name, linear, tied, skip):
         return f"weights are {linear.weight.dtype}, not bfloat16"
     if linear.weight.is_meta or (linear.bias is not None and linear.bias.is_meta):
         return "weights are not loaded"
+    if not has_memory(linear.weight):
+        return f"weights are a {type(linear.weight).__name__} without memory of its own"
     if linear.weight.data_ptr() in tied:
         return "shares its weights with another layer"
     if is_patched(linear):
@@ -318,7 +327,7 @@ def _tied_weights(model):
     holders = {}
     for module in model.modules():
         for parameter in module.parameters(recurse=False):
-            if not parameter.is_meta and parameter.numel():
+            if not parameter.is_meta and parameter.data_ptr() != 0:
                 holders.setdefault(parameter.data_ptr(), set()).add(id(module))
     return {address for address, modules in holders.items() if len(modules) > 1}
 
