@@ -22,6 +22,7 @@ namespace fs = std::filesystem;
 using store::io_error;
 
 constexpr int kFolderFlags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+constexpr mode_t kPrivate = 0700;
 
 bool is_named(int fd, const std::string& path) {
   struct stat mine, named;
@@ -64,13 +65,14 @@ StoreResult<PartFolder> PartFolder::open(const std::string& folder, const FileMa
   if (!force)
     if (StoreStatus s = store::refuse_existing(folder + "/" + manifest.name); !s.ok()) return s;
   // Private until it is complete.
-  if (::mkdir(part.path_.c_str(), 0700) != 0 && errno != EEXIST)
+  if (::mkdir(part.path_.c_str(), kPrivate) != 0 && errno != EEXIST)
     return io_error("cannot create", part.path_, errno);
   part.root_ = Descriptor(::open(part.path_.c_str(), kFolderFlags));
   if (part.root_.get() < 0) return io_error("cannot open", part.path_, errno);
   if (StoreStatus s = part.check_owner(); !s.ok()) return s;
   if (!lock(part.root_.get(), part.path_))
     return StoreStatus{{Code::kTimeout, "another transfer of this name is at work"}, part.path_};
+  part.make_private();  // one that was killed in `commit` may have left it open to others
   if (StoreStatus s = part.check_room(manifest); !s.ok()) {
     ::rmdir(part.path_.c_str());  // fails, as it should, if an earlier attempt left something
     return s;
@@ -126,7 +128,7 @@ StoreResult<store::File> PartFolder::open_file(const ManifestFile& file) const {
       if (info.st_size > most && ::ftruncate(opened.get(), most) != 0) break;
       return store::File::adopt(opened.release(), path_ + "/" + file.name);
     }
-    if (::mkdirat(at.get(), part.c_str(), 0700) != 0 && errno != EEXIST) break;
+    if (::mkdirat(at.get(), part.c_str(), kPrivate) != 0 && errno != EEXIST) break;
     at = Descriptor(::openat(at.get(), part.c_str(), kFolderFlags));
     rest.remove_prefix(part.size() + 1);
   }
@@ -155,6 +157,19 @@ StoreStatus PartFolder::remove_strangers(const FileManifest& manifest) const {
   return {};
 }
 
+void PartFolder::make_private() const { (void)!::fchmod(root_.get(), kPrivate); }
+
+// mkdir applies the umask, which can only be read by setting it for all threads.
+StoreResult<mode_t> PartFolder::usual_mode() const {
+  const std::string probe = std::string("mode") + kPartSuffix;  // no file of a manifest
+  struct stat info;
+  if (::mkdirat(root_.get(), probe.c_str(), 0755) != 0 ||
+      ::fstatat(root_.get(), probe.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0 ||
+      ::unlinkat(root_.get(), probe.c_str(), AT_REMOVEDIR) != 0)
+    return io_error("cannot create", path_, errno);
+  return (info.st_mode & 0755) | kPrivate;
+}
+
 void PartFolder::discard() {
   std::error_code ignored;
   fs::remove_all(path_, ignored);
@@ -177,23 +192,22 @@ StoreResult<std::string> PartFolder::commit(
   if (check)
     if (StoreStatus s = check(manifest.is_folder ? path_ : path_ + "/" + manifest.name); !s.ok())
       return s;
+  const auto mode = usual_mode();
+  if (!mode) return mode.status();
   for (const ManifestFile& file : manifest.files) {
     auto opened = open_file(file);
     if (!opened) return opened.status();
     // The owner may always read and write, others never write.
-    ::fchmod(opened->fd(), (file.mode & 0755) | 0600);
+    ::fchmod(opened->fd(), (file.mode & *mode) | 0600);
     if (manifest.is_folder) continue;
     if (StoreStatus s = opened->sync(); !s.ok()) return s;
   }
   const std::string final = folder_ + "/" + manifest.name;
   if (manifest.is_folder) {
-    std::error_code error;
-    fs::permissions(path_, static_cast<fs::perms>(0755), error);
-    for (fs::recursive_directory_iterator it(path_, error), end; !error && it != end;
-         it.increment(error))
-      if (it->is_directory(error)) fs::permissions(it->path(), static_cast<fs::perms>(0755), error);
-    if (StoreStatus s = store::sync_folder(path_); !s.ok()) return s;
-    if (StoreStatus s = replace_folder(path_, final, force, known, kept); !s.ok()) return s;
+    open_to_others(*mode);
+    StoreStatus s = store::sync_folder(path_);
+    if (s.ok()) s = replace_folder(path_, final, force, known, kept);
+    if (!s.ok()) return make_private(), s;
   } else {
     if (StoreStatus s = store::rename_path(path_ + "/" + manifest.name, final, force); !s.ok())
       return s;
@@ -201,6 +215,15 @@ StoreResult<std::string> PartFolder::commit(
     store::sync_parent(final);
   }
   return final;
+}
+
+void PartFolder::open_to_others(mode_t mode) const {
+  const auto perms = static_cast<fs::perms>(mode);
+  std::error_code error;
+  for (fs::recursive_directory_iterator it(path_, error), end; !error && it != end;
+       it.increment(error))
+    if (it->is_directory(error)) fs::permissions(it->path(), perms, error);
+  (void)!::fchmod(root_.get(), mode);
 }
 
 }  // namespace snug::transfer

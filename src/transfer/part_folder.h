@@ -1,6 +1,8 @@
 // transfer/part_folder.h - the folder of an unfinished transfer. It survives a broken connection,
 // and becomes the final file or folder.
 #pragma once
+#include <sys/types.h>
+
 #include <functional>
 #include <span>
 #include <string>
@@ -42,6 +44,10 @@ class PartFolder {
  private:
   StoreStatus check_owner() const;
   StoreStatus check_room(const FileManifest& manifest) const;
+  void make_private() const;
+  // What a new folder may have here: 0755, or less by the umask or an ACL.
+  StoreResult<mode_t> usual_mode() const;
+  void open_to_others(mode_t mode) const;
 
   std::string folder_, path_;
   Descriptor root_;  // holds the lock

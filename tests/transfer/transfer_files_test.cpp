@@ -9,7 +9,7 @@
 
 #include "snug/transfer.h"
 #include "store/store_files.h"
-#include "transfer/manifest.h"
+#include "transfer/part_folder.h"
 #include "wire/faulty_proxy.h"
 #include "wire/wire_pairs.h"
 
@@ -104,6 +104,45 @@ TEST(WireFiles, AFolderWithEverything) {
   struct stat info;
   ASSERT_EQ(::stat((to / "model/config.json").c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777u, 0640u);
+}
+
+unsigned mode_of(const std::string& path) {
+  struct stat info;
+  return ::stat(path.c_str(), &info) == 0 ? info.st_mode & 0777u : 0;
+}
+
+TEST(WireFiles, TheUmaskHoldsForWhatArrives) {
+  ScratchFolder from;
+  fs::create_directories(from / "m/deep");
+  write_file(from / "m/a", "x");
+  write_file(from / "m/deep/b", "x");
+  ::chmod((from / "m/a").c_str(), 0644);
+  ::chmod((from / "m/deep/b").c_str(), 0755);
+  for (const mode_t mask : {mode_t{022}, mode_t{027}, mode_t{077}}) {
+    ScratchFolder to;
+    const mode_t before = ::umask(mask);
+    {
+      Receiver receiver(to.path());
+      EXPECT_TRUE(send_path(from / "m", receiver.address(), quick()).ok());
+      EXPECT_TRUE(send_path(from / "m/a", receiver.address(), quick()).ok());
+    }
+    ::umask(before);
+    for (const char* name : {"m", "m/deep", "m/deep/b"})
+      EXPECT_EQ(mode_of(to / name), 0755u & ~mask) << name;
+    for (const char* name : {"m/a", "a"}) EXPECT_EQ(mode_of(to / name), 0644u & ~mask) << name;
+    EXPECT_EQ(to.list(), (std::vector<std::string>{"a", "m/", "m/a", "m/deep/", "m/deep/b"}));
+  }
+}
+
+TEST(WireFiles, APartStaysPrivateIfItCannotGetItsName) {
+  ScratchFolder to;
+  const transfer::FileManifest manifest{"m", true, {{"a", 0, 0644}}};
+  auto part = transfer::PartFolder::open(to.path(), manifest, false);
+  ASSERT_TRUE(part.ok()) << to_string(part.status());
+  fs::create_directory(to / "m");
+  std::string kept;
+  EXPECT_EQ(part->commit(manifest, false, {}, {}, kept).status().status.code, Code::kExists);
+  EXPECT_EQ(mode_of(part->path()), 0700u);
 }
 
 TEST(WireFiles, DoesNotReplaceUnlessTold) {
