@@ -56,7 +56,8 @@ struct Options {
   Mode mode = Mode::kAuto;
   int num_lanes = 0;                               // 1 to 16; 0: two, or four with many CPUs
   std::size_t chunk_bytes = std::size_t{1} << 20;  // 64 KiB to 4 MiB, a multiple of 64 KiB
-  std::chrono::milliseconds timeout{30'000};       // of silence, then the peer counts as lost
+  // Of silence, then the peer counts as lost. One below 1 s works only if the peer has one, too.
+  std::chrono::milliseconds timeout{30'000};
 };
 
 // Totals of a connection so far.

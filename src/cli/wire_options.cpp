@@ -55,7 +55,9 @@ void add_wire_options(CLI::App& cmd, WireArgs& args) {
   cmd.add_option("--chunk", args.chunk, "Bytes that are encoded and sent as one piece")
       ->type_name("SIZE")
       ->capture_default_str();
-  cmd.add_option("--timeout", args.timeout_seconds, "Give up when the peer is silent for this long")
+  cmd.add_option("--timeout", args.timeout_seconds,
+                 "Give up when the peer is silent for this long;\nbelow 1 only if the peer has "
+                 "such a one, too")
       ->check(CLI::Range(0.1, 86400.0).description(""))
       ->type_name("SECONDS")
       ->capture_default_str();

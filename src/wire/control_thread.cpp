@@ -10,6 +10,8 @@ namespace {
 
 constexpr Status kNonsense{Code::kPeer, "the peer broke the protocol"};
 constexpr std::size_t kMaxOfferedExtents = 4 * kMaxExtents;
+// Often enough for a peer whose timeout is 1 s. Nothing tells a side the other one's timeout.
+constexpr std::chrono::milliseconds kPingEvery{250};
 
 template <class T>
 bool parse(std::span<const std::byte> payload, T& value) {
@@ -35,7 +37,7 @@ Status Connection::Core::send_control(ControlType type, std::uint64_t message,
 }
 
 void Connection::Core::run_control() noexcept {
-  const auto ping_every = std::min<Clock::duration>(options_.timeout / 4, std::chrono::seconds(5));
+  const auto ping_every = std::min<Clock::duration>(options_.timeout / 4, kPingEvery);
   auto next_ping = Clock::now() + ping_every;
   auto last_heard = Clock::now();
   while (status().ok()) {

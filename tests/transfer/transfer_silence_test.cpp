@@ -45,7 +45,7 @@ TEST(TransferSilence, ASenderWhoAnnouncesAndSendsNothingIsSentAway) {
 
 wire::Options pinging() {
   wire::Options options;
-  options.timeout = 1s;  // a ping every 250 ms
+  options.timeout = 1s;  // of which four pings come
   return options;
 }
 

@@ -6,12 +6,14 @@ namespace snug::test {
 
 using namespace std::chrono_literals;
 
-Pair make_pair(const wire::Options& options, const std::string& address) {
+namespace {
+
+Pair connect_pair(const wire::Options& a, const wire::Options& b, const std::string& address) {
   Pair pair;
-  auto listener = wire::Listener::open(address, options);
+  auto listener = wire::Listener::open(address, b);
   EXPECT_TRUE(listener.ok()) << to_string(listener.status());
   std::thread dialling([&] {
-    auto connection = wire::connect(listener->address(), options);
+    auto connection = wire::connect(listener->address(), a);
     EXPECT_TRUE(connection.ok()) << to_string(connection.status());
     pair.a = *connection;
   });
@@ -20,6 +22,16 @@ Pair make_pair(const wire::Options& options, const std::string& address) {
   pair.b = *accepted;
   dialling.join();
   return pair;
+}
+
+}  // namespace
+
+Pair make_pair(const wire::Options& options, const std::string& address) {
+  return connect_pair(options, options, address);
+}
+
+Pair make_unequal_pair(const wire::Options& a, const wire::Options& b) {
+  return connect_pair(a, b, "127.0.0.1:0");
 }
 
 Bytes gaussian_bf16(std::size_t num_bytes, std::uint64_t seed) {

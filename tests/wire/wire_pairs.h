@@ -20,6 +20,8 @@ struct Pair {
 
 // Both ends over TCP on loopback.
 Pair make_pair(const wire::Options& options = {}, const std::string& address = "127.0.0.1:0");
+// `a` dials, `b` listens.
+Pair make_unequal_pair(const wire::Options& a, const wire::Options& b);
 
 // As weights: compresses to about two thirds.
 Bytes gaussian_bf16(std::size_t num_bytes, std::uint64_t seed = 1);

@@ -2,6 +2,7 @@
 // everything ends, soon and with a reason.
 #include <sys/socket.h>
 
+#include <array>
 #include <new>
 
 #include "net/socket.h"
@@ -40,6 +41,18 @@ TEST(WireSilence, ConnectingToAHostThatDropsPacketsStopsToo) {
   const auto socket = net::connect(address, net::after(1h), [&] { return ++num_asked < 3; });
   EXPECT_EQ(socket.status().code, Code::kIo);
   EXPECT_GE(num_asked, 3);
+}
+
+// Pings come often enough for a side that waits for less than the other one.
+TEST(WireSilence, AShortTimeoutOnOneSideIsNoSilence) {
+  wire::Options brief;
+  brief.timeout = 2s;
+  const std::array pairs{make_unequal_pair({}, brief), make_unequal_pair(brief, {})};
+  std::this_thread::sleep_for(brief.timeout + 1s);
+  for (const Pair& pair : pairs) {
+    EXPECT_TRUE(pair.a.status().ok()) << to_string(pair.a.status());
+    EXPECT_TRUE(pair.b.status().ok()) << to_string(pair.b.status());
+  }
 }
 
 // A receiver that takes everything, never confirms it, and reports progress all the time.
