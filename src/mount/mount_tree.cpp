@@ -12,6 +12,9 @@ namespace snug::mount {
 
 namespace fs = std::filesystem;
 
+// They stay in memory. To open one more takes up to 200 MB.
+constexpr std::uint64_t kMaxHeldHeaders = std::uint64_t{48} << 20;
+
 StoreResult<std::unique_ptr<MountTree>> MountTree::open(const std::string& source,
                                                         bool for_others) {
   auto self = std::make_unique<MountTree>();
@@ -42,6 +45,10 @@ StoreResult<std::unique_ptr<MountTree>> MountTree::open(const std::string& sourc
 }
 
 StoreStatus MountTree::add_file(const std::string& path, const std::string& name, bool is_tensors) {
+  if (is_tensors && header_bytes_ > kMaxHeldHeaders)
+    return {
+        {Code::kUsage, "the files before this one have headers of more than 48 MiB; mount fewer"},
+        path};
   auto file = is_tensors ? MountedFile::open_tensors(path, files_.size(), pool_)
                          : MountedFile::open_other(path, name == store::kConfigName, pool_);
   if (!file) return file.status();
@@ -51,6 +58,7 @@ StoreStatus MountTree::add_file(const std::string& path, const std::string& name
   node.attributes.st_size = static_cast<off_t>((*file)->num_bytes());
   num_bytes_ += (*file)->num_bytes();
   stored_bytes_ += (*file)->stored_bytes();
+  header_bytes_ += (*file)->header_bytes();
   files_.push_back(std::move(*file));
   add_node(path, name, std::move(node));
   return {};

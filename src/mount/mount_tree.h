@@ -51,7 +51,7 @@ class MountTree final : public PieceSource {
   std::shared_ptr<store::FilePool> pool_ = std::make_shared<store::FilePool>();
   std::vector<std::unique_ptr<MountedFile>> files_;
   std::vector<Node> nodes_;
-  std::uint64_t num_bytes_ = 0, stored_bytes_ = 0;
+  std::uint64_t num_bytes_ = 0, stored_bytes_ = 0, header_bytes_ = 0;
   bool for_others_ = false;
 };
 

@@ -29,6 +29,9 @@ class MountedFile {
   const std::string& path() const noexcept { return file().path(); }
   std::uint64_t num_bytes() const noexcept { return num_bytes_; }
   std::uint64_t stored_bytes() const noexcept { return file().num_bytes(); }
+  std::uint64_t header_bytes() const noexcept {
+    return tensors_ != nullptr ? tensors_->plain().data_start : 0;
+  }
   const struct stat& attributes() const noexcept { return attributes_; }  // of the file at `path`
 
   // Fails if the file is not any more the one that was mounted.

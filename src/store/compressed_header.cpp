@@ -11,6 +11,7 @@ namespace snug::store {
 namespace {
 
 constexpr std::size_t kFlushBytes = std::size_t{64} << 10;
+constexpr std::size_t kNumOwnKeys = 3;  // of the metadata
 const std::string kNoHash(2 * 16, '0');
 
 void append_numbers(std::string& text, const std::vector<std::uint64_t>& numbers) {
@@ -42,8 +43,13 @@ class CompressedHeader::Text {
 
   void put(std::string_view text) { flush_if_long(text_ += text); }
   void put_string(std::string_view text) {
-    append_json_string(text_, text);
-    flush_if_long(text_);
+    put("\"");
+    // In pieces: a value of the metadata may be as long as the header.
+    for (; !text.empty(); text.remove_prefix(std::min(text.size(), kFlushBytes))) {
+      append_json_text(text_, text.substr(0, kFlushBytes));
+      flush_if_long(text_);
+    }
+    put("\"");
   }
   void flush() {
     if (out_ != nullptr && status_.ok()) status_ = out_->write_at(at_, text_.data(), text_.size());
@@ -85,6 +91,11 @@ void CompressedHeader::put_metadata(const TensorFile& in, const std::string& has
 
 StoreStatus CompressedHeader::plan(const TensorFile& in) {
   const Layout& plain = in.plain();
+  constexpr std::size_t kMaxOfInput = kMaxMetadata - kNumOwnKeys;
+  if (plain.metadata.size() > kMaxOfInput)
+    return {frame::failure(Code::kUsage, "too many metadata entries for a compressed file",
+                           plain.metadata.size(), kMaxOfInput),
+            in.path()};
   slots_.resize(plain.slots.size());
   std::uint64_t num_kept = 0;  // bytes
   // An offset that no tensor can pass has the most digits.

@@ -231,9 +231,8 @@ bool JsonReader::expect_end() noexcept {
   return ok();
 }
 
-void append_json_string(std::string& out, std::string_view text) {
+void append_json_text(std::string& out, std::string_view text) {
   static constexpr char kHex[] = "0123456789abcdef";
-  out.push_back('"');
   for (const char c : text) {
     if (c == '"' || c == '\\') {
       out.push_back('\\');
@@ -246,6 +245,11 @@ void append_json_string(std::string& out, std::string_view text) {
       out.push_back(c);
     }
   }
+}
+
+void append_json_string(std::string& out, std::string_view text) {
+  out.push_back('"');
+  append_json_text(out, text);
   out.push_back('"');
 }
 

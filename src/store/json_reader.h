@@ -88,5 +88,7 @@ class JsonReader {
 
 // Appends `text` as a JSON string with its quotes.
 void append_json_string(std::string& out, std::string_view text);
+// The same without quotes, for a string that is written in pieces.
+void append_json_text(std::string& out, std::string_view text);
 
 }  // namespace snug::store

@@ -10,7 +10,7 @@ namespace {
 // Far more than any framework has; without it a small hostile header could ask for any amount of
 // memory.
 constexpr std::size_t kMaxDims = 64;
-constexpr std::size_t kMaxMetadata = 1'000'000;
+constexpr std::size_t kMaxNameBytes = std::size_t{64} << 10;
 
 Status corrupt(const char* what, std::uint64_t byte, std::uint64_t found = kNowhere,
                std::uint64_t expected = kNowhere) noexcept {
@@ -148,6 +148,10 @@ StoreStatus read_members(JsonReader& json, Layout& layout) {
       if (std::exchange(has_metadata, true)) json.fail("__metadata__ given twice");
       if (!json.ok() || !read_metadata(json, layout.metadata)) break;
       continue;
+    }
+    if (layout.slots.open_name().size() > kMaxNameBytes) {
+      json.fail("tensor with a name of more than 64 KiB");
+      break;
     }
     if (!read_slot(json, slot)) return blame(json.status(), layout.slots.open_name());
     if (Status s = check_slot(slot, layout.file_bytes - layout.data_start, key_at); !s.ok())

@@ -16,6 +16,7 @@ namespace snug::store {
 
 inline constexpr std::uint64_t kLengthBytes = 8;
 inline constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
+inline constexpr std::size_t kMaxMetadata = 1'000'000;  // entries
 
 // Checks the first 8 bytes of a file of `file_bytes`; returns the JSON's length.
 Result<std::uint64_t> check_header_length(std::span<const std::byte, kLengthBytes> length,

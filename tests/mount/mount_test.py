@@ -318,6 +318,17 @@ class Errors(MountTest):
         self.refuse(2, "at least 16MiB", self.compressed, self.target, "--cache", "1MiB")
         self.assertFalse(is_mounted(self.target))
 
+    def test_headers_that_take_much_memory(self):
+        tensor = b'"},"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}'
+        header = b'{"__metadata__":{"k":"' + b"x" * (60 << 20) + tensor
+        plain, packed = self.root / "long", self.root / "long.snug"
+        plain.mkdir()
+        for name in "ab":
+            (plain / f"{name}.safetensors").write_bytes(
+                struct.pack("<Q", len(header)) + header + b"1")
+        compress(plain, packed)
+        self.refuse(2, "headers of more than 48 MiB; mount fewer", packed, self.target)
+
     def test_mounted_already(self):
         with self.mounted():
             self.refuse(8, "something is mounted there already", self.compressed, self.target)

@@ -88,6 +88,58 @@ TEST_F(HeaderMemory, OfManyTensors) {
   expect_small(folder_ / "x.snug.safetensors", any, kMaxKiB / 4);
 }
 
+// A header that is one name, or one value of the metadata.
+TEST_F(HeaderMemory, OfOneLongText) {
+  const std::string path = folder_ / "x.safetensors";
+  const auto write = [&](const std::string& before, const std::string& after) {
+    constexpr std::size_t kPieces = 1450;
+    write_pieces(path, kPieces + 2, [&](std::size_t i) {
+      return i == 0 ? before : i <= kPieces ? std::string(64 << 10, 'x') : after;
+    });
+    fs::resize_file(path, fs::file_size(path) + 1);
+  };
+  const std::string tensor = R"({"dtype":"U8","shape":[1],"data_offsets":[0,1]}})";
+  write("{\"", "\":" + tensor);
+  expect_small(path, [](const Status& s) {
+    return s.what == std::string("tensor with a name of more than 64 KiB");
+  });
+  write("{\"__metadata__\":{\"k\":\"", "\"},\"t\":" + tensor);
+  const auto any = [](const Status& s) { return s.ok() || s.code == Code::kBadMagic; };
+  expect_small(path, any);
+  fs::rename(folder_ / "out", path);
+  expect_small(path, [](const Status& s) { return s.ok() || s.code == Code::kUsage; });
+}
+
+TEST(HeaderLimits, NamesOf64KiB) {
+  ScratchFolder folder;
+  StoreOptions options;
+  options.force = true;
+  for (const bool too_long : {false, true}) {
+    const std::string name(65536 + (too_long ? 1 : 0), 'x'), path = folder / "x.safetensors";
+    write_file(path, make_file({{name, "U8", {1}, "1"}}));
+    EXPECT_EQ(compress_path(path, folder / "out", options).ok(), !too_long);
+  }
+}
+
+// Those that Snug adds count, too. It said so when all was written, as if it were damage.
+TEST(HeaderLimits, MetadataOfACompressedFile) {
+  ScratchFolder folder;
+  StoreOptions options;
+  options.force = true;
+  for (const std::size_t count : {999'997, 999'998}) {
+    std::string json = "{\"__metadata__\":{";
+    for (std::size_t i = 0; i < count; ++i)
+      json += (i == 0 ? "\"" : ",\"") + std::to_string(i) + "\":\"\"";
+    json += "}}";
+    const std::uint64_t length = json.size();
+    write_file(folder / "x.safetensors",
+               std::string(reinterpret_cast<const char*>(&length), 8) + json);
+    const auto done = compress_path(folder / "x.safetensors", folder / "out", options);
+    EXPECT_EQ(done.status().status.code, count == 999'997 ? Code::kOk : Code::kUsage)
+        << to_string(done.status());
+  }
+}
+
 // As many as fit into a header, with the shortest names.
 TEST_F(HeaderMemory, OfAsManyTensorsAsThereCanBe) {
   const std::string path = folder_ / "x.safetensors";
