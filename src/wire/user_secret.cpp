@@ -61,7 +61,8 @@ std::optional<Result<std::string>> read_secret(const fs::path& path) {
   text.resize(static_cast<std::size_t>(n));
   if (is_random_token(text)) return text;
   // Those of earlier versions have no prefix. A newline behind them is not theirs.
-  if (text.size() < 2 * kRandomBytes || text.starts_with(kRandomPrefix)) return kNoSecret;
+  if (text.find_first_not_of(kHexDigits) < 2 * kRandomBytes || text.size() < 2 * kRandomBytes)
+    return kNoSecret;
   return text.substr(0, 2 * kRandomBytes);
 }
 

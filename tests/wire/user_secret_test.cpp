@@ -105,7 +105,9 @@ TEST_F(UserSecret, OfEarlierVersions) {
     EXPECT_EQ(*secret_of(earlier + end), earlier);
     EXPECT_EQ(*secret_of(random + end), random);
   }
-  EXPECT_EQ(secret_of(random.substr(0, 67)).status().code, Code::kUsage);
+  for (const std::string& damaged : {random.substr(0, 67), std::string(70, '\0'),
+                                     std::string(63, 'a') + "z", std::string(63, 'a')})
+    EXPECT_EQ(secret_of(damaged).status().code, Code::kUsage);
 }
 
 TEST_F(UserSecret, AFolderThatCannotBeMade) {
