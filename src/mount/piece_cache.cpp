@@ -48,7 +48,7 @@ std::span<const std::byte> PieceCache::Hold::bytes(std::size_t idx) const noexce
   return {entry.bytes.get(), static_cast<std::size_t>(entry.piece.num_bytes)};
 }
 
-StoreResult<PieceCache::Hold> PieceCache::get(std::span<const Piece> pieces) {
+StoreResult<PieceCache::Hold> PieceCache::get(std::span<const Piece> pieces, Piece* failed) {
   Hold hold;
   hold.cache_ = this;
   hold.entries_.reserve(pieces.size());
@@ -72,7 +72,9 @@ StoreResult<PieceCache::Hold> PieceCache::get(std::span<const Piece> pieces) {
   for (const auto& entry : hold.entries_) {
     entry->decoded.wait(
         lock, [&] { return entry->state == State::kReady || entry->state == State::kFailed; });
-    if (entry->state == State::kFailed && status.ok()) status = entry->status;
+    if (entry->state != State::kFailed || !status.ok()) continue;
+    status = entry->status;
+    if (failed != nullptr) *failed = entry->piece;
   }
   lock.unlock();  // `hold` takes it
   if (!status.ok()) return status;

@@ -89,8 +89,8 @@ class PieceCache {
     std::vector<std::uint64_t> delivered_;
   };
 
-  // Waits until all of `pieces` are decoded.
-  StoreResult<Hold> get(std::span<const Piece> pieces);
+  // Waits until all of `pieces` are decoded. If one cannot be, it goes to `failed`.
+  StoreResult<Hold> get(std::span<const Piece> pieces, Piece* failed = nullptr);
   // Lets pieces be decoded that nobody waits for yet. They take up half of the capacity at most;
   // those that nobody asked for since are dropped, oldest first.
   void read_ahead(std::span<const Piece> pieces);

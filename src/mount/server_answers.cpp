@@ -147,6 +147,7 @@ void Server::read_pieces(const Request& request, const MountedFile& file, std::u
                          std::uint64_t num_bytes) {
   const std::uint64_t end = offset + num_bytes;
   std::vector<Piece> pieces;
+  Piece failed{.offset = offset, .num_bytes = num_bytes};  // all of it, unless one is to blame
   StoreStatus status;
   for (std::uint64_t at = offset; at < end && status.ok();) {
     const auto piece = file.piece_at(at);
@@ -157,11 +158,11 @@ void Server::read_pieces(const Request& request, const MountedFile& file, std::u
   }
   if (status.ok()) read_ahead(file, offset, end);
   StoreResult<PieceCache::Hold> hold =
-      status.ok() ? cache_->get(pieces) : StoreResult<PieceCache::Hold>(status);
+      status.ok() ? cache_->get(pieces, &failed) : StoreResult<PieceCache::Hold>(status);
   if (!hold) {
     reply_error(request, EIO);
-    return log(name_of(request.header->nodeid) + ": bytes " + std::to_string(offset) + " to " +
-                   std::to_string(end - 1),
+    return log(name_of(request.header->nodeid) + ": bytes " + std::to_string(failed.offset) +
+                   " to " + std::to_string(failed.end() - 1),
                hold.status());
   }
   std::vector<struct iovec> parts;

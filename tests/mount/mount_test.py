@@ -196,7 +196,9 @@ class Damage(CopyTest):
             self.assertEqual(os.pread(fd, 1000, first), data[first:first + 1000])
             os.close(fd)
             log = mounted.log()
-        self.assertIn(f"{SHARD}: bytes ", log)
+        first, last = plain[name]
+        block = first + (last - first - 1) // (256 << 10) * (256 << 10)
+        self.assertIn(f"{SHARD}: bytes {block} to {last - 1}: ", log)
         self.assertIn(f'tensor "{name}"', log)
         self.assertEqual(1, log.count("corrupt"), log)
 
