@@ -78,7 +78,7 @@ void serve_peers(wire::Listener& listener,
         peer.thread = std::jthread([&, connection = std::move(*connection)]() mutable {
           const std::string name = connection.peer_name();  // unknown once it is closed
           StoreStatus s = serve(connection);
-          s.detail = s.detail.empty() ? name : name + ": " + s.detail;
+          s.file = s.file.empty() ? name : name + ": " + s.file;
           if (!s.ok()) on_error(s);
           peer.done = true;
         });
