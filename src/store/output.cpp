@@ -87,6 +87,20 @@ StoreStatus refuse_existing(const std::string& path) {
   return {};
 }
 
+StoreStatus refuse_other_kind(const std::string& path) {
+  struct stat info;
+  if (::lstat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode) && !S_ISLNK(info.st_mode))
+    return {{Code::kExists, "not a regular file; not replaced"}, path};
+  return {};
+}
+
+StoreStatus refuse_long_name(const std::string& path) {
+  if (fs::path(path).filename().native().size() > kMaxFileNameBytes)
+    return {{Code::kUsage, "name of more than 241 bytes; Snug needs the rest while it works"},
+            path};
+  return {};
+}
+
 std::string temporary_name(const std::string& path) { return path + random_suffix(kTemporary); }
 
 bool is_temporary_name(std::string_view name, std::string_view target) noexcept {
@@ -185,11 +199,10 @@ StoreStatus replace_folder(const std::string& from, const std::string& to,
 }
 
 StoreResult<OutputFile> OutputFile::create(const std::string& path, bool force, bool in_folder) {
+  if (StoreStatus s = refuse_long_name(path); !s.ok()) return s;
   if (!force)
     if (StoreStatus s = refuse_existing(path); !s.ok()) return s;
-  struct stat info;
-  if (::lstat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode) && !S_ISLNK(info.st_mode))
-    return StoreStatus{{Code::kExists, "not a regular file; not replaced"}, path};
+  if (StoreStatus s = refuse_other_kind(path); !s.ok()) return s;
   OutputFile output;  // knows its names before there is a file, which it deletes
   output.file_.path_ = temporary_name(path);
   output.final_path_ = path;
@@ -270,6 +283,9 @@ bool PathLock::is_held(const std::string& path) {
 
 StoreStatus check_target_folder(const std::string& out, std::span<const std::string> names,
                                 bool force) {
+  if (StoreStatus s = refuse_long_name(out); !s.ok()) return s;
+  for (const std::string& name : names)
+    if (StoreStatus s = refuse_long_name(name); !s.ok()) return s;
   if (!force) return refuse_existing(out);
   std::error_code error;
   if (!fs::exists(fs::symlink_status(out, error))) return {};

@@ -79,6 +79,12 @@ StoreStatus check_not_inside(const std::string& in, const std::string& out);
 
 // kExists if `path` exists.
 StoreStatus refuse_existing(const std::string& path);
+// kExists if `path` is something that no file replaces: a folder, a pipe.
+StoreStatus refuse_other_kind(const std::string& path);
+
+// The longest name of a file or folder that Snug makes: .kept-XXXXXXXX may have to go behind it.
+inline constexpr std::size_t kMaxFileNameBytes = 255 - 14;
+StoreStatus refuse_long_name(const std::string& path);
 
 // Unused name next to `path` for work in progress.
 std::string temporary_name(const std::string& path);

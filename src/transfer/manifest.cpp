@@ -8,6 +8,7 @@
 #include "store/file_io.h"
 #include "store/folder.h"
 #include "store/json_reader.h"
+#include "store/output.h"
 
 namespace snug::transfer {
 namespace {
@@ -16,7 +17,15 @@ namespace fs = std::filesystem;
 using store::JsonReader;
 
 constexpr std::size_t kMaxNameBytes = 4096;
-constexpr std::size_t kMaxComponentBytes = 255 - sizeof kPartSuffix - 1;
+constexpr std::size_t kMaxComponentBytes = store::kMaxFileNameBytes;
+static_assert(1 + kMaxComponentBytes + sizeof kPartSuffix - 1 <= 255);
+
+StoreStatus refused_by_receivers(const std::string& path) {
+  return {{Code::kUsage,
+           "a name that receivers refuse: hidden, of more than 241 bytes, with unusual characters, "
+           "or one that Snug uses"},
+          path};
+}
 
 StoreStatus bad_manifest(const char* what, const std::string& name = {}) {
   return {.status = {Code::kPeer, what}, .detail = name};
@@ -81,8 +90,7 @@ StoreStatus list_folder(const std::string& root, FileManifest& manifest) {
   if (folder.files.size() > kMaxFiles) return {{Code::kUsage, "too many files"}, root};
   for (store::FolderFile& listed : folder.files) {
     const std::string path = folder.path_of(listed.name);
-    if (!is_safe_name(listed.name) || !is_utf8(listed.name))
-      return {{Code::kUsage, "a name that receivers refuse"}, path};
+    if (!is_safe_name(listed.name) || !is_utf8(listed.name)) return refused_by_receivers(path);
     auto file = describe(path, std::move(listed.name));
     if (!file) return file.status();
     manifest.files.push_back(std::move(*file));
@@ -174,7 +182,7 @@ StoreResult<FileManifest> list_path(const std::string& path) {
   manifest.name = real.filename().string();
   manifest.is_folder = fs::is_directory(real, error);
   if (!is_safe_name(manifest.name) || manifest.name[0] == '.' || !is_utf8(manifest.name))
-    return StoreStatus{{Code::kUsage, "a name that receivers refuse"}, path};
+    return refused_by_receivers(path);
   if (manifest.is_folder) {
     if (StoreStatus s = list_folder(path, manifest); !s.ok()) return s;
     return manifest;

@@ -62,8 +62,11 @@ StoreResult<PartFolder> PartFolder::open(const std::string& folder, const FileMa
   PartFolder part;
   part.folder_ = folder;
   part.path_ = folder + "/." + manifest.name + kPartSuffix;
+  const std::string final = folder + "/" + manifest.name;
   if (!force)
-    if (StoreStatus s = store::refuse_existing(folder + "/" + manifest.name); !s.ok()) return s;
+    if (StoreStatus s = store::refuse_existing(final); !s.ok()) return s;
+  if (!manifest.is_folder)
+    if (StoreStatus s = store::refuse_other_kind(final); !s.ok()) return s;
   // Private until it is complete.
   if (::mkdir(part.path_.c_str(), kPrivate) != 0 && errno != EEXIST)
     return io_error("cannot create", part.path_, errno);

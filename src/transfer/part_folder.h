@@ -18,8 +18,8 @@ using os::Descriptor;
 class PartFolder {
  public:
   // Creates or continues `folder`/.NAME.snug-part. kExists if the final name exists, unless
-  // `force`, or if the part may be another user's; kTimeout if another transfer of this name holds
-  // it; kIo if the disk has not enough room.
+  // `force`, if it is a folder where a file comes, or if the part may be another user's; kTimeout
+  // if another transfer of this name holds it; kIo if the disk has not enough room.
   static StoreResult<PartFolder> open(const std::string& folder, const FileManifest& manifest,
                                       bool force);
 

@@ -134,6 +134,17 @@ TEST_F(StoreFolder, RefusesOutputInsideInput) {
                  "output lies inside the input folder");
 }
 
+// Where there would be no room for the suffix of unfinished work: said before anything is written.
+TEST_F(StoreFolder, RefusesNamesThatAreTooLong) {
+  const std::string longest(241, 'n'), longer(242, 'n');
+  const char* const what = "name of more than 241 bytes; Snug needs the rest while it works";
+  expect_refused(folder_ / "model", folder_ / longer, Code::kUsage, what);
+  expect_refused(folder_ / "model/model-2.safetensors", folder_ / longer, Code::kUsage, what);
+  EXPECT_TRUE(compress_path(folder_ / "model", folder_ / longest).ok());
+  write_file(folder_ / ("model/" + longer), "");
+  expect_refused(folder_ / "model", folder_ / "out", Code::kUsage, what);
+}
+
 TEST_F(StoreFolder, ForceLosesNothing) {
   fs::create_directory(folder_ / "out");
   expect_refused(folder_ / "model", folder_ / "out", Code::kExists,

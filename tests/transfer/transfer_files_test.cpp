@@ -9,7 +9,8 @@
 
 #include "snug/transfer.h"
 #include "store/store_files.h"
-#include "transfer/part_folder.h"
+#include "transfer/manifest.h"
+#include "transfer/one_receiver.h"
 #include "wire/faulty_proxy.h"
 #include "wire/wire_pairs.h"
 
@@ -28,48 +29,6 @@ std::string model_file(std::size_t num_bytes, std::uint64_t seed = 1) {
   return make_file({{"a", "BF16", {num_bytes / 2}, text_of(gaussian_bf16(num_bytes, seed))},
                     {"b", "F32", {10}, std::string(40, 'x')}});
 }
-
-TransferOptions quick() {
-  TransferOptions options;
-  options.wire.timeout = 3000ms;
-  options.wire.num_lanes = 2;
-  options.wire.chunk_bytes = 64 << 10;
-  return options;
-}
-
-// Receives on a thread until one transfer is complete.
-class Receiver {
- public:
-  explicit Receiver(std::string folder, TransferOptions options = quick())
-      : folder_(std::move(folder)), options_(std::move(options)) {
-    listener_ = std::move(*wire::Listener::open("127.0.0.1:0", options_.wire));
-    thread_ = std::thread([this] { run(); });
-  }
-  ~Receiver() {
-    stop_ = true;
-    thread_.join();
-  }
-  std::string address() const { return listener_.address(); }
-  std::vector<Code> codes() const { return codes_; }
-
- private:
-  void run() {
-    while (!stop_) {
-      auto connection = listener_.accept(20ms);
-      if (!connection) continue;
-      const auto report = receive_path(*connection, folder_, options_);
-      codes_.push_back(report.status().status.code);
-      // The sender has heard; give it the time to hang up first.
-      for (int i = 0; i < 100 && connection->status().ok(); ++i) std::this_thread::sleep_for(5ms);
-    }
-  }
-  std::string folder_;
-  TransferOptions options_;
-  wire::Listener listener_;
-  std::vector<Code> codes_;
-  std::atomic<bool> stop_{false};
-  std::thread thread_;
-};
 
 TEST(WireFiles, OneFile) {
   ScratchFolder from, to;
@@ -104,45 +63,6 @@ TEST(WireFiles, AFolderWithEverything) {
   struct stat info;
   ASSERT_EQ(::stat((to / "model/config.json").c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777u, 0640u);
-}
-
-unsigned mode_of(const std::string& path) {
-  struct stat info;
-  return ::stat(path.c_str(), &info) == 0 ? info.st_mode & 0777u : 0;
-}
-
-TEST(WireFiles, TheUmaskHoldsForWhatArrives) {
-  ScratchFolder from;
-  fs::create_directories(from / "m/deep");
-  write_file(from / "m/a", "x");
-  write_file(from / "m/deep/b", "x");
-  ::chmod((from / "m/a").c_str(), 0644);
-  ::chmod((from / "m/deep/b").c_str(), 0755);
-  for (const mode_t mask : {mode_t{022}, mode_t{027}, mode_t{077}}) {
-    ScratchFolder to;
-    const mode_t before = ::umask(mask);
-    {
-      Receiver receiver(to.path());
-      EXPECT_TRUE(send_path(from / "m", receiver.address(), quick()).ok());
-      EXPECT_TRUE(send_path(from / "m/a", receiver.address(), quick()).ok());
-    }
-    ::umask(before);
-    for (const char* name : {"m", "m/deep", "m/deep/b"})
-      EXPECT_EQ(mode_of(to / name), 0755u & ~mask) << name;
-    for (const char* name : {"m/a", "a"}) EXPECT_EQ(mode_of(to / name), 0644u & ~mask) << name;
-    EXPECT_EQ(to.list(), (std::vector<std::string>{"a", "m/", "m/a", "m/deep/", "m/deep/b"}));
-  }
-}
-
-TEST(WireFiles, APartStaysPrivateIfItCannotGetItsName) {
-  ScratchFolder to;
-  const transfer::FileManifest manifest{"m", true, {{"a", 0, 0644}}};
-  auto part = transfer::PartFolder::open(to.path(), manifest, false);
-  ASSERT_TRUE(part.ok()) << to_string(part.status());
-  fs::create_directory(to / "m");
-  std::string kept;
-  EXPECT_EQ(part->commit(manifest, false, {}, {}, kept).status().status.code, Code::kExists);
-  EXPECT_EQ(mode_of(part->path()), 0700u);
 }
 
 TEST(WireFiles, DoesNotReplaceUnlessTold) {
