@@ -18,6 +18,10 @@
 namespace snug::wire {
 namespace {
 
+// The first record is a greeting. A channel that waits for the rest of its session is in no budget,
+// so it must not hold more than that.
+constexpr std::size_t kMaxFirstRecordBytes = std::size_t{4} << 10;
+
 constexpr Status kAltered{Code::kCorrupt, "the data was altered on its way"};
 constexpr Status kNoTls{Code::kPeer,
                         "the other side does not encrypt: it runs with --insecure, or is no Snug"};
@@ -152,7 +156,8 @@ class TlsChannel : public Channel {
       }
       if (Status s = read_length(deadline); !s.ok()) return s;
       const std::uint32_t num_bytes = next_;
-      if (num_bytes == 0 || num_bytes > kMaxRecordBytes) return kAltered;
+      if (num_bytes == 0 || num_bytes > max_record_bytes_) return kAltered;
+      max_record_bytes_ = kMaxRecordBytes;
       if (num_bytes <= bytes.size()) {
         if (Status s = open_record(bytes.first(num_bytes), deadline); !s.ok()) return s;
         bytes = bytes.subspan(num_bytes);
@@ -235,8 +240,9 @@ class TlsChannel : public Channel {
   // Of the thread that sends, and of the one that receives.
   RecordCipher seal_, open_;
   std::vector<std::byte> sealed_, held_;
-  std::span<std::byte> unread_;  // of held_
-  std::uint32_t next_ = 0;       // length of the next record, of which `next_bytes_` have arrived
+  std::span<std::byte> unread_;                          // of held_
+  std::size_t max_record_bytes_ = kMaxFirstRecordBytes;  // that this side takes
+  std::uint32_t next_ = 0;  // length of the next record, of which `next_bytes_` have arrived
   std::size_t next_bytes_ = 0;
 };
 

@@ -5,9 +5,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <set>
 
+#include "wire/channel.h"
 #include "wire/faulty_proxy.h"
+#include "wire/protocol.h"
+#include "wire/record_cipher.h"
 #include "wire/wire_pairs.h"
 
 namespace snug::test {
@@ -172,6 +176,26 @@ TEST(WireDoor, AlteredBytesAreNeverAccepted) {
     num_struck += proxy.has_struck() ? 1 : 0;
   }
   EXPECT_GT(num_struck, 20);
+}
+
+// A peer that was let in, and opens many channels of sessions that it never completes.
+TEST(WireDoor, AGreetingIsShort) {
+  const wire::Options options = with_token();
+  auto listener = wire::Listener::open("127.0.0.1:0", options);
+  const auto door = wire::door_of(wire::Side::kDials, listener->address(), options);
+  const auto answers = [&](std::size_t num_bytes) {
+    const auto deadline = net::after(20s);
+    auto channel = wire::dial(listener->address(), *door, deadline);
+    if (!channel || !(*channel)->open(deadline, {}).ok()) return false;
+    Bytes hello(num_bytes);
+    const unsigned char start[] = {'S', 'N', 'U', 'G', 'W', 'I', 'R', 'E', wire::kProtocolVersion,
+                                   0,   0,   0,   0,   0,   2,   0};
+    std::memcpy(hello.data(), start, sizeof start);
+    Bytes welcome(16);
+    return (*channel)->send(hello, {}, deadline).ok() && (*channel)->recv(welcome, deadline).ok();
+  };
+  EXPECT_TRUE(answers(32));
+  EXPECT_FALSE(answers(wire::kMaxRecordBytes));
 }
 
 // What somebody recorded of a session opens no door later.
