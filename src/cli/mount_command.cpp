@@ -8,9 +8,11 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <optional>
 
 #include "cli/commands.h"
 #include "cli/json_text.h"
+#include "cli/printer.h"
 #include "cli/terminal.h"
 #include "cli/units.h"
 #include "mount/mount.h"
@@ -99,11 +101,15 @@ int run_mount(const MountArgs& args) {
   options.allow_other = args.allow_other;
   Background background;
   if (int exit_code; args.background && background.split(exit_code)) return exit_code;
+  std::optional<Printer> printer;  // whoever reads a file must not wait for our messages
   if (args.background) {
     ::openlog("snug", LOG_PID, LOG_DAEMON);
     options.log = [](const std::string& line) { ::syslog(LOG_ERR, "%s", printable(line).c_str()); };
   } else {
-    options.log = [](const std::string& line) { print_stderr("snug: " + printable(line) + "\n"); };
+    printer.emplace();
+    options.log = [&](const std::string& line) {
+      printer->print_stderr("snug: " + printable(line) + "\n");
+    };
   }
   auto mounted = mount::Mount::open(args.source, args.folder, options);
   if (!mounted) return print_error(mounted.status());

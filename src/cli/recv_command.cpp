@@ -1,12 +1,14 @@
 // snug recv: take what snug send sends.
 #include <fmt/format.h>
 
+#include <atomic>
 #include <filesystem>
 #include <memory>
 #include <mutex>
 
 #include "cli/commands.h"
 #include "cli/json_text.h"
+#include "cli/printer.h"
 #include "cli/terminal.h"
 #include "cli/units.h"
 #include "cli/wire_options.h"
@@ -27,30 +29,24 @@ class ReceiveCommand {
     options_.force = args.force;
   }
 
-  int run() {
+  StoreStatus run() {
     std::error_code error;
     if (!std::filesystem::is_directory(args_.folder, error))
-      return print_error({{Code::kNotFound, "no such folder"}, args_.folder, {}, {}});
+      return {{Code::kNotFound, "no such folder"}, args_.folder, {}, {}};
     auto listener = wire::Listener::open(args_.listen, options_.wire);
-    if (!listener) return print_error({listener.status(), args_.listen, {}, {}});
+    if (!listener) return {listener.status(), args_.listen, {}, {}};
     // On stderr, so that scripts can read the results from stdout alone.
-    if (!args_.wire.quiet) print_stderr("listening on " + listener->address() + "\n");
+    if (!args_.wire.quiet) printer_.print_stderr("listening on " + listener->address() + "\n");
     serve_peers(
         *listener, [this](wire::Connection& connection) { return receive(connection); },
         [this](const StoreStatus& status) {
-          const std::lock_guard lock(mutex_);
-          if (pending_signal() == 0) print_error(status);
+          if (pending_signal() == 0) printer_.print_stderr(error_line(status));
         },
-        [this] { return pending_signal() == 0 && !finished(); });
-    return pending_signal() == 0 ? 0 : print_error({{Code::kIo, "stopped"}, {}, {}, {}});
+        [this] { return pending_signal() == 0 && !(args_.once && num_received_ > 0); });
+    return {};
   }
 
  private:
-  bool finished() {
-    const std::lock_guard lock(mutex_);
-    return args_.once && num_received_ > 0;
-  }
-
   StoreStatus receive(wire::Connection& connection) {
     const std::string peer = connection.peer_name();  // unknown once it is closed
     // The bars of several senders would overwrite each other: only the first has one.
@@ -67,8 +63,6 @@ class ReceiveCommand {
   }
 
   void print(const TransferReport& report, const std::string& peer) {
-    const std::lock_guard lock(mutex_);
-    ++num_received_;
     if (args_.wire.json) {
       Json json = {{"command", "recv"},
                    {"name", report.name},
@@ -78,26 +72,31 @@ class ReceiveCommand {
                    {"seconds", report.seconds},
                    {"kept", report.kept}};
       json.update(stats_json(report.stats));
-      print_stdout(json_text(json, -1) + "\n");
+      printer_.print_stdout(json_text(json, -1) + "\n");
     } else if (!args_.wire.quiet) {
-      print_stdout(fmt::format("{}  {}  verified\n", printable(report.name),
-                               transfer_text(report.raw_bytes, report.stats, report.seconds)));
+      printer_.print_stdout(
+          fmt::format("{}  {}  verified\n", printable(report.name),
+                      transfer_text(report.raw_bytes, report.stats, report.seconds)));
     }
     if (!report.kept.empty())
-      print_stderr("snug: the old folder held files that the sender does not have; it is now " +
-                   printable(report.kept) + "\n");
+      printer_.print_stderr(
+          "snug: the old folder held files that the sender does not have; it is now " +
+          printable(report.kept) + "\n");
+    ++num_received_;  // with --once, nothing more is printed
   }
 
   const RecvArgs& args_;
   TransferOptions options_;
-  std::mutex mutex_, screen_;
-  int num_received_ = 0;
+  std::mutex screen_;
+  std::atomic<int> num_received_{0};
+  Printer printer_;
 };
 
 int run_recv(const RecvArgs& args) {
   const auto wire_options = to_wire_options(args.wire);
   if (!wire_options) return print_error(wire_options.status());
-  return ReceiveCommand(args, *wire_options).run();
+  const StoreStatus s = ReceiveCommand(args, *wire_options).run();
+  return s.ok() && pending_signal() == 0 ? 0 : print_error(s);
 }
 
 }  // namespace

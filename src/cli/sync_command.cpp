@@ -1,10 +1,12 @@
 // snug sync: a trainer publishes versions, followers fetch the newest.
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <memory>
 
 #include "cli/commands.h"
 #include "cli/json_text.h"
+#include "cli/printer.h"
 #include "cli/terminal.h"
 #include "cli/units.h"
 #include "cli/wire_options.h"
@@ -19,7 +21,7 @@ struct SyncArgs {
   WireArgs wire;
 };
 
-void print_event(const SyncEvent& event, const WireArgs& args) {
+void print_event(const SyncEvent& event, const WireArgs& args, Printer& printer) {
   if (args.json) {
     const Json json = {{"command", "sync"},
                        {"version", event.version},
@@ -28,23 +30,34 @@ void print_event(const SyncEvent& event, const WireArgs& args) {
                        {"raw_bytes", event.raw_bytes},
                        {"wire_bytes", event.wire_bytes},
                        {"seconds", event.seconds}};
-    print_stdout(json_text(json, -1) + "\n");
+    printer.print_stdout(json_text(json, -1) + "\n");
   } else if (!args.quiet) {
     const double share = ratio(event.wire_bytes, event.raw_bytes, 0);
-    print_stdout(fmt::format("{}  {}  {} {} of {} ({})  {:.2f} s\n", event.peer,
-                             printable(event.version), event.is_patch ? "patch" : "full",
-                             format_bytes(event.wire_bytes), format_bytes(event.raw_bytes),
-                             format_percent(share), event.seconds));
+    printer.print_stdout(fmt::format("{}  {}  {} {} of {} ({})  {:.2f} s\n", event.peer,
+                                     printable(event.version), event.is_patch ? "patch" : "full",
+                                     format_bytes(event.wire_bytes), format_bytes(event.raw_bytes),
+                                     format_percent(share), event.seconds));
   }
 }
 
-int serve(const SyncArgs& args, const SyncOptions& options) {
+StoreStatus serve(const SyncArgs& args, const SyncOptions& options, Printer& printer) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(args.serve, error))  // nobody is told to connect in vain
+    return {{Code::kNotFound, "no such folder"}, args.serve, {}, {}};
   auto listener = wire::Listener::open(args.listen, options.wire);
-  if (!listener) return print_error({listener.status(), args.listen, {}, {}});
-  if (!args.wire.quiet) print_stderr("listening on " + listener->address() + "\n");
-  const StoreStatus s = serve_versions(*listener, args.serve, options);
-  if (!s.ok() || pending_signal() != 0) return print_error(s);
-  return 0;
+  if (!listener) return {listener.status(), args.listen, {}, {}};
+  if (!args.wire.quiet) printer.print_stderr("listening on " + listener->address() + "\n");
+  return serve_versions(*listener, args.serve, options);
+}
+
+StoreStatus serve_or_follow(const SyncArgs& args, SyncOptions options) {
+  Printer printer;
+  options.on_event = [&](const SyncEvent& event) { print_event(event, args.wire, printer); };
+  options.on_error = [&](const StoreStatus& status) {
+    if (!args.wire.quiet && pending_signal() == 0) printer.print_stderr(error_line(status));
+  };
+  return args.serve.empty() ? follow_versions(args.follow, args.folder, options)
+                            : serve(args, options, printer);
 }
 
 // Options that would have no effect are errors.
@@ -67,15 +80,9 @@ int run_sync(const SyncArgs& args) {
   options.wire = std::move(*wire_options);
   options.num_kept = args.num_kept;
   options.once = args.once;
-  options.on_event = [&](const SyncEvent& event) { print_event(event, args.wire); };
-  options.on_error = [&](const StoreStatus& status) {
-    if (!args.wire.quiet) print_error(status);
-  };
   options.keep_going = [] { return pending_signal() == 0; };
-  if (!args.serve.empty()) return serve(args, options);
-  const StoreStatus s = follow_versions(args.follow, args.folder, options);
-  if (!s.ok() || pending_signal() != 0) return print_error(s);
-  return 0;
+  const StoreStatus s = serve_or_follow(args, std::move(options));
+  return s.ok() && pending_signal() == 0 ? 0 : print_error(s);
 }
 
 }  // namespace

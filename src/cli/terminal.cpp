@@ -2,11 +2,14 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <climits>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
@@ -19,12 +22,25 @@ namespace {
 // Written by a handler and read by all threads.
 std::atomic<int> g_signal{0};
 static_assert(std::atomic<int>::is_always_lock_free, "a handler must not take a lock");
+// After end_on_signals: a signal ends the process wherever it waits.
+std::atomic<bool> g_ends_at_once{false};
 
 void on_signal(int signal) { g_signal.store(signal, std::memory_order_relaxed); }
 
 void end_at_once(int signal) {
+  on_signal(signal);
   print_stderr("snug: interrupted\n");
   ::_exit(128 + signal);
+}
+
+bool write_all(int fd, std::string_view text) noexcept {
+  while (!text.empty()) {
+    const ssize_t n = write_some(fd, text);
+    if (n < 0) return false;
+    text.remove_prefix(static_cast<std::size_t>(n));
+    if (!text.empty() && pending_signal() != 0) return errno = EINTR, false;
+  }
+  return true;
 }
 
 std::size_t terminal_columns() noexcept {
@@ -43,8 +59,23 @@ void open_standard_streams() noexcept {
   }
 }
 
-void print_stderr(std::string_view text) noexcept {
-  (void)!::write(STDERR_FILENO, text.data(), text.size());
+ssize_t write_some(int fd, std::string_view text) noexcept {
+  // A signal may interrupt another thread than this one, so nobody may wait for long. A pipe that
+  // is ready takes PIPE_BUF bytes without waiting; more may have to wait for the reader.
+  constexpr int kWaitMs = 100;
+  constexpr std::size_t kSureBytes = PIPE_BUF;
+  struct pollfd entry = {fd, POLLOUT, 0};
+  const int ready = ::poll(&entry, 1, kWaitMs);
+  if (ready == 0) return 0;
+  if (ready > 0 && !g_ends_at_once) text = text.substr(0, kSureBytes);
+  const ssize_t n = ready < 0 ? -1 : ::write(fd, text.data(), text.size());
+  return n < 0 && (errno == EINTR || errno == EAGAIN) ? 0 : n;
+}
+
+void print_stderr(std::string_view text) noexcept { (void)write_all(STDERR_FILENO, text); }
+
+std::string error_line(const StoreStatus& status) {
+  return "snug: " + printable(to_string(status)) + "\n";
 }
 
 int print_out_of_memory() noexcept {
@@ -57,7 +88,7 @@ int print_error(const StoreStatus& status) {
     print_stderr("snug: interrupted\n");
     return 128 + pending_signal();
   }
-  print_stderr("snug: " + printable(to_string(status)) + "\n");
+  print_stderr(error_line(status));
   return static_cast<int>(status.status.code);
 }
 
@@ -88,6 +119,7 @@ void catch_signals() noexcept {
 }
 
 void end_on_signals() noexcept {
+  g_ends_at_once = true;
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     struct sigaction current;
     if (::sigaction(signal, nullptr, &current) == 0 && current.sa_handler == on_signal)
@@ -101,15 +133,7 @@ int pending_signal() noexcept { return g_signal.load(std::memory_order_relaxed);
 bool is_terminal(int fd) noexcept { return ::isatty(fd) == 1; }
 
 bool write_stdout(const void* bytes, std::size_t num_bytes) noexcept {
-  const auto* from = static_cast<const char*>(bytes);
-  while (num_bytes > 0) {
-    const ssize_t n = ::write(STDOUT_FILENO, from, num_bytes);
-    if (n < 0 && errno != EINTR) return false;
-    if (n > 0) from += n, num_bytes -= static_cast<std::size_t>(n);
-    // A signal ends a write to a full pipe early, with a part of the bytes or with EINTR.
-    if (num_bytes > 0 && pending_signal() != 0) return false;
-  }
-  return true;
+  return write_all(STDOUT_FILENO, {static_cast<const char*>(bytes), num_bytes});
 }
 
 int print_stdout(const std::string& text) {

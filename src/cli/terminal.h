@@ -1,5 +1,7 @@
 // cli/terminal.h - what all commands share: errors, signals, the progress bar.
 #pragma once
+#include <sys/types.h>
+
 #include <chrono>
 #include <string>
 #include <string_view>
@@ -12,8 +14,15 @@ namespace snug::cli {
 // numbers would receive our messages. Call it before anything opens a file.
 void open_standard_streams() noexcept;
 
-// Ignores errors: losing the terminal must not end the work.
+// Writes a part of `text`, as much as goes without waiting; waits at most 0.1 s for a reader.
+// Returns the number of bytes, or -1 with the reason in errno.
+ssize_t write_some(int fd, std::string_view text) noexcept;
+
+// Ignores errors: losing the terminal must not end the work. After a signal, what nobody reads is
+// given up.
 void print_stderr(std::string_view text) noexcept;
+
+std::string error_line(const StoreStatus& status);  // "snug: <one line>"
 
 // Prints "snug: <one line>" to stderr; returns the exit code.
 int print_error(const StoreStatus& status);

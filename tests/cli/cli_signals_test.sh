@@ -8,26 +8,37 @@ expect_code 0 "$SNUG" compress model.safetensors
 expect_code 0 "$SNUG" diff model.safetensors next.safetensors -o patch
 mkdir in served followed
 
-# interrupt SECONDS command...: starts it, sends SIGINT after that time, and expects its end. Two
-# tenths of a second are the aim; the limit leaves room for slow machines, and is far below the
-# timeout of 30 s of a peer. Background jobs of a script ignore SIGINT, hence the job control.
-interrupt() {
-  local seconds=$1 start took code
-  shift
+# start command...: in the background as $PID. Background jobs of a script ignore SIGINT, hence the
+# job control.
+start() {
   set -m
   "$@" >interrupted.out 2>err &
-  local pid=$!
-  PIDS+=("$pid")
+  PID=$!
+  PIDS+=("$PID")
   set +m
-  sleep "$seconds"
-  start=$(date +%s%N)
-  kill -INT $pid 2>/dev/null
-  wait $pid
+}
+
+# stop command...: sends SIGINT to what was started, and expects its end. Two tenths of a second are
+# the aim; the limit leaves room for slow machines, and is far below the timeout of 30 s of a peer.
+stop() {
+  local code
+  kill -INT "$PID" 2>/dev/null
+  wait_until 80 has_ended || fail "$* does not end within 8 s of SIGINT"
+  wait "$PID"
   code=$?
-  took=$((($(date +%s%N) - start) / 1000000))
-  [ $took -lt 8000 ] || fail "$* ends $took ms after SIGINT"
   [ $code -eq 130 ] || [ "$WAITS" = no -a $code -eq 0 ] || fail "$* exits with $code, expected 130"
   [ -z "$(ls -A | grep 'tmp-')" ] || fail "$* leaves a temporary file: $(ls -A)"
+}
+
+has_ended() { ! kill -0 "$PID"; }
+
+# interrupt SECONDS command...: stops it after that time.
+interrupt() {
+  local seconds=$1
+  shift
+  start "$@"
+  sleep "$seconds"
+  stop "$@"
 }
 
 # Commands that may have finished before.
@@ -59,6 +70,28 @@ mkfifo pipe
 exec 9<>pipe
 to_pipe() { exec "$@" >pipe; }
 interrupt 0.5 to_pipe "$SNUG" cat model.snug.safetensors model.embed_tokens.weight
+
+# It keeps listeners from nothing, whether it was full before (as it is now) or not.
+to_pipes() { exec "$@" >pipe 2>pipe; }
+address=shm:snug-signals-$$
+cp "$DATA/sample.safetensors" served/v1.safetensors
+start to_pipes "$SNUG" recv in --listen "$address" --force
+has_sent() { "$SNUG" send served/v1.safetensors "$address" --retries 0 --timeout 3 >/dev/null 2>&1; }
+wait_until 100 has_sent || fail "recv does not work while nobody reads its messages"
+for i in 1 2 3; do has_sent || fail "nobody has read what recv printed, and it ends $? for the next"; done
+stop recv
+start to_pipes "$SNUG" sync --serve served --listen "$address"
+has_followed() { "$SNUG" sync --follow "$address" followed --once --timeout 3 >/dev/null 2>&1; }
+wait_until 100 has_followed || fail "sync does not work while nobody reads its messages"
+stop sync --serve
+
+# Nor does it keep the last word of a command from being the last.
+no_stderr() { exec "$@" 2>pipe; }
+interrupt 0.5 no_stderr "$SNUG" bench model.safetensors --runs 1000
+WAITS=no
+interrupt 0.1 no_stderr "$SNUG" compress model.safetensors result.safetensors -t 1
+rm -f result.safetensors
+WAITS=yes
 exec 9>&-
 
 # A peer that is connected and says nothing: the system accepts for a stopped process.
