@@ -132,17 +132,15 @@ bool is_page(const std::string& path) {
 
 int write_html(const InspectReport& report, const InspectArgs& args) {
   struct stat info;
-  if (!args.force && ::lstat(args.html.c_str(), &info) == 0)
-    return print_error({{Code::kExists, "already there; --force replaces it"}, args.html, {}, {}});
-  if (::lstat(args.html.c_str(), &info) == 0 && !is_page(args.html))
+  if (args.force && ::lstat(args.html.c_str(), &info) == 0 && !is_page(args.html))
     return print_error({{Code::kExists, "not an HTML page; not replaced"}, args.html, {}, {}});
-  NewFile file(args.html);
-  TextOut out([&](const void* bytes, std::size_t n) { return file.write(bytes, n); });
-  if (file.create()) {
-    if (StoreStatus s = inspect_html(report, out); !s.ok()) return print_error(s);
-    if (out.flush() && file.commit()) return 0;
-  }
-  return print_error({{Code::kIo, "cannot write"}, args.html, {}, std::strerror(errno)});
+  auto file = NewFile::create(args.html, args.force);
+  if (!file) return print_error(file.status());
+  TextOut out([&](const void* bytes, std::size_t n) { return file->write(bytes, n); });
+  if (StoreStatus s = inspect_html(report, out); !s.ok()) return print_error(s);
+  out.flush();
+  const StoreStatus s = file->commit();
+  return s.ok() ? 0 : print_error(s);
 }
 
 int run_inspect(const InspectArgs& args) {

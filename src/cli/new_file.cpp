@@ -1,39 +1,31 @@
 #include "cli/new_file.h"
 
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include <cstdlib>
+#include "cli/leftovers_report.h"
 
 namespace snug::cli {
 
-NewFile::~NewFile() {
-  if (file_ != nullptr) std::fclose(file_);
-  if (!temporary_.empty()) ::unlink(temporary_.c_str());
-}
-
-bool NewFile::create() {
-  std::string name = path_ + ".tmp-XXXXXX";
-  const int fd = ::mkstemp(name.data());
-  if (fd < 0) return false;
-  temporary_ = std::move(name);
-  const mode_t mask = ::umask(0);  // mkstemp makes files private; ours are ordinary ones
+StoreResult<NewFile> NewFile::create(const std::string& path, bool force) {
+  report_leftovers(path, false);
+  auto output = store::OutputFile::create(path, force);
+  if (!output) return output.status();
+  const mode_t mask = ::umask(0);  // the store makes files private; ours are ordinary ones
   ::umask(mask);
-  ::fchmod(fd, 0666 & ~mask);
-  file_ = ::fdopen(fd, "wb");
-  if (file_ == nullptr) ::close(fd);
-  return file_ != nullptr;
+  ::fchmod(output->file().fd(), 0666 & ~mask);
+  return NewFile(std::move(*output));
 }
 
 bool NewFile::write(const void* bytes, std::size_t num_bytes) {
-  return std::fwrite(bytes, 1, num_bytes, file_) == num_bytes;
+  if (status_.ok()) status_ = output_.file().write_at(num_bytes_, bytes, num_bytes);
+  num_bytes_ += num_bytes;
+  return status_.ok();
 }
 
-bool NewFile::commit() {
-  if (std::fflush(file_) != 0 || ::fsync(::fileno(file_)) != 0) return false;
-  if (::rename(temporary_.c_str(), path_.c_str()) != 0) return false;
-  temporary_.clear();
-  return true;
+StoreStatus NewFile::commit() {
+  if (status_.ok()) status_ = output_.sync();
+  if (status_.ok()) status_ = output_.commit();
+  return status_;
 }
 
 }  // namespace snug::cli

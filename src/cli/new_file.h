@@ -1,26 +1,31 @@
-// cli/new_file.h - a file that appears under its name only when it is complete.
+// cli/new_file.h - a file that the tool itself makes: it appears under its name when it is
+// complete.
 #pragma once
 #include <cstddef>
-#include <cstdio>
+#include <cstdint>
 #include <string>
+
+#include "store/output.h"
 
 namespace snug::cli {
 
-// Functions return false with the reason in errno.
 class NewFile {
  public:
-  explicit NewFile(std::string path) : path_(std::move(path)) {}
-  NewFile(const NewFile&) = delete;
-  ~NewFile();  // removes what was never committed
+  NewFile() noexcept = default;
+  // Also names what killed runs have left. `force` replaces a regular file.
+  static StoreResult<NewFile> create(const std::string& path, bool force);
 
-  bool create();
+  // Appends. Once it has failed, it does nothing.
   bool write(const void* bytes, std::size_t num_bytes);
-  // To disk, then to its name. Replaces what has that name: callers look first.
-  bool commit();
+  // To disk, then to its name. Says what has failed, if anything has.
+  StoreStatus commit();
 
  private:
-  std::string path_, temporary_;
-  std::FILE* file_ = nullptr;
+  explicit NewFile(store::OutputFile output) : output_(std::move(output)) {}
+
+  store::OutputFile output_;
+  std::uint64_t num_bytes_ = 0;
+  StoreStatus status_;
 };
 
 }  // namespace snug::cli

@@ -1,9 +1,7 @@
 // snug sample: a synthetic model with the statistics of a trained one.
 #include <fmt/format.h>
-#include <sys/stat.h>
 
 #include <bit>
-#include <cerrno>
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -145,10 +143,11 @@ void fill_row(const SampleTensor& tensor, std::uint64_t num_values, Random& rand
   }
 }
 
-bool write_model(NewFile& file, const std::vector<SampleTensor>& model, std::uint64_t total,
+// Ends early if the file cannot be written, or a signal comes.
+void write_model(NewFile& file, const std::vector<SampleTensor>& model, std::uint64_t total,
                  const SampleArgs& args) {
   const std::string header = header_of(model);
-  if (!file.write(header.data(), header.size())) return false;
+  file.write(header.data(), header.size());
   Random random(args.seed);
   ProgressBar bar(args.out);
   std::vector<char> row;
@@ -157,27 +156,25 @@ bool write_model(NewFile& file, const std::vector<SampleTensor>& model, std::uin
     const std::uint64_t num_rows = tensor.shape.size() > 1 ? tensor.shape[0] : 1;
     for (std::uint64_t i = 0; i < num_rows; ++i) {
       fill_row(tensor, tensor.num_elems() / num_rows, random, row);
-      if (!file.write(row.data(), row.size())) return false;
+      if (!file.write(row.data(), row.size())) return;
       done += row.size();
-      if (!bar.update({done, total, "making"})) return errno = EINTR, false;
+      if (!bar.update({done, total, "making"})) return;
     }
   }
-  return true;
 }
 
 int run_sample(const SampleArgs& args) {
   const std::uint64_t size = parse_bytes(args.size);
   if (size < 1000)
     return print_error(Code::kUsage, "--size wants a number like 64MiB, not " + args.size);
-  struct stat info;
-  if (!args.force && ::lstat(args.out.c_str(), &info) == 0)
-    return print_error({{Code::kExists, "already there; --force replaces it"}, args.out, {}, {}});
   const std::vector<SampleTensor> model = design_model(size);
   std::uint64_t total = 0;
   for (const SampleTensor& tensor : model) total += tensor.num_bytes();
-  NewFile file(args.out);
-  if (!file.create() || !write_model(file, model, total, args) || !file.commit())
-    return print_error({{Code::kIo, "cannot write"}, args.out, {}, std::strerror(errno)});
+  auto file = NewFile::create(args.out, args.force);
+  if (!file) return print_error(file.status());
+  write_model(*file, model, total, args);
+  if (pending_signal() != 0) return print_error(StoreStatus{});
+  if (StoreStatus s = file->commit(); !s.ok()) return print_error(s);
   return print_stdout(
       fmt::format("{}  {}  {} tensors\n", printable(args.out), format_bytes(total), model.size()));
 }

@@ -112,6 +112,8 @@ expect_code 0 "$SNUG" inspect model.safetensors --html page.html
 expect_code 0 "$SNUG" inspect model.safetensors --html page.html --force
 mkfifo pipe
 expect_code 8 "$SNUG" compress model.safetensors pipe --force
+expect_code 8 "$SNUG" sample pipe --force
+expect_in err "not a regular file; not replaced"
 [ -p pipe ] || fail "--force replaced a FIFO"
 
 # Control characters of names reach no terminal, in one byte or two.

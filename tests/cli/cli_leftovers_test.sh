@@ -49,4 +49,31 @@ expect_in err "snug: dir3.tmp-0123abcd ("
 expect_in out '"leftovers": ['
 expect_code 0 "$SNUG" decompress x.snug.safetensors z
 expect_in err "snug: z.tmp-0123abcd ("
+echo left >page.tmp-0123abcd
+expect_code 0 "$SNUG" inspect x.safetensors --html page
+expect_in err "snug: page.tmp-0123abcd ("
+
+# Also of sample, which does not replace what appears while it works.
+start_sample() {
+  "$SNUG" sample made --size 200MB >out 2>err &
+  PID=$!
+  for ((i = 0; i < 1000; i++)); do
+    [ -n "$(find . -name 'made.tmp-*' -size +0)" ] && return
+    sleep 0.01
+  done
+  fail "sample writes nothing"
+}
+start_sample
+kill -STOP $PID
+echo precious >made
+kill -CONT $PID
+wait $PID
+[ $? -eq 8 ] || fail "sample does not see what appears while it works"
+expect_in made precious
+rm made
+start_sample
+{ kill -9 $PID; wait $PID; } 2>/dev/null
+left=$(find . -name 'made.tmp-*' -printf '%P')
+expect_code 0 "$SNUG" sample made --size 1MB
+expect_in err "snug: $left ("
 echo passed
