@@ -7,6 +7,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -63,14 +64,13 @@ double median_seconds(int num_runs, const std::function<bool()>& body) {
 // Runs body(piece) for all pieces; each thread takes an equal, contiguous share.
 void for_pieces(std::size_t num_pieces, int num_threads,
                 const std::function<void(std::size_t)>& body) {
-  std::vector<std::thread> threads;
   const auto n = static_cast<std::size_t>(num_threads);
   const auto run = [&](std::size_t t) {
     for (std::size_t i = num_pieces * t / n; i < num_pieces * (t + 1) / n; ++i) body(i);
   };
+  std::vector<std::jthread> threads;  // which are joined even if not all of them can be made
   for (std::size_t t = 1; t < n; ++t) threads.emplace_back(run, t);
   run(0);
-  for (auto& thread : threads) thread.join();
 }
 
 BenchRow bench_memcpy(const BenchData& data, const int (&threads)[2], int num_runs) {
@@ -189,10 +189,10 @@ StoreResult<BenchData> load(const Reader& reader, std::uint64_t limit) {
 
 std::string to_text(const BenchArgs& args, const BenchData& data, const std::vector<BenchRow>& rows,
                     const int (&threads)[2]) {
-  std::string text =
-      fmt::format("{}: {} in {} tensor{}, {}, medians of {} runs\n\n", printable(args.file),
-                  format_bytes(data.raw.size()), data.tensors.size(),
-                  data.tensors.size() == 1 ? "" : "s", simd_target(), args.num_runs);
+  std::string text = fmt::format(
+      "{}: {} in {} tensor{}, {}, {}\n\n", printable(args.file), format_bytes(data.raw.size()),
+      data.tensors.size(), data.tensors.size() == 1 ? "" : "s", simd_target(),
+      args.num_runs == 1 ? "one run" : fmt::format("medians of {} runs", args.num_runs));
   const std::string many = fmt::format("{} threads", threads[1]);
   text +=
       fmt::format("{:<14}{:>9}{:>10}{:>24}{:>24}\n", "", "ratio", "size", "compress", "decompress");
@@ -229,7 +229,7 @@ std::string to_json(const BenchArgs& args, const BenchData& data, const std::vec
   return json_text(all) + "\n";
 }
 
-int run_bench(const BenchArgs& args) {
+int run_bench(const BenchArgs& args) try {
   end_on_signals();  // one call of a codec may take seconds, and nothing is written
   const std::uint64_t limit = parse_bytes(args.limit);
   if (limit == 0)
@@ -251,6 +251,8 @@ int run_bench(const BenchArgs& args) {
   rows.push_back(bench_zstd(*data, threads, args.num_runs));
   return print_stdout(args.json ? to_json(args, *data, rows, threads)
                                 : to_text(args, *data, rows, threads));
+} catch (const std::system_error& e) {
+  return print_error({{Code::kIo, "cannot start a thread; use fewer"}, {}, {}, e.code().message()});
 }
 
 }  // namespace

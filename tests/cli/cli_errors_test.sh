@@ -86,6 +86,13 @@ expect_in err "cannot write"
 [ $? -eq 7 ] || fail "a write that fails should exit with 7"
 ls | grep -q '^full' && fail "a failed write leaves a file: $(ls)"
 
+# Threads that cannot be had, played by a limit on memory (in KiB), which sanitizers exceed.
+if (ulimit -v 700000 && "$SNUG" --version) >/dev/null 2>&1; then
+  (ulimit -v 700000 && "$SNUG" bench model.safetensors --runs 1 --threads 256 >out 2>err)
+  [ $? -eq 7 ] || fail "bench without threads should exit with 7"
+  expect_in err "cannot start a thread; use fewer"
+fi
+
 # Files and folders that may not be read or written; root may do everything.
 if [ "$(id -u)" -ne 0 ]; then
   cp model.safetensors secret.safetensors

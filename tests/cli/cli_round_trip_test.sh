@@ -99,6 +99,7 @@ expect_same s1.safetensors s3.safetensors
 
 # bench prints a row for each contender.
 expect_code 0 "$SNUG" bench s1.safetensors --runs 1
+expect_in out ", one run"
 for row in memcpy "snug entropy" "snug fixed" "zstd -1"; do expect_in out "$row"; done
 expect_code 0 "$SNUG" bench s1.snug.safetensors --runs 1 --limit 1MB --json
 expect_in out '"raw_bytes": 1000000'
