@@ -2,16 +2,18 @@
 #include <algorithm>
 #include <atomic>
 #include <deque>
+#include <filesystem>
 
 #include "snug/store.h"
 #include "transfer/dialogue.h"
 #include "transfer/file_buffers.h"
-#include "wire/connection_core.h"
+#include "wire/memory_budget.h"
 
 namespace snug {
 namespace transfer {
 namespace {
 
+namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 
 constexpr std::size_t kMaxAtOnce = 16;
@@ -105,25 +107,43 @@ class FileReceiver {
     return part.commit(manifest_, rules_.force, rules_.check, known, kept);
   }
 
-  // True if a receiver ended after the rename and before its "done".
+  // True if a receiver ended after the rename and before its "done". What a sender made up may take
+  // much memory to list and to read: one at a time does either.
   StoreResult<bool> is_here_already(const std::string& folder) const {
+    static wire::MemoryBudget one_lists(1), one_reads(1);
     const std::string path = folder + "/" + manifest_.name;
-    if (manifest_.version.empty() || rules_.force) return false;
+    std::error_code error;
+    if (manifest_.version.empty() || rules_.force || !fs::exists(path, error)) return false;
+    {
+      const auto turn = take_turn(one_lists, path);
+      if (!turn) return turn.status();
+      if (!has_same_sizes(path)) return false;
+    }
+    const auto turn = take_turn(one_reads, path);
+    if (!turn) return turn.status();
+    const auto version = version_of(path);
+    return version && *version == manifest_.version;
+  }
+
+  bool has_same_sizes(const std::string& path) const {
     const auto here = list_path(path);
     const auto same_size = [](const ManifestFile& a, const ManifestFile& b) {
       return a.name == b.name && a.num_bytes == b.num_bytes;
     };
-    if (!here || here->is_folder != manifest_.is_folder ||
-        !std::equal(here->files.begin(), here->files.end(), manifest_.files.begin(),
-                    manifest_.files.end(), same_size))
-      return false;
-    // One at a time: reading a file that a sender made up may take much memory.
-    static wire::TurnTaker turn;
-    if (!turn.take(net::after(rules_.patience)))
+    return here && here->is_folder == manifest_.is_folder &&
+           std::equal(here->files.begin(), here->files.end(), manifest_.files.begin(),
+                      manifest_.files.end(), same_size);
+  }
+
+  // Given back by its destructor.
+  StoreResult<wire::Reservation> take_turn(wire::MemoryBudget& turns,
+                                           const std::string& path) const {
+    const Status s = turns.take(1, net::after(rules_.patience),
+                                [this] { return connection_.status().ok() && report(); });
+    if (s.ok()) return wire::Reservation(turns, 1);
+    if (s.code == Code::kTimeout)
       return StoreStatus{{Code::kTimeout, "busy with what other senders have sent"}, path};
-    const auto version = version_of(path);
-    turn.give_back();
-    return version && *version == manifest_.version;
+    return connection_.status().ok() ? interrupted() : StoreStatus{connection_.status()};
   }
 
   StoreStatus receive_all(const PartFolder& part) {
@@ -177,7 +197,7 @@ class FileReceiver {
     return kBroken;
   }
 
-  bool report() {
+  bool report() const {
     std::uint64_t done = finished_bytes_;
     for (const FileOnItsWay& file : on_the_way_) done += file.transfer.done_bytes();
     return !rules_.progress || rules_.progress({done, manifest_.num_bytes(), "receiving"});

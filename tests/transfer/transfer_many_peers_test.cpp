@@ -152,14 +152,14 @@ class ManyPeers : public testing::Test {
     if (kSanitized) GTEST_SKIP() << "sanitizers take memory of their own";
   }
 
-  // Every peer does it at the same time, and stays connected until all have. `held`: a file that
-  // the receiver has already.
+  // Every peer does it at the same time, and stays connected until all have. `held`: a file or
+  // folder that the receiver gets before.
   template <class Attack>
   void attack(Attack attack, const std::string& held = {}) {
     const ScratchFolder folder;
     RecvProcess recv(folder.path());
     ASSERT_FALSE(recv.address().empty());
-    if (!held.empty()) fs::copy_file(held, folder / "in/held");
+    if (!held.empty()) fs::rename(held, folder / "in/held");
     std::atomic<int> num_done{0};
     std::vector<std::thread> threads;
     for (int i = 0; i < kNumPeers; ++i)
@@ -243,6 +243,20 @@ TEST_F(ManyPeers, AllAskByVersion) {
         version[0] = static_cast<char>('0' + i % 10);
         (void)peer.announce(manifest.substr(0, manifest.size() - 1) + R"(,"version":")" + version +
                             "\"}");
+      },
+      folder / "held");
+}
+
+// The folder that a sender asks for has to be listed, whatever it says is in it.
+TEST_F(ManyPeers, AllAskForAFolderOfManyFiles) {
+  const ScratchFolder folder;
+  fs::create_directory(folder / "held");
+  for (int i = 0; i < 40'000; ++i)
+    write_file(folder / ("held/" + std::string(200, 'x') + std::to_string(i)), "");
+  attack(
+      [](HandPeer& peer, int) {
+        (void)peer.announce(R"({"name":"held","folder":1,"files":[["a",0,420]],"version":")" +
+                            std::string(32, '0') + "\"}");
       },
       folder / "held");
 }
