@@ -30,6 +30,7 @@ std::string format_bytes(std::uint64_t num_bytes) {
 std::string format_rate(std::uint64_t num_bytes, double seconds) {
   if (seconds <= 0) return "-";
   const double rate = static_cast<double>(num_bytes) / seconds;
+  if (rate < 1e3) return fmt::format("{:.0f} B/s", rate);
   if (rate < 1e6) return fmt::format("{:.0f} kB/s", rate / 1e3);
   if (rate < 1e9) return fmt::format("{:.0f} MB/s", rate / 1e6);
   return fmt::format("{:.2f} GB/s", rate / 1e9);
@@ -62,7 +63,7 @@ std::uint64_t parse_bytes(const std::string& text) {
     if (rest == "iB" || rest == "i") factor = std::pow(1024.0, static_cast<double>(at + 1));
   }
   const double bytes = value * factor;
-  return bytes >= 1 && bytes < 9e15 ? static_cast<std::uint64_t>(bytes) : 0;
+  return bytes >= 1 && bytes <= 8e15 ? static_cast<std::uint64_t>(bytes) : 0;
 }
 
 std::size_t display_width(const std::string& text) {

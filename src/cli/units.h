@@ -10,7 +10,7 @@ std::string format_rate(std::uint64_t num_bytes, double seconds);  // "2.31 GB/s
 std::string format_percent(double share, int digits = 1);          // 0.661 -> "66.1 %"
 std::string format_seconds(double seconds);                        // "0:07", "1:02:03"
 
-// Parses "64MiB", "1.5 GB", "4096"; 0 for anything else.
+// Parses "64MiB", "1.5 GB", "4096", up to 8000TB; 0 for anything else.
 std::uint64_t parse_bytes(const std::string& text);
 
 // Terminal columns of a UTF-8 text, approximately.

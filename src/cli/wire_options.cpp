@@ -3,12 +3,15 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
+#include <cerrno>
+#include <cmath>
 #include <cstdlib>
 #include <fstream>
 
 #include "cli/commands.h"
 #include "cli/terminal.h"
 #include "cli/units.h"
+#include "store/file_io.h"
 
 namespace snug::cli {
 namespace {
@@ -26,8 +29,7 @@ StoreResult<std::string> read_token(const std::string& file) {
   std::string token(wire::kMaxTokenBytes + 2, '\0');  // shows one that is too long
   in.read(token.data(), static_cast<std::streamsize>(token.size()));
   token.resize(static_cast<std::size_t>(in.gcount()));
-  if (in.bad() || token.empty())
-    return StoreStatus{{Code::kIo, "cannot read the token"}, file, {}, {}};
+  if (!in.is_open() || in.bad()) return store::io_error("cannot read the token", file, errno);
   while (!token.empty() && (token.back() == '\n' || token.back() == '\r')) token.pop_back();
   if (token.empty()) return StoreStatus{{Code::kUsage, "the file has no token"}, file, {}, {}};
   warn_if_exposed(file);
@@ -79,6 +81,10 @@ StoreResult<wire::Options> to_wire_options(const WireArgs& args) {
     print_stderr("snug: warning: --insecure: SNUG_TOKEN is not used, nothing is encrypted\n");
   options.num_lanes = args.num_lanes;
   options.chunk_bytes = parse_bytes(args.chunk);
+  if (options.chunk_bytes == 0)
+    return StoreStatus{{Code::kUsage, "--chunk wants a size like 1MiB"}, {}, {}, args.chunk};
+  if (std::isnan(args.timeout_seconds))  // which is in any range
+    return StoreStatus{{Code::kUsage, "--timeout wants a number of seconds"}, {}, {}, "nan"};
   options.timeout = std::chrono::milliseconds(static_cast<long>(args.timeout_seconds * 1000));
   return options;
 }

@@ -31,8 +31,9 @@ struct Tables {
         chosen = table;
         return;
       }
-    std::fprintf(stderr, "snug: SNUG_FORCE=%s is not available on this CPU; using %s\n", force,
-                 chosen->name);
+    std::fprintf(stderr, "snug: SNUG_FORCE=%s: this CPU has", force);
+    for (const char* name : names) std::fprintf(stderr, " %s", name);
+    std::fprintf(stderr, "; using %s\n", chosen->name);
   }
 };
 

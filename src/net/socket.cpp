@@ -196,7 +196,7 @@ Result<Address> parse_address(std::string_view text) {
   if (host.starts_with('[') && host.ends_with(']')) {
     host = host.substr(1, host.size() - 2);
   } else if (host.find(':') != std::string_view::npos) {
-    return Status{Code::kUsage, "an IPv6 address is written [ADDRESS]:PORT"};
+    return Status{Code::kUsage, "an address is HOST:PORT without http://, or [IPV6]:PORT"};
   }
   Address address{std::string(host.empty() ? "127.0.0.1" : host), 0};
   const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), address.port);

@@ -44,8 +44,8 @@ Status check(const LaneHeader& header) noexcept { return check_header(header, kC
 
 Result<ChunkTable> ChunkTable::make(std::vector<Extent> extents, std::size_t chunk_bytes) {
   if (chunk_bytes < kMinChunkBytes || chunk_bytes > kMaxChunkBytes || chunk_bytes % kMinChunkBytes)
-    return Status{Code::kUsage, "chunk size is not between 64 KiB and 4 MiB", kNowhere, kNowhere,
-                  chunk_bytes};
+    return Status{Code::kUsage, "chunk size is not a multiple of 64 KiB, up to 4 MiB", kNowhere,
+                  kNowhere, chunk_bytes};
   ChunkTable table;
   table.chunk_bytes_ = chunk_bytes;
   for (const Extent& extent : extents) {

@@ -57,6 +57,30 @@ expect_code 2 "$SNUG" sync --serve . --once
 expect_code 2 "$SNUG" sync --serve . --keep 3
 expect_code 2 "$SNUG" sync --follow 127.0.0.1:1 . --listen 127.0.0.1:2
 
+# Values that cannot be read, or are out of range: the message says what would be right.
+# wrong_value TEXT command...
+wrong_value() {
+  local text=$1
+  shift
+  expect_code 2 "$@"
+  expect_in err "$text"
+}
+send=("$SNUG" send model.safetensors 127.0.0.1:1 --retries 0)
+wrong_value "not a multiple of 64 KiB" "${send[@]}" --chunk 1M
+wrong_value "wants a size like 1MiB: nan" "${send[@]}" --chunk nan
+wrong_value "wants a number of seconds" "${send[@]}" --timeout nan
+wrong_value "HOST:PORT without http://" "$SNUG" send model.safetensors http://127.0.0.1:1
+mkdir folder
+wrong_value "from 16MiB to 8000TB" "$SNUG" mount model.snug.safetensors folder --cache 9PB
+expect_code 9 "${send[@]}" --token-file nowhere
+expect_in err "No such file or directory"
+printf '\n\n' >newlines
+wrong_value "the file has no token" "${send[@]}" --token-file newlines
+wrong_value "the file has no token" "${send[@]}" --token-file /dev/null
+expect_code 9 "$SNUG" sync --serve nowhere
+SNUG_FORCE=none "$SNUG" inspect model.safetensors >/dev/null 2>err
+grep -q "this CPU has .*scalar; using" err || fail "SNUG_FORCE does not say what there is: $(cat err)"
+
 # Damage is reported with file, tensor, block and byte.
 cp model.snug.safetensors broken.snug.safetensors
 chmod u+w broken.snug.safetensors

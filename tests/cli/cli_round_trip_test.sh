@@ -97,6 +97,10 @@ expect_code 0 "$SNUG" compress s1.safetensors
 expect_code 0 "$SNUG" decompress s1.snug.safetensors s3.safetensors
 expect_same s1.safetensors s3.safetensors
 
+# The first example of cat works on such a model.
+name=$("$SNUG" --help | sed -n 's/.* cat [^ ]* \([^ ]*\) --rows.*/\1/p')
+expect_code 0 "$SNUG" cat s1.snug.safetensors "$name" --rows 0:16
+
 # bench prints a row for each contender.
 expect_code 0 "$SNUG" bench s1.safetensors --runs 1
 expect_in out ", one run"

@@ -18,6 +18,10 @@ expect_code 0 "$SNUG" send folder "$ADDRESS" --json
 expect_in out '"num_files": 2'
 expect_same folder/sub/sample.safetensors in/folder/sub/sample.safetensors
 
+echo x >tiny
+expect_code 0 "$SNUG" send tiny "$ADDRESS"
+grep -q ' 0 kB/s' out && fail "the rate of a small transfer is nothing: $(cat out)"
+
 # Refusals: one line, the right code, at once.
 expect_code 8 "$SNUG" send model.safetensors "$ADDRESS"
 SNUG_TOKEN="another one of 16 bytes" expect_code 13 "$SNUG" send model.safetensors "$ADDRESS"
