@@ -25,7 +25,7 @@ kill -STOP $follower
 rm served/v1/f*
 kill -CONT $follower
 wait_until 200 grep -q "cannot open" one.err || fail "nothing was missing: $(cat one.err one.out)"
-expect_in server.err "127.0.0.1:"
+expect_soon server.err "127.0.0.1:"
 mkdir served/.v2
 echo 2 >served/.v2/f
 mv served/.v2 served/v2
@@ -51,8 +51,8 @@ serve receiver "$SNUG" recv taken --listen 127.0.0.1:0
 truncate -s 8T huge
 expect_code 7 "$SNUG" send huge "$ADDRESS"
 expect_in err " MiB needed"
-grep -q ': 127.0.0.1:[0-9]*: taken: not enough room on the disk: [0-9]* MiB free' receiver.err ||
-  fail "the receiver says something else: $(cat receiver.err)"
+wait_until 200 grep -q ': 127.0.0.1:[0-9]*: taken: not enough room on the disk: [0-9]* MiB free' \
+  receiver.err || fail "the receiver says something else: $(cat receiver.err)"
 [ -z "$(ls -A taken)" ] || fail "left behind: $(ls -A taken)"
 
 # Strangers who connect and say nothing keep nobody out.

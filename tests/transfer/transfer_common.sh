@@ -27,6 +27,9 @@ wait_until() {
   return 1
 }
 
+# expect_soon FILE TEXT: what a process that still runs prints, after its peer may have ended.
+expect_soon() { wait_until 200 grep -qF -- "$2" "$1" || expect_in "$1" "$2"; }
+
 # end PID: ends a process in good order and waits for it.
 end() {
   kill -TERM "$1" 2>/dev/null
