@@ -96,8 +96,9 @@ int run_mount(const MountArgs& args) {
   mount::MountOptions options;
   options.cache_bytes = parse_bytes(args.cache);
   if (options.cache_bytes < mount::kMinCacheBytes)
-    return print_error(Code::kUsage,
-                       "--cache wants a size from 16MiB to 8000TB, not " + args.cache);
+    return print_error(
+        Code::kUsage,
+        "--cache wants a size of at least 16MiB and at most 8000TB, not " + args.cache);
   options.num_threads = args.num_threads;
   options.allow_other = args.allow_other;
   Background background;

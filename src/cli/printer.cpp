@@ -51,6 +51,7 @@ void Printer::write(Stream& stream, std::unique_lock<std::mutex>& lock) noexcept
   const ssize_t n = write_some(stream.fd, {text.data(), num_bytes});
   if (n < 0 && &stream == &out_ && pending_signal() == 0) (void)stdout_error();
   lock.lock();
+  // In the end, Ctrl-C has to wait for one try only.
   const bool give_up = n < 0 || (stopping_ && pending_signal() != 0);
   stream.waiting.erase(0, give_up ? std::string::npos : static_cast<std::size_t>(n));
   if (!stream.lost || !stream.waiting.empty()) return;

@@ -71,7 +71,7 @@ wrong_value "wants a size like 1MiB: nan" "${send[@]}" --chunk nan
 wrong_value "wants a number of seconds" "${send[@]}" --timeout nan
 wrong_value "HOST:PORT without http://" "$SNUG" send model.safetensors http://127.0.0.1:1
 mkdir folder
-wrong_value "from 16MiB to 8000TB" "$SNUG" mount model.snug.safetensors folder --cache 9PB
+wrong_value "at most 8000TB" "$SNUG" mount model.snug.safetensors folder --cache 9PB
 expect_code 9 "${send[@]}" --token-file nowhere
 expect_in err "No such file or directory"
 printf '\n\n' >newlines
