@@ -52,6 +52,27 @@ std::string to_string(const StoreStatus& status);
 template <class T>
 using StoreResult = BasicResult<T, StoreStatus>;
 
+// ---- stop ------------------------------------------------------------------
+
+// As long as it lives, calls on this thread ask `keep_going` wherever they are: StoreOptions's
+// `progress` is not called while headers are read. Once it has returned false, they fail with kIo,
+// and nothing gets its final name. It is asked at every read and write, so it should only look at a
+// flag. If it is empty, calls inside go on to their end. The innermost scope counts.
+class StopScope {
+ public:
+  explicit StopScope(std::function<bool()> keep_going);
+  ~StopScope();
+  StopScope(const StopScope&) = delete;
+  StopScope& operator=(const StopScope&) = delete;
+
+  bool is_stopped() const;  // asks
+
+ private:
+  const std::function<bool()> keep_going_;
+  const StopScope* const outer_;
+  mutable bool stopped_ = false;  // once and for all
+};
+
 // ---- compress and restore --------------------------------------------------
 
 // How far a call is, in bytes of original data.

@@ -7,6 +7,7 @@
 #include "cli/terminal.h"
 #include "snug/codec.h"
 #include "snug/snug.h"
+#include "snug/store.h"
 
 namespace {
 
@@ -109,6 +110,7 @@ void snug::cli::add_output_flags(CLI::App& cmd, bool& json, bool& quiet) {
 int main(int argc, char** argv) {
   snug::cli::open_standard_streams();
   snug::cli::catch_signals();
+  const snug::StopScope scope([] { return snug::cli::pending_signal() == 0; });
   try {
     return run(argc, argv);
   } catch (const std::bad_alloc&) {

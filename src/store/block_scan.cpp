@@ -10,6 +10,7 @@ constexpr int kMaxThreads = 64;  // what the memory promise is made for
 constexpr std::size_t kManyTensors = 500'000;
 constexpr std::uint64_t kTinyBytes = 4096;
 constexpr std::uint64_t kReportBytes = std::uint64_t{2} << 20;
+constexpr std::uint64_t kReportAdds = 1024;  // of tiny tensors
 
 struct ScanJob {
   Chunk chunk;
@@ -120,7 +121,8 @@ StoreStatus ProgressMeter::add(std::uint64_t num_bytes, const std::string& path)
   const std::lock_guard lock(mutex_);
   work_ += num_bytes;
   const std::uint64_t done = work_ / num_passes_;
-  if (!stopped_ && (done - reported_ >= kReportBytes || done >= total_)) {
+  const bool is_due = done - reported_ >= kReportBytes || ++num_adds_ % kReportAdds == 0;
+  if (!stopped_ && (is_due || done >= total_)) {
     reported_ = done;
     stopped_ = !callback_({done, total_, phase_});
   }

@@ -46,7 +46,7 @@ class ProgressMeter {
   const std::uint64_t total_, num_passes_;
   const char* phase_ = "";
   std::mutex mutex_;
-  std::uint64_t work_ = 0, reported_ = 0;
+  std::uint64_t work_ = 0, reported_ = 0, num_adds_ = 0;
   bool stopped_ = false;
 };
 

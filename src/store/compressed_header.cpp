@@ -6,6 +6,7 @@
 
 #include "snug/codec.h"
 #include "store/json_reader.h"
+#include "store/stop.h"
 
 namespace snug::store {
 namespace {
@@ -36,7 +37,7 @@ std::string slot_json(std::string_view dtype, const std::vector<std::uint64_t>& 
 
 }  // namespace
 
-// JSON on its way to a file, or only counted.
+// JSON on its way to a file, or only counted. It fails, too, if the caller wants to stop.
 class CompressedHeader::Text {
  public:
   explicit Text(const File* out) : out_(out), at_(kLengthBytes) {}
@@ -52,7 +53,8 @@ class CompressedHeader::Text {
     put("\"");
   }
   void flush() {
-    if (out_ != nullptr && status_.ok()) status_ = out_->write_at(at_, text_.data(), text_.size());
+    if (status_.ok())
+      status_ = out_ != nullptr ? out_->write_at(at_, text_.data(), text_.size()) : check_stop({});
     at_ += text_.size();
     text_.clear();
   }
@@ -105,7 +107,7 @@ StoreStatus CompressedHeader::plan(const TensorFile& in) {
 
   Text text(nullptr);
   put_metadata(in, kNoHash, text);
-  for (std::size_t i = 0; i < slots_.size(); ++i) {
+  for (std::size_t i = 0; i < slots_.size() && text.status().ok(); ++i) {
     const Slot slot = plain.slots[i];
     text.put(",");
     text.put_string(slot.name);
@@ -122,6 +124,7 @@ StoreStatus CompressedHeader::plan(const TensorFile& in) {
     }
     text.put(json);
   }
+  if (!text.status().ok()) return text.status();
   text.put(",");
   text.put_string(kHeaderTensor);
   text.put(":" + slot_json("U8", {largest}, largest, largest) + "}");
@@ -150,7 +153,7 @@ StoreStatus CompressedHeader::write(const TensorFile& in, const std::string& has
   const Layout& plain = in.plain();
   Text text(&out);
   put_metadata(in, hash, text);
-  for (std::size_t i = 0; i < slots_.size(); ++i) {
+  for (std::size_t i = 0; i < slots_.size() && text.status().ok(); ++i) {
     const Slot slot = plain.slots[i];
     const Place place = {slots_[i].begin - data_start_, slots_[i].end - data_start_};
     const std::uint64_t num_bytes = place.end - place.begin;
@@ -162,6 +165,7 @@ StoreStatus CompressedHeader::write(const TensorFile& in, const std::string& has
     text.put(kept ? slot_json(slot.dtype, slot.shape(), place.begin, place.end)
                   : slot_json("U8", {num_bytes}, place.begin, place.end));
   }
+  if (!text.status().ok()) return text.status();
   text.put(",");
   text.put_string(kHeaderTensor);
   text.put(

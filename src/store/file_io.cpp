@@ -11,6 +11,8 @@
 #include <cstring>
 #include <utility>
 
+#include "store/stop.h"
+
 namespace snug::store {
 
 StoreStatus io_error(const char* what, const std::string& path, int error, std::uint64_t byte) {
@@ -122,6 +124,7 @@ StoreStatus File::compare(int fd) const {
 }
 
 StoreStatus File::read_at(std::uint64_t offset, void* dst, std::size_t num_bytes) const {
+  if (StoreStatus s = check_stop(path_); !s.ok()) return s;
   return with_descriptor([&](int fd) -> StoreStatus {
     auto* to = static_cast<char*>(dst);
     while (num_bytes > 0) {
@@ -139,6 +142,7 @@ StoreStatus File::read_at(std::uint64_t offset, void* dst, std::size_t num_bytes
 }
 
 StoreStatus File::write_at(std::uint64_t offset, const void* src, std::size_t num_bytes) const {
+  if (StoreStatus s = check_stop(path_); !s.ok()) return s;
   const auto* from = static_cast<const char*>(src);
   while (num_bytes > 0) {
     const ssize_t n = ::pwrite(fd_, from, num_bytes, static_cast<off_t>(offset));

@@ -6,6 +6,8 @@
 #include <numeric>
 #include <tuple>
 
+#include "store/stop.h"
+
 namespace snug::store {
 namespace {
 
@@ -116,8 +118,7 @@ void SlotTable::sort() {
   const auto before = [](const Place& a, const Place& b) {
     return std::tuple(a.begin, a.end, a.name_at) < std::tuple(b.begin, b.end, b.name_at);
   };
-  if (!std::is_sorted(places_.begin(), places_.end(), before))
-    std::sort(places_.begin(), places_.end(), before);
+  if (!std::is_sorted(places_.begin(), places_.end(), before)) sort_or_stop(places_, before);
 }
 
 std::optional<std::size_t> SlotTable::index_names() {
@@ -126,8 +127,7 @@ std::optional<std::size_t> SlotTable::index_names() {
   const auto name_of = [this](std::uint32_t i) { return name(places_[i]); };
   const auto before = [&](std::uint32_t a, std::uint32_t b) { return name_of(a) < name_of(b); };
   // Frameworks write names in order: millions of them need not be sorted then.
-  if (!std::is_sorted(by_name_.begin(), by_name_.end(), before))
-    std::sort(by_name_.begin(), by_name_.end(), before);
+  if (!std::is_sorted(by_name_.begin(), by_name_.end(), before)) sort_or_stop(by_name_, before);
   for (std::size_t i = 1; i < by_name_.size(); ++i)
     if (name_of(by_name_[i - 1]) == name_of(by_name_[i])) return by_name_[i];
   return std::nullopt;
@@ -174,8 +174,7 @@ bool MetadataTable::any_twice() const {
   std::vector<std::uint32_t> sorted(size());
   std::iota(sorted.begin(), sorted.end(), 0u);
   const auto key = [this](std::uint32_t i) { return part(2 * std::size_t{i}); };
-  std::sort(sorted.begin(), sorted.end(),
-            [&](std::uint32_t a, std::uint32_t b) { return key(a) < key(b); });
+  sort_or_stop(sorted, [&](std::uint32_t a, std::uint32_t b) { return key(a) < key(b); });
   return std::adjacent_find(sorted.begin(), sorted.end(), [&](std::uint32_t a, std::uint32_t b) {
            return key(a) == key(b);
          }) != sorted.end();

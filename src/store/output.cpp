@@ -13,6 +13,7 @@
 
 #include "os/random.h"
 #include "store/folder.h"
+#include "store/stop.h"
 
 namespace snug::store {
 namespace {
@@ -229,6 +230,7 @@ StoreStatus OutputFile::sync() const {
 }
 
 StoreStatus OutputFile::commit() {
+  if (StoreStatus s = check_stop(final_path_); !s.ok()) return s;
   if (StoreStatus s = rename_path(file_.path(), final_path_, force_); !s.ok()) return s;
   if (!in_folder_) sync_parent(final_path_);
   final_path_.clear();  // nothing left to delete
@@ -263,6 +265,7 @@ StoreStatus OutputFolder::commit(bool force, std::span<const std::string> known,
   for (const std::string& name : sub_folders_) copy_permissions(like_ + "/" + name, path_of(name));
   copy_permissions(like_, temporary_);
   if (StoreStatus s = sync_folder(temporary_); !s.ok()) return s;
+  if (StoreStatus s = check_stop(final_); !s.ok()) return s;
   if (StoreStatus s = force ? replace_folder(temporary_, final_, known, kept)
                             : rename_folder(temporary_, final_);
       !s.ok())

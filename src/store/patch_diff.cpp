@@ -8,6 +8,7 @@
 #include "snug/delta.h"
 #include "store/file_hash.h"
 #include "store/patch_jobs.h"
+#include "store/stop.h"
 
 namespace snug::store {
 namespace {
@@ -36,6 +37,7 @@ class TaskList {
           tensors_.push_back({slot.name, i, layout->data_start + slot.begin, slot.num_bytes()});
     // Stable: of equal names the first file's counts.
     std::ranges::stable_sort(tensors_, {}, &BaseTensor::name);
+    // Incomplete if the caller wants to stop: the first read then fails.
     for (std::uint32_t i = 0; i < next.files.size(); ++i) add_file(i);
     tensors_ = {};
   }
@@ -91,9 +93,11 @@ class TaskList {
     const bool same_header = same != nullptr && same->layout() != nullptr &&
                              same->layout()->data_start == layout->data_start;
     add(file, 0, layout->data_start, DType::kBytes, false, {same_header, base_file, 0});
-    for (const Slot& slot : layout->slots)
+    for (const Slot& slot : layout->slots) {
+      if (is_stopped()) return;
       add(file, layout->data_start + slot.begin, slot.num_bytes(), dtype_of(slot.dtype), true,
           find_tensor(slot.name, slot.num_bytes(), same != nullptr ? base_file : kNoFile));
+    }
   }
 
   // The tensor of that name in the file `preferred`, or in any other.

@@ -7,15 +7,19 @@
 
 #include "store/file_hash.h"
 #include "store/range_text.h"
+#include "store/stop.h"
 
 namespace snug::store {
 namespace {
 
-StoreResult<Layout> parse(const ReadRange& read, std::uint64_t json_bytes,
-                          std::uint64_t file_bytes) {
+StoreResult<Layout> parse(const ReadRange& read, std::uint64_t json_bytes, std::uint64_t file_bytes,
+                          const std::string& path) {
   RangeText text(read, kLengthBytes, kLengthBytes + json_bytes);
   auto layout = parse_layout(text, json_bytes, file_bytes);
-  return text.status().ok() ? std::move(layout) : text.status();
+  if (!text.status().ok()) return text.status();
+  // Tables that were not sorted to the end prove nothing.
+  if (StoreStatus s = check_stop(path); !s.ok()) return s;
+  return layout;
 }
 
 void hash_number(FileHash& hash, std::uint64_t number) { hash.update(&number, sizeof number); }
@@ -90,7 +94,7 @@ StoreResult<Layout> TensorFile::read_layout() const {
   const ReadRange read = [this](std::uint64_t offset, std::span<std::byte> dst) {
     return file_.read_at(offset, dst.data(), dst.size());
   };
-  auto layout = parse(read, *json_bytes, file_.num_bytes());
+  auto layout = parse(read, *json_bytes, file_.num_bytes(), path());
   if (layout) return layout;
   StoreStatus status = layout.status();
   status.file = path();
@@ -146,7 +150,7 @@ StoreStatus TensorFile::read_original(const Layout& stored) {
   const auto json_bytes = check_header_length(length, plain_bytes);
   if (!json_bytes || *json_bytes != packed_.num_bytes() - kLengthBytes)
     return bad("original header damaged: length does not match");
-  auto layout = parse(read, *json_bytes, plain_bytes);
+  auto layout = parse(read, *json_bytes, plain_bytes, path());
   if (!layout) {
     const StoreStatus& status = layout.status();
     if (!status.file.empty()) return status;  // it could not be read
@@ -169,6 +173,7 @@ StoreStatus TensorFile::match_tensors(const Layout& stored) {
     const auto fail = [&](const char* what) -> StoreStatus {
       return {{Code::kCorrupt, what}, path(), std::string(slot.name)};
     };
+    if (StoreStatus s = check_stop(path()); !s.ok()) return s;
     const auto idx = stored.slots.find(slot.name, next);
     if (!idx) return fail("tensor missing");
     next = *idx + 1;

@@ -10,6 +10,7 @@
 
 #include "store/folder.h"
 #include "store/output.h"
+#include "store/stop.h"
 #include "transfer/file_identity.h"
 #include "transfer/part_folder.h"
 
@@ -98,23 +99,26 @@ StoreStatus HeldVersions::add(const std::string& hash, const std::string& name,
   if (StoreStatus s = write(); !s.ok()) return s;
   if (StoreStatus s = point_current(); !s.ok()) return s;
   if (versions_.size() <= num_kept) return {};
-  while (versions_.size() > num_kept) remove_oldest(report);
+  while (versions_.size() > num_kept && !store::is_stopped()) remove_oldest(report);
   return write();
 }
 
 void HeldVersions::remove_oldest(const Report& report) {
-  const VersionRecord oldest = std::move(versions_.front());
-  versions_.erase(versions_.begin());
+  const VersionRecord oldest = versions_.front();
   const std::string path = path_of(oldest.name);
   std::error_code error;
-  if (!fs::exists(fs::symlink_status(path, error))) return;
+  const bool exists = fs::exists(fs::symlink_status(path, error));
   // Listed before it is checked, and deleted by name: what appears meanwhile stays.
   const auto names = file_names(path);
-  if (is_unchanged(oldest) && store::remove_files(path, names)) return;
+  const bool is_same = exists && is_unchanged(oldest);
+  if (exists && !is_same && store::is_stopped()) return;  // it was not read: the next update's turn
+  versions_.erase(versions_.begin());
+  if (!exists || (is_same && store::remove_files(path, names))) return;
   if (report) report({{Code::kExists, "changed since it was fetched, so not deleted"}, path});
 }
 
 StoreStatus HeldVersions::write() const {
+  const StopScope to_the_end({});  // what has its final name must be recorded
   std::vector<VersionRecord> list = versions_;
   for (const std::string& name : unfinished_) list.push_back({kUnfinished, name});
   return write_journal(path_of(kJournal), list);

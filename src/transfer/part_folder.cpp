@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "store/output.h"
+#include "store/stop.h"
 
 namespace snug::transfer {
 namespace {
@@ -209,9 +210,11 @@ StoreResult<std::string> PartFolder::commit(
   if (manifest.is_folder) {
     open_to_others(*mode);
     StoreStatus s = store::sync_folder(path_);
+    if (s.ok()) s = store::check_stop(final);
     if (s.ok()) s = replace_folder(path_, final, force, known, kept);
     if (!s.ok()) return make_private(), s;
   } else {
+    if (StoreStatus s = store::check_stop(final); !s.ok()) return s;
     if (StoreStatus s = store::rename_path(path_ + "/" + manifest.name, final, force); !s.ok())
       return s;
     ::rmdir(path_.c_str());

@@ -96,6 +96,13 @@ class FileReceiver {
     return commit(*part);
   }
 
+  // False if the caller wants to stop.
+  bool report() const {
+    std::uint64_t done = finished_bytes_;
+    for (const FileOnItsWay& file : on_the_way_) done += file.transfer.done_bytes();
+    return !rules_.progress || rules_.progress({done, manifest_.num_bytes(), "receiving"});
+  }
+
   std::string kept;
 
  private:
@@ -197,12 +204,6 @@ class FileReceiver {
     return kBroken;
   }
 
-  bool report() const {
-    std::uint64_t done = finished_bytes_;
-    for (const FileOnItsWay& file : on_the_way_) done += file.transfer.done_bytes();
-    return !rules_.progress || rules_.progress({done, manifest_.num_bytes(), "receiving"});
-  }
-
   Connection& connection_;
   const ReceiveRules& rules_;
   FileManifest& manifest_;
@@ -217,6 +218,7 @@ StoreResult<std::string> receive_files(Connection& connection, const std::string
                                        const ReceiveRules& rules, FileManifest& manifest,
                                        std::string& kept) {
   FileReceiver receiver(connection, rules, manifest);
+  const StopScope scope([&receiver] { return receiver.report(); });
   auto path = receiver.run(folder);
   kept = receiver.kept;
   if (!path) {

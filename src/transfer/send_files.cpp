@@ -181,6 +181,7 @@ StoreResult<TransferReport> send_path(const std::string& path, const std::string
     return !options.progress || options.progress({done, report.raw_bytes, "sending"});
   };
   const auto keep_going = [&] { return progress(0); };
+  const StopScope scope(keep_going);
   bool was_connected = false;
   for (int failures = 0;; ++report.num_attempts) {
     auto connection = wire::connect(address, options.wire, keep_going);

@@ -58,6 +58,7 @@ class SyncFollower {
       : address_(address), folder_(folder), options_(options), held_(folder) {}
 
   StoreStatus run() {
+    const StopScope scope([this] { return going(); });
     if (options_.num_kept < 1)
       return {{Code::kUsage, "at least one version must be kept"}, folder_};
     std::error_code error;
@@ -156,6 +157,7 @@ class SyncFollower {
     std::error_code error;
     if (!fs::exists(fs::symlink_status(path, error)) || held_.still_has(next.name)) return {};
     const auto hash = version_of(path);
+    if (!going()) return interrupted();
     if (hash && *hash == next.hash) return {};
     return {{Code::kExists, "not fetched by snug sync, so not replaced; move it away"}, path};
   }
@@ -226,6 +228,7 @@ class SyncFollower {
     if (report) {
       raw_bytes = report->info.target_bytes;
       if (StoreStatus s = store::check_compressed(result); !s.ok()) return s;
+      if (!going()) return interrupted();
       if (report->info.is_folder) return replace_folder(result, final, known);
       const StoreStatus s = store::rename_path(result, final, true);
       store::sync_parent(final);

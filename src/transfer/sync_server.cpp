@@ -36,14 +36,12 @@ class SyncServer {
         options_(options) {}
 
   StoreStatus run() {
+    const StopScope scope([this] { return going(); });
     if (StoreStatus s = catalog_.scan(); !s.ok()) return s;
     std::thread scanning([this] { keep_scanning(); });
     serve_peers(
         listener_, [this](Connection& connection) { return serve(connection); },
-        [this](const StoreStatus& status) {
-          if (going()) report_error(status);
-        },
-        [this] { return going(); });
+        [this](const StoreStatus& status) { report_error(status); }, [this] { return going(); });
     stopping_ = true;
     scanning.join();
     return {};
@@ -53,6 +51,7 @@ class SyncServer {
   bool going() const { return !stopping_ && (!options_.keep_going || options_.keep_going()); }
 
   void keep_scanning() {
+    const StopScope scope([this] { return going(); });
     // A folder that is gone is reported once, though it is looked for many times a second.
     for (std::string last; going(); std::this_thread::sleep_for(50ms)) {
       const StoreStatus s = catalog_.scan();
@@ -63,6 +62,7 @@ class SyncServer {
   }
 
   StoreStatus serve(Connection& connection) {
+    const StopScope scope([this] { return going(); });
     Deadline deadline = net::after(std::min(kFirstWords, options_.wire.timeout));
     for (;;) {
       const auto offers_files = [&] { return connection.core()->has_offers(); };
@@ -164,7 +164,7 @@ class SyncServer {
 
   void report_error(const StoreStatus& status) {
     const std::lock_guard lock(event_mutex_);
-    if (options_.on_error) options_.on_error(status);
+    if (options_.on_error && going()) options_.on_error(status);
   }
 
   wire::Listener& listener_;

@@ -65,6 +65,25 @@ expect_in err "snug: interrupted"
 interrupt 0.5 "$SNUG" recv in --listen 127.0.0.1:0
 interrupt 0.5 "$SNUG" sync --serve served --listen 127.0.0.1:0
 
+# Versions and headers that take long to read.
+mkdir versions tiny
+truncate -s 60G versions/sparse
+interrupt 1 "$SNUG" sync --serve versions --listen 127.0.0.1:0
+rm versions/sparse
+if command -v python3 >/dev/null; then
+  python3 - <<'END'
+import struct
+n = 200_000
+header = ",".join('"%06d":{"dtype":"U8","shape":[1],"data_offsets":[%d,%d]}'
+                  % (i * 7919 % n, i, i + 1) for i in range(n))
+for name in range(8):
+    with open(f"tiny/{name}.safetensors", "wb") as out:
+        out.write(struct.pack("<Q", len(header) + 2) + b"{" + header.encode() + b"}" + bytes(n))
+END
+  interrupt 0.5 "$SNUG" compress tiny -t 1
+  [ ! -e tiny.snug ] || fail "compress was stopped and has written its output"
+fi
+
 # A pipe that nobody empties.
 mkfifo pipe
 exec 9<>pipe
