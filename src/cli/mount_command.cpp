@@ -1,11 +1,13 @@
 // snug mount: compressed files as their originals, without restoring them.
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/wait.h>
 #include <syslog.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -43,14 +45,7 @@ class Background {
       return false;
     }
     ::close(ends[1]);
-    char byte;
-    ssize_t n;
-    while ((n = ::read(ends[0], &byte, 1)) < 0 && errno == EINTR) continue;
-    exit_code = 0;
-    if (n == 1) return true;
-    int status = 0;
-    while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) continue;
-    exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : static_cast<int>(Code::kInternal);
+    exit_code = wait_for(pid, ends[0]);
     return true;
   }
 
@@ -66,6 +61,23 @@ class Background {
   }
 
  private:
+  // Until `pid` says that it is ready, or ends. A signal is for both, but the other process has a
+  // session of its own: it is handed on.
+  static int wait_for(pid_t pid, int says_ready) {
+    struct pollfd heard = {says_ready, POLLIN, 0};
+    while (pending_signal() == 0 && ::poll(&heard, 1, 50) <= 0) continue;
+    char byte;
+    if (pending_signal() != 0)
+      ::kill(pid, pending_signal());
+    else if (::read(says_ready, &byte, 1) == 1)
+      return 0;
+    int status = 0;
+    while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) continue;
+    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : static_cast<int>(Code::kInternal);
+    return code == 0 && pending_signal() != 0 ? print_error(StoreStatus{})
+                                              : code;  // it was mounted, and is no more
+  }
+
   static int failed() {
     return print_error({{Code::kIo, "cannot start a process"}, {}, {}, std::strerror(errno)});
   }

@@ -12,6 +12,7 @@ import signal
 import struct
 import subprocess
 import threading
+import time
 import unittest
 from pathlib import Path
 
@@ -292,6 +293,24 @@ class Ends(MountTest):
         done = snug("mount", "--background", self.compressed, self.root / "absent")
         self.assertEqual(9, done.returncode)
         self.assertEqual(1, done.stderr.count("\n"), done.stderr)
+
+    def test_a_signal_while_it_opens(self):
+        num_tensors = 200_000
+        header = ",".join(f'"{i:06}":{{"dtype":"U8","shape":[1],"data_offsets":[{i},{i + 1}]}}'
+                          for i in range(num_tensors)).encode()
+        plain, wide = self.root / "tiny.safetensors", self.root / "wide"
+        plain.write_bytes((len(header) + 2).to_bytes(8, "little") + b"{" + header + b"}" +
+                          bytes(num_tensors))
+        compress(plain, self.root / "tiny.snug.safetensors")
+        wide.mkdir()
+        for i in range(32):  # it takes some seconds to read their headers
+            os.link(self.root / "tiny.snug.safetensors", wide / f"{i}.snug.safetensors")
+        for options in ([], ["--background"]):
+            process = subprocess.Popen([CLI, "mount", *options, wide, self.target])
+            time.sleep(0.3)
+            process.send_signal(signal.SIGINT)
+            self.assertEqual(130, process.wait(timeout=PATIENCE), options)
+            self.assertFalse(is_mounted(self.target))
 
     def test_background_without_a_report_is_an_error(self):
         with open("/dev/full", "w") as full:
