@@ -10,6 +10,7 @@
 #include "transfer/file_buffers.h"
 #include "transfer/held_versions.h"
 #include "wire/connection_core.h"
+#include "wire/handshake.h"
 
 namespace snug {
 namespace transfer {
@@ -70,6 +71,8 @@ class SyncFollower {
       const int before = num_updates_;
       const StoreStatus s = follow_once();
       if (s.ok() || !may_come_back(s)) return s;
+      // Servers may be restarted with another token: one that this follower knows is waited for.
+      if (!was_connected_ && wire::is_mismatch(s.status)) return s;
       failures = num_updates_ > before ? 1 : failures + 1;
       if (options_.once && failures > options_.num_retries) return s;
       if (options_.on_error && going()) options_.on_error(s);
@@ -94,6 +97,7 @@ class SyncFollower {
     auto connection = wire::connect(address_, options_.wire, [this] { return going(); });
     if (!going()) return {};
     if (!connection) return {.status = connection.status(), .detail = address_};
+    was_connected_ = true;
     connection->core()->limit_notes(kMaxFileNoteBytes);
     for (;;) {
       const auto* newest = held_.newest();
@@ -285,7 +289,7 @@ class SyncFollower {
   const std::string& folder_;
   const SyncOptions& options_;
   HeldVersions held_;
-  bool base_is_bad_ = false;
+  bool base_is_bad_ = false, was_connected_ = false;
   int num_updates_ = 0;
 };
 

@@ -16,8 +16,6 @@ namespace {
 constexpr int kLanesAtOnce = 4;
 constexpr std::chrono::milliseconds kShortestPause{20}, kLongestPause{160};
 constexpr Status kStopped{Code::kIo, "stopped by the caller"};
-constexpr char kRefusedText[] =
-    "the other side encrypts, or is no Snug; --insecure is for both sides or neither";
 
 struct Dialler {
   const std::string& address;
@@ -31,7 +29,7 @@ struct Dialler {
     for (auto pause = kShortestPause;; pause *= 2) {
       auto channel = try_once(id, keep_going);
       const char* const why = channel.status().what;
-      if ((why != kSentAwayText && why != kRefusedText) || pause > kLongestPause) return channel;
+      if ((why != kSentAwayText && why != kTlsText) || pause > kLongestPause) return channel;
       std::this_thread::sleep_for(pause);
       if (keep_going && !keep_going()) return kStopped;
     }
@@ -43,7 +41,7 @@ struct Dialler {
     if (!channel) return channel;
     if (Status s = (*channel)->open(deadline, keep_going); !s.ok()) return s;
     if (Status s = greet(**channel, id, deadline, keep_going); !s.ok())
-      return options.insecure && s.code == Code::kPeer ? Status{Code::kPeer, kRefusedText} : s;
+      return options.insecure && s.code == Code::kPeer ? Status{Code::kPeer, kTlsText} : s;
     return channel;
   }
 };

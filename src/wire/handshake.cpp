@@ -27,7 +27,7 @@ struct Welcome {
 static_assert(sizeof(Welcome) == 16);
 
 Status check_version(const Magic& magic, std::uint32_t version) {
-  if (magic != kMagic) return {Code::kPeer, "the other side does not speak Snug's protocol"};
+  if (magic != kMagic) return {Code::kPeer, kNoSnugText};
   if (version == kProtocolVersion) return {};
   constexpr char kText[] = "the other side speaks another version of the protocol";
   return {Code::kUnsupportedVersion, kText, kNowhere, kNowhere, version, kProtocolVersion};

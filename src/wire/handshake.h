@@ -27,6 +27,17 @@ inline constexpr Status kSentAway{Code::kPeer, kSentAwayText};
 inline constexpr char kAnotherTokenText[] =
     "the other side has another token, or runs as another user without one";
 inline constexpr Status kAnotherToken{Code::kPeer, kAnotherTokenText};
+inline constexpr char kNoTlsText[] =
+    "the other side does not encrypt: it runs with --insecure, or is no Snug";
+inline constexpr char kTlsText[] =
+    "the other side encrypts, or is no Snug; --insecure is for both sides or neither";
+inline constexpr char kNoSnugText[] = "the other side does not speak Snug's protocol";
+
+// Whether one of the two sides must be started in another way before they can connect.
+constexpr bool is_mismatch(const Status& status) noexcept {
+  const char* const why = status.what;
+  return why == kAnotherTokenText || why == kNoTlsText || why == kTlsText || why == kNoSnugText;
+}
 
 // The side that dialled. Errors: kUnsupportedVersion, kPeer (no Snug, refused), kTimeout, kIo
 // (`keep_going` returned false).

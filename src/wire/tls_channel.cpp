@@ -23,8 +23,7 @@ namespace {
 constexpr std::size_t kMaxFirstRecordBytes = std::size_t{4} << 10;
 
 constexpr Status kAltered{Code::kCorrupt, "the data was altered on its way"};
-constexpr Status kNoTls{Code::kPeer,
-                        "the other side does not encrypt: it runs with --insecure, or is no Snug"};
+constexpr Status kNoTls{Code::kPeer, kNoTlsText};
 constexpr Status kOtherVersion{Code::kUnsupportedVersion,
                                "the other side speaks another version of the protocol"};
 constexpr Status kNoCipher{Code::kInternal, "OpenSSL cannot encrypt"};

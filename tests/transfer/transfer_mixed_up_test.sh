@@ -44,4 +44,27 @@ wait_until 50 grep -q "snug sync --follow has reached snug recv" receiver.err ||
 expect_stranger_reported receiver
 expect_code 0 "$SNUG" send small "$ADDRESS"
 expect_same small taken/small
+
+# Another token, or one side that encrypts: a follower ends at once, as a sender does. One that was
+# connected goes on trying, because servers are restarted with new tokens.
+expect_code 0 "$SNUG" token one
+expect_code 0 "$SNUG" token two
+mkdir known
+serve guarded "$SNUG" sync --serve served --listen 127.0.0.1:0 --token-file one
+for once in --once ""; do
+  at_once "$SNUG" sync --follow "$ADDRESS" followed --token-file two $once
+  expect_in err "the other side has another token"
+  at_once "$SNUG" sync --follow "$ADDRESS" followed --insecure $once
+  expect_in err "--insecure is for both sides or neither"
+done
+"$SNUG" sync --follow "$ADDRESS" known --token-file one >known.out 2>known.err &
+follower=$!
+PIDS+=("$follower")
+wait_until 200 test -e known/current || fail "nothing was fetched: $(cat known.err)"
+end "$PID"
+serve guarded "$SNUG" sync --serve served --listen "$ADDRESS" --token-file two
+wait_until 200 grep -q "the other side has another token" known.err ||
+  fail "a follower does not say that its server has another token: $(cat known.err)"
+kill -0 $follower || fail "a follower gives up a server that it was connected to"
+end $follower
 echo passed
