@@ -21,6 +21,11 @@ void FilePool::remove(std::uint64_t id) noexcept {
   std::erase_if(open_, [id](const Entry& entry) { return entry.id == id; });
 }
 
+std::uint64_t FilePool::add_memory(std::uint64_t num_bytes) {
+  const std::lock_guard lock(mutex_);
+  return memory_bytes_ += num_bytes;
+}
+
 StoreResult<FilePool::Lease> FilePool::get(std::uint64_t id, const Open& open) {
   const std::lock_guard lock(mutex_);
   const auto at = std::ranges::find(open_, id, &Entry::id);

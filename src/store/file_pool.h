@@ -25,6 +25,8 @@ class FilePool {
   // Takes over an open descriptor; returns the number that stands for its file.
   std::uint64_t add(int fd);
   void remove(std::uint64_t id) noexcept;
+  // Counts what is kept of the headers of all files together.
+  std::uint64_t add_memory(std::uint64_t num_bytes);
   // The descriptor of file `id`. If it was closed meanwhile, `open` opens it again.
   StoreResult<Lease> get(std::uint64_t id, const Open& open);
 
@@ -39,7 +41,7 @@ class FilePool {
 
   std::mutex mutex_;
   std::vector<Entry> open_;  // the one used last is at the end
-  std::uint64_t next_id_ = 0;
+  std::uint64_t next_id_ = 0, memory_bytes_ = 0;
 };
 
 }  // namespace snug::store

@@ -47,6 +47,9 @@ class SlotTable {
 
   std::size_t size() const noexcept { return places_.size(); }
   bool empty() const noexcept { return places_.empty(); }
+  std::uint64_t memory_bytes() const noexcept {
+    return text_.size() + places_.size() * sizeof(Place) + by_name_.size() * sizeof by_name_[0];
+  }
   Slot operator[](std::size_t idx) const noexcept { return slot(places_[idx]); }
   std::uint64_t begin_of(std::size_t idx) const noexcept { return places_[idx].begin; }
   std::uint64_t end_of(std::size_t idx) const noexcept { return places_[idx].end; }

@@ -10,6 +10,9 @@
 
 namespace snug::store {
 
+// Of names and places of tensors that a job holds, over all files of BASE and NEW.
+inline constexpr std::uint64_t kMaxHeaderMemory = std::uint64_t{128} << 20;
+
 // A file or a folder, and those of its files that were opened.
 struct OpenVersion {
   bool is_folder = false;

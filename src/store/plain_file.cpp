@@ -67,6 +67,7 @@ StoreResult<std::unique_ptr<PlainFile>> PlainFile::open(const std::string& path,
   if (tensors && *tensors && (restore || !(*tensors)->compressed())) {
     self->tensors_ = std::move(*tensors);
     self->tensors_->share(pool);
+    self->tensors_->forget_metadata();
     self->num_bytes_ = self->tensors_->plain().file_bytes;
     return self;
   }

@@ -37,9 +37,14 @@ class PlainFile {
   const std::string& path() const noexcept { return file().path(); }
   const File& file() const noexcept { return tensors_ != nullptr ? tensors_->file() : file_; }
   std::uint64_t num_bytes() const noexcept { return num_bytes_; }
-  // Null if it has no tensors. Offsets in it are those of the plain content.
+  // Null if it has no tensors. Without metadata. Offsets in it are those of the plain content.
   const Layout* layout() const noexcept {
     return tensors_ != nullptr ? &tensors_->plain() : nullptr;
+  }
+
+  // What is kept of its header.
+  std::uint64_t memory_bytes() const noexcept {
+    return tensors_ != nullptr ? tensors_->memory_bytes() : 0;
   }
 
   // [offset, offset + dst.size()) of the plain content, which has them.

@@ -64,6 +64,15 @@ class TensorFile {
     const Layout gone = std::move(plain_);  // assigning an empty one would keep the memory
     plain_ = {};
   }
+  // Frees the metadata, of which a file of some KB may have 100 MB.
+  void forget_metadata() noexcept {
+    const MetadataTable gone = std::move(plain_.metadata);
+    plain_.metadata = {};
+  }
+  // What names and places of its tensors take.
+  std::uint64_t memory_bytes() const noexcept {
+    return plain_.slots.memory_bytes() + stored_.size() * sizeof(Place) + ties_.size() * kTieBytes;
+  }
   // Bytes [offset, offset + dst.size()) of the plain file, all of them before plain().data_start.
   StoreStatus read_header(std::uint64_t offset, std::span<std::byte> dst) const;
   // All of it, in pieces.

@@ -29,9 +29,18 @@ StoreResult<OpenVersion> list_names(const std::string& path) {
 StoreResult<std::unique_ptr<PlainFile>> open_file(const OpenVersion& version,
                                                   const std::string& name, bool restore,
                                                   const std::shared_ptr<FilePool>& pool) {
-  if (restore && version.is_folder && name == kConfigName)
-    return PlainFile::open_config(version.path_of(name), pool);
-  return PlainFile::open(version.path_of(name), restore, pool);
+  const std::string path = version.path_of(name);
+  auto file = restore && version.is_folder && name == kConfigName
+                  ? PlainFile::open_config(path, pool)
+                  : PlainFile::open(path, restore, pool);
+  if (!file) return file;
+  // All files of a job stay open.
+  if (pool->add_memory((*file)->memory_bytes()) > kMaxHeaderMemory)
+    return StoreStatus{{Code::kUsage,
+                        "with this file, names and places of all tensors take more than 128 MiB; "
+                        "use folders with fewer tensors"},
+                       path};
+  return file;
 }
 
 StoreResult<OpenVersion> open_version(const std::string& path, bool restore,

@@ -85,7 +85,10 @@ std::shared_ptr<CachedPatch> PatchCache::get(const Version& base, const Version&
   StoreOptions options;
   options.force = true;
   const auto report = diff_path(base.path, next.path, path, options);
-  if (!report) return nullptr;  // a full disk, say: it may work for the next follower
+  if (!report) {  // a full disk, say, may have room for the next follower
+    job->is_futile = report.status().status.code == Code::kUsage;
+    return nullptr;
+  }
   auto file = std::make_shared<CachedPatch>(path);
   // Of files that Snug compressed, a patch describes the plain content, but a version the bytes on
   // disk: where they differ, the patch is for another base than the one that followers have.

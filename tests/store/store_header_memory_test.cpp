@@ -233,6 +233,34 @@ TEST_F(HeaderMemory, OfMetadataThatUnpacksToMuch) {
   EXPECT_LT(kib, kMaxKiB);
 }
 
+// Files of some KB, each with a header of 96 MB: patches need its tensors and not its text.
+TEST_F(HeaderMemory, OfAFolderOfSmallFiles) {
+  const fs::path base = folder_ / "base", next = folder_ / "next";
+  ASSERT_GE(child_peak([&] {
+              Crafted bomb;
+              bomb.json = "{\"__metadata__\":{\"\":\"" + std::string(96'000'000, 'x') + "\"}}";
+              const std::uint64_t length = bomb.json.size();
+              store::FileHash hash;
+              hash.update(&length, 8);
+              hash.update(bomb.json.data(), bomb.json.size());
+              bomb.hash = hash.hex();
+              fs::create_directory(base);
+              write_crafted(base / "0", bomb);
+              for (const char* name : {"1", "2", "3"}) fs::copy(base / "0", base / name);
+              return !HasFailure();
+            }),
+            0);
+  fs::copy(base, next);
+  write_file(next / "4", "new");
+  const long diff = child_peak([&] { return diff_path(base, next, folder_ / "patch").ok(); });
+  EXPECT_GE(diff, 0);
+  EXPECT_LT(diff, kMaxKiB);
+  const long patch =
+      child_peak([&] { return patch_path(base, folder_ / "patch", folder_ / "out").ok(); });
+  EXPECT_GE(patch, 0);
+  EXPECT_LT(patch, kMaxKiB);
+}
+
 // A tensor of `num_blocks` blocks of 4096 bytes, block i filled with byte i: 32 bytes a block.
 struct LongFrame {
   frame::Header header;

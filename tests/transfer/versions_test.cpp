@@ -59,5 +59,28 @@ TEST(VersionCatalog, PublishesNoDamage) {
   EXPECT_EQ(catalog.newest("-").name, "");
 }
 
+// A patch has to hold the names of all tensors, a full copy does not.
+TEST(VersionCatalog, PublishesMoreNamesThanAPatchMayHave) {
+  const ScratchFolder folder;
+  const std::string name(70 << 20, 'x');
+  for (const char* version : {"v1", "v2"}) {
+    fs::create_directory(folder / version);
+    write_file(folder / version + "/new", version);
+  }
+  write_file(folder / "v1/0", with_length("{\"" + name +
+                                              "\":{\"dtype\":\"U8\",\"shape\":[0],"
+                                              "\"data_offsets\":[0,0]}}",
+                                          ""));
+  fs::create_hard_link(folder / "v1/0", folder / "v2/0");
+  const auto refused = diff_path(folder / "v1", folder / "v2", folder / ".patch").status();
+  EXPECT_EQ(refused.status.code, Code::kUsage);
+  EXPECT_NE(std::string(refused.status.what).find("more than 128 MiB"), std::string::npos);
+  transfer::VersionCatalog catalog(folder.path(), [](const StoreStatus&) { ADD_FAILURE(); });
+  ASSERT_TRUE(catalog.scan().ok());
+  const transfer::Version newest = catalog.newest("-");
+  EXPECT_EQ(newest.name, "v2");
+  EXPECT_EQ(catalog.patch(*version_of(folder / "v1"), newest), nullptr);
+}
+
 }  // namespace
 }  // namespace snug::test
