@@ -21,12 +21,6 @@ std::string tiny_tensors() {
   return with_length(json + "}", data);
 }
 
-StoreStatus status_of(const StoreStatus& status) { return status; }
-template <class T>
-StoreStatus status_of(const StoreResult<T>& result) {
-  return result.status();
-}
-
 // Stops `call` at its first question, and at ever later ones. Without
 // `min_questions` there would be long times without any.
 template <class Call>
@@ -34,7 +28,7 @@ void expect_stops(const ScratchFolder& folder, int min_questions, Call call) {
   int num_asked = 0;
   {
     const StopScope scope([&] { return ++num_asked > 0; });
-    EXPECT_TRUE(status_of(call()).ok());
+    EXPECT_TRUE(call().status().ok());
   }
   EXPECT_GE(num_asked, min_questions);
   fs::remove_all(folder / "out");
@@ -42,7 +36,7 @@ void expect_stops(const ScratchFolder& folder, int min_questions, Call call) {
   for (int last = 1; last <= num_asked; last += last) {
     int left = last;
     const StopScope scope([&] { return --left > 0; });
-    const StoreStatus s = status_of(call());
+    const StoreStatus s = call().status();
     EXPECT_EQ(s.status.code, Code::kIo) << last << " of " << num_asked;
     EXPECT_STREQ(s.status.what, "stopped on request");
     EXPECT_EQ(folder.list(), before) << last << " of " << num_asked;
