@@ -121,11 +121,15 @@ StoreStatus TensorFile::find_mark(const Layout& stored) {
   return {};
 }
 
-// Ties and header of the original, which fill one tensor.
-StoreStatus TensorFile::read_original(const Layout& stored) {
-  const auto size = stored.metadata.find(kSizeKey), hash = stored.metadata.find(kHashKey);
-  if (!size || !hash) return bad("metadata of Snug incomplete", !size ? kSizeKey : kHashKey);
+// Ties and header of the original, which fill one tensor. Frees the metadata of `stored`: that of
+// the original may take as much memory again.
+StoreStatus TensorFile::read_original(Layout& stored) {
+  const auto found_size = stored.metadata.find(kSizeKey), hash = stored.metadata.find(kHashKey);
+  if (!found_size || !hash)
+    return bad("metadata of Snug incomplete", !found_size ? kSizeKey : kHashKey);
+  const std::string size(*found_size);
   recorded_hash_ = *hash;
+  forget(stored.metadata);
   const auto idx = stored.slots.find(kHeaderTensor);
   if (!idx || stored.slots[*idx].dtype != "U8")
     return bad("original header missing", kHeaderTensor);
@@ -139,9 +143,9 @@ StoreStatus TensorFile::read_original(const Layout& stored) {
     return s;
   if (StoreStatus s = packed_.open(file_, begin + num_tensors * kTieBytes, end); !s.ok()) return s;
 
-  const std::uint64_t plain_bytes = std::strtoull(std::string(*size).c_str(), nullptr, 10);
-  if (std::to_string(plain_bytes) != *size || plain_bytes < packed_.num_bytes())
-    return bad("original size not valid", *size);
+  const std::uint64_t plain_bytes = std::strtoull(size.c_str(), nullptr, 10);
+  if (std::to_string(plain_bytes) != size || plain_bytes < packed_.num_bytes())
+    return bad("original size not valid", size);
   const ReadRange read = [this](std::uint64_t offset, std::span<std::byte> dst) {
     return packed_.read(file_, offset, dst);
   };

@@ -65,10 +65,7 @@ class TensorFile {
     plain_ = {};
   }
   // Frees the metadata, of which a file of some KB may have 100 MB.
-  void forget_metadata() noexcept {
-    const MetadataTable gone = std::move(plain_.metadata);
-    plain_.metadata = {};
-  }
+  void forget_metadata() noexcept { forget(plain_.metadata); }
   // What names and places of its tensors take.
   std::uint64_t memory_bytes() const noexcept {
     return plain_.slots.memory_bytes() + stored_.size() * sizeof(Place) + ties_.size() * kTieBytes;
@@ -113,9 +110,13 @@ class TensorFile {
   struct Place {
     std::uint64_t offset, num_bytes;
   };
+  static void forget(MetadataTable& table) noexcept {
+    const MetadataTable gone = std::move(table);  // assigning an empty one would keep the memory
+    table = {};
+  }
   StoreResult<Layout> read_layout() const;
   StoreStatus find_mark(const Layout& stored);
-  StoreStatus read_original(const Layout& stored);
+  StoreStatus read_original(Layout& stored);
   StoreStatus match_tensors(const Layout& stored);
   StoreStatus check_tie(std::size_t idx, std::span<const std::byte> start) const;
   StoreResult<std::shared_ptr<const FrameHead>> read_head(std::size_t idx) const;

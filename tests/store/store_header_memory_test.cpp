@@ -233,6 +233,21 @@ TEST_F(HeaderMemory, OfMetadataThatUnpacksToMuch) {
   EXPECT_LT(kib, kMaxKiB);
 }
 
+// Both headers have the metadata, one after the other in memory.
+TEST_F(HeaderMemory, OfMetadataThatFillsTheHeader) {
+  const std::string path = folder_ / "x.safetensors";
+  write_pieces(path, 92, [](std::size_t i) {
+    if (i == 0) return std::string("{\"__metadata__\":{\"\":\"");
+    return i == 91 ? std::string("\"}}") : std::string(1 << 20, 'x');
+  });
+  const long compress = child_peak([&] { return compress_path(path, "", options_).ok(); });
+  EXPECT_GE(compress, 0);
+  EXPECT_LT(compress, kMaxKiB / 4 * 3);
+  const long open = child_peak([&] { return Reader::open(folder_ / "x.snug.safetensors").ok(); });
+  EXPECT_GE(open, 0);
+  EXPECT_LT(open, kMaxKiB / 2);
+}
+
 // Files of some KB, each with a header of 96 MB: patches need its tensors and not its text.
 TEST_F(HeaderMemory, OfAFolderOfSmallFiles) {
   const fs::path base = folder_ / "base", next = folder_ / "next";
