@@ -3,7 +3,10 @@ set -u
 SNUG=${SNUG_CLI:?SNUG_CLI must name the tool}
 DATA=${SNUG_TEST_DATA:?SNUG_TEST_DATA must name tests/data}
 WORK=$(mktemp -d)
-trap 'rm -rf "$WORK"' EXIT
+clean_up() { rm -rf "$WORK"; }  # tests with more to clean up replace it
+# A child that a signal ends before it has become its command runs the trap, too. `[` fails there,
+# whatever it compares.
+trap '[ "$BASHPID" = $$ ] && clean_up' EXIT
 cd "$WORK" || exit 1
 
 fail() {

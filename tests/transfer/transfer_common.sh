@@ -1,7 +1,7 @@
 # Sourced by the tests of this folder: peers as processes of their own.
 . "$(dirname "${BASH_SOURCE[0]}")/../cli/cli_common.sh"
 PIDS=()
-trap '{ kill -9 "${PIDS[@]}"; wait; } 2>/dev/null; rm -rf "$WORK"' EXIT
+clean_up() { { kill -9 "${PIDS[@]}"; wait; } 2>/dev/null; rm -rf "$WORK"; }
 
 # serve NAME command...: starts it in the background; $PID and $ADDRESS are set when
 # it listens. Its output goes to NAME.out and NAME.err.

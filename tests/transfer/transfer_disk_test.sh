@@ -11,7 +11,10 @@ mount -t tmpfs -o size=300m none full 2>/dev/null || { echo "skipped: no tmpfs h
 mount -t tmpfs -o size=64m none readonly
 mount -t tmpfs -o nr_inodes=12 none many
 mount -t tmpfs -o size=20m none small
-trap '{ kill -9 "${PIDS[@]}"; wait; umount full readonly many small; } 2>/dev/null; rm -rf "$WORK"' EXIT
+clean_up() {
+  { kill -9 "${PIDS[@]}"; wait; umount full readonly many small; } 2>/dev/null
+  rm -rf "$WORK"
+}
 mkdir readonly/v0
 echo old >readonly/v0/f
 mount -o remount,ro readonly

@@ -10,7 +10,10 @@ skip() {
 [ "$(id -u)" = 0 ] || skip "network namespaces need root"
 command -v ip >/dev/null && command -v tc >/dev/null || skip "ip or tc is not there"
 ip netns add $A 2>/dev/null || skip "no network namespaces here"
-trap '{ kill -9 "${PIDS[@]}"; wait; ip netns del $A; ip netns del $B; } 2>/dev/null; rm -rf "$WORK"' EXIT
+clean_up() {
+  { kill -9 "${PIDS[@]}"; wait; ip netns del $A; ip netns del $B; } 2>/dev/null
+  rm -rf "$WORK"
+}
 ip netns add $B
 ip link add snug-a netns $A type veth peer name snug-b netns $B 2>/dev/null || skip "no veth here"
 ip -n $A addr add 10.78.0.1/24 dev snug-a
